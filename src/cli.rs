@@ -221,8 +221,8 @@ mod tests {
     use crate::commands::serve::args::ServeArgs;
     use crate::config::ConfigSource;
     use std::time::Duration;
-    use tokenweir_core::address::BackendAddress;
-    use tokenweir_core::routing::PolicyKind;
+    use tokenweir_engine::address::BackendAddress;
+    use tokenweir_routing::PolicyKind;
 
     fn parse_line(line: &str) -> Result<Cli, String> {
         parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())

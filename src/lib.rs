@@ -2,8 +2,8 @@
 //! and KV cache, and measures every stream.
 //!
 //! The modules are declared in layers. A module uses only modules of its own layer and of earlier
-//! layers; a test enforces this. The protocol and routing code is in `tokenweir_core`. That crate
-//! does no I/O: bytes, time and randomness are arguments.
+//! layers; a test enforces this. The protocol, the engines, routing and the
+//! record of a request are crates without I/O: bytes, time and randomness are arguments.
 //!
 //! ```text
 //! client ─► server ─► proxy::handle_request                Exchange ────────┐ one per request

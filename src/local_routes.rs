@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use tokenweir_core::access::ModelAllowlist;
-use tokenweir_core::error::{self, GatewayError};
-use tokenweir_core::model::{ModelEntry, ServedModel};
-use tokenweir_core::openai::route::{self, ApiRoute};
-use tokenweir_core::resilience::Availability;
+use tokenweir_engine::model::{ModelEntry, ServedModel};
+use tokenweir_protocol::openai::route::{self, ApiRoute};
+use tokenweir_request::access::ModelAllowlist;
+use tokenweir_request::error::{self, GatewayError};
+use tokenweir_routing::resilience::Availability;
 
 #[derive(Serialize)]
 struct ModelListResponse<'a> {

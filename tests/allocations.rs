@@ -22,19 +22,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
 use tokenweir::telemetry::decision_log::DecisionLog;
-use tokenweir_core::access::{ApiKeys, KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::headers::RequestId;
-use tokenweir_core::observe::{
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::access::{ApiKeys, KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_request::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservationSettings, ObservedBody, PrefetchedBody,
     RecordReceiver, ResponseObserver, Sink,
 };
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{
-    BackendCondition, BackendId, RequestOptions, RequestRecord, RoutingDecision, Timings,
-    WaitReports,
+use tokenweir_request::record::{
+    BackendCondition, RequestOptions, RequestRecord, RoutingDecision, Timings, WaitReports,
 };
-use tokenweir_core::routing::{
+use tokenweir_routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
 };
 

@@ -4,7 +4,7 @@
 use super::script::{Ending, Plan};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

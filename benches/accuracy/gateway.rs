@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// The running program. Dropping it kills the process.
 pub(crate) struct Gateway {

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::mpsc;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// A running measurement.
 pub(crate) struct Noise {

@@ -41,8 +41,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::histogram::sample_quantile;
 use tokio::runtime;
 
 /// The environment variable that makes this program the backend.

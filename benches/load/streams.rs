@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 

@@ -9,7 +9,7 @@
 mod work;
 
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// The allocator of the packages.
 #[cfg(feature = "jemalloc")]

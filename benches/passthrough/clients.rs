@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Instant;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -4,8 +4,8 @@ use super::clients::{self, Seen};
 use super::subject::Subject;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::histogram::sample_quantile;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

@@ -4,7 +4,7 @@ use super::clients;
 use super::loads;
 use super::subject::Subject;
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 

@@ -4,7 +4,7 @@ use super::backend::framed;
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;

@@ -4,7 +4,7 @@ use super::ratios::Ratio;
 use super::section::{Bar, Figure, Section};
 use super::subject::Kind;
 use std::fmt::Write;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// The measurements of a section: for each subject the values of each round.
 pub(crate) struct Measured {

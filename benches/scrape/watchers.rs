@@ -14,12 +14,12 @@ use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::metrics_registry::Prometheus;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::routing::Policy;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_protocol::clock;
+use tokenweir_routing::Policy;
 use tokio::runtime;
 use tokio::task::JoinSet;
 

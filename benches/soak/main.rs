@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::runtime;
 use tokio::time::MissedTickBehavior;
 use trend::Trend;

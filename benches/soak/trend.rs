@@ -1,7 +1,7 @@
 //! Detects growth: the Theil-Sen slope and the Mann-Kendall test over samples by number of
 //! requests.
 
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// Samples of the gateway.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
-use tokenweir_core::headers::{self, RequestId, UpstreamHeaders};
-use tokenweir_core::openai::route::ApiRoute;
+use tokenweir_protocol::headers::{self, RequestId, UpstreamHeaders};
+use tokenweir_protocol::openai::route::ApiRoute;
 
 /// Headers that must not be forwarded in either direction.
 const HOP_BY_HOP_HEADERS: [&str; 11] = [

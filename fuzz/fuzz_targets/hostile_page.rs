@@ -10,11 +10,11 @@ use tokenweir::backend::pool::{BackendPool, BackendRequirements};
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
 use tokenweir::telemetry::status::StatusSnapshot;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::routing::{Policy, PromptFingerprint};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
+use tokenweir_protocol::clock;
+use tokenweir_routing::{Policy, PromptFingerprint};
 
 fuzz_target!(|pages: &[u8]| {
     let backends = ["http://127.0.0.1:9", "http://127.0.0.1:10"].map(|url| {
@@ -47,10 +47,12 @@ fuzz_target!(|pages: &[u8]| {
             lease.backend_feedback().on_first_output(clock::now());
         }
     }
-    let statuses = pool.backends().iter().map(|it| admin::backend_status(it, clock::now())).collect();
+    let statuses =
+        pool.backends().iter().map(|it| admin::backend_status(it, clock::now())).collect();
     let status = StatusSnapshot { backends: statuses, ..StatusSnapshot::default() };
     serde_json::to_string(&status).expect("JSON");
-    let metrics = Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
+    let metrics =
+        Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
     let page = metrics.page(&status, ExpositionFormat::OpenMetrics);
     for line in page.lines().filter(|line| line.contains("_total") && !line.starts_with('#')) {
         assert!(!line.ends_with("NaN"), "{line}");

@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use serde_json::Number;
 use std::sync::LazyLock;
-use tokenweir_core::json::{JsonScanner, JsonValue, PathTable};
 use tokenweir_fuzz::{Tree, cut};
+use tokenweir_protocol::json::{JsonScanner, JsonValue, PathTable};
 
 /// A reported value in owned form.
 #[derive(Debug, PartialEq)]

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// Lines that resemble metrics, but are none.
 const OTHER_LINES: [&str; 7] = [

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use std::time::Instant;
-use tokenweir_core::clock;
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome};
 use tokenweir_fuzz::cut;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome};
 
 const MEDIA_TYPES: [&str; 2] = ["text/event-stream", "application/json"];
 
@@ -75,7 +75,8 @@ fn observe<'a>(
     let Timings { first_event, first_output, first_answer, last_output, terminal, .. } = timings;
     let timestamps = [first_event, first_output, first_answer, last_output, terminal];
     // Chunks are reads, so their times depend on the pieces.
-    let observed = ObservedResponse { chunk_timings: Default::default(), ..observer.into_observed() };
+    let observed =
+        ObservedResponse { chunk_timings: Default::default(), ..observer.into_observed() };
     (observed, timestamps, forwarded)
 }
 

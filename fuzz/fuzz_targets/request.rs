@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir_core::openai::Splice;
-use tokenweir_core::openai::request_fields::{RequestBodyError, RequestFields};
 use tokenweir_fuzz::Tree;
+use tokenweir_protocol::openai::Splice;
+use tokenweir_protocol::openai::request_fields::{RequestBodyError, RequestFields};
 
 /// Fields that may occur only once.
 const UNIQUE_FIELDS: [&str; 9] = [

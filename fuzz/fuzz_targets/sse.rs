@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir_core::sse::{SseDecoder, SsePiece};
 use tokenweir_fuzz::cut;
+use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 
 /// A part of a stream.
 #[derive(Debug, PartialEq)]

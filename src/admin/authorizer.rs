@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use tokenweir_core::access::{KeyDigest, bearer};
+use tokenweir_request::access::{KeyDigest, bearer};
 
 /// The token of the admin listener, and the host names that are trusted without a token.
 #[derive(Debug, Clone, Default)]

@@ -12,13 +12,13 @@ use crate::telemetry::status::{
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_api::DrainSummary;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::LoadEstimator;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::EngineKind;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_engine::prefill_leg::Role;
+use tokenweir_routing::LoadEstimator;
+use tokenweir_routing::resilience::Availability;
 
 /// The status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
@@ -183,8 +183,8 @@ fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tokenweir_core::clock;
-    use tokenweir_core::routing::{LoadReport, PromptFingerprint};
+    use tokenweir_protocol::clock;
+    use tokenweir_routing::{LoadReport, PromptFingerprint};
 
     #[test]
     fn the_sequence_slots_are_known_once_requests_wait_at_a_constant_number_of_running_requests() {

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::units;
+use tokenweir_protocol::units;
 
 /// The query parameters of both endpoints.
 #[derive(Debug, Deserialize)]

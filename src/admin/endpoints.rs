@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, PoisonError};
-use tokenweir_core::clock;
 use tokenweir_diagnose::Verdict;
+use tokenweir_protocol::clock;
 
 /// The document of `/status`: the fields of the snapshot, and facts of other parts of the gateway.
 #[derive(Serialize)]

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, QueueSummary};
-use tokenweir_core::record::ModelLabel;
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
+use tokenweir_request::record::ModelLabel;
 
 /// Number of complete windows of 5 s whose requests are compared with panics.
 /// With the current window, these are the last 10 to 15 s.

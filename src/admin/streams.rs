@@ -15,10 +15,10 @@ use tokenweir_api::{
     BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary,
     LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
-use tokenweir_core::clock;
-use tokenweir_core::gpu::GpuCondition;
-use tokenweir_core::observe::{OpenStream, OpenStreamsSnapshot};
-use tokenweir_core::record::ClientIdentity;
+use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
+use tokenweir_request::record::ClientIdentity;
 
 /// Maximum number of streams that the document lists.
 const MAX_LISTED_STREAMS: usize = 200;

@@ -26,10 +26,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokenweir_core::clock;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
+use tokenweir_protocol::clock;
 use tokio::sync::Mutex;
 
 /// A gateway with bound listeners, after the first checks of its backends.

@@ -13,8 +13,8 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::model::ServedModel;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::clock;
 
 /// Maximum number of models shown per backend.
 const MAX_LISTED_MODELS: usize = 20;

@@ -6,9 +6,9 @@ use crate::config::{self, Config, ConfigError};
 use crate::proxy::access::AccessControl;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir_core::access::KeyFile;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_request::access::KeyFile;
 
 /// Reloads the keys file when it changes.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::time::Duration;
-    use tokenweir_core::access::{Cors, KeyDigest};
+    use tokenweir_request::access::{Cors, KeyDigest};
     use tokio::task::JoinHandle;
 
     /// Time in which the file is polled at least twice.

@@ -22,9 +22,9 @@ use crate::webhook::WebhookSettings;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
+use tokenweir_protocol::clock;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {

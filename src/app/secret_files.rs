@@ -3,8 +3,8 @@
 use crate::config::{BackendConfig, Config, Secret, SecretValue};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use tokenweir_core::access::KeyDigest;
 use tokenweir_net::file_watcher::FileWatcher;
+use tokenweir_request::access::KeyDigest;
 
 /// The files of secrets, with their content when they were read last.
 pub(super) struct SecretFiles {

@@ -23,10 +23,10 @@ use crate::telemetry::trace_capture::TraceCapture;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Sink;
 use tokenweir_diagnose::BackendRequestCounters;
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::Sink;
 
 /// The sinks of request records, and the values that other parts read from them.
 pub(super) struct TelemetryPipeline {

@@ -10,18 +10,19 @@ use super::state::{BackendState, Health};
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::address::{BackendAddress, MetricsUrl};
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::openai::Api;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::{BackendCondition, BackendId};
-use tokenweir_core::resilience::{
-    Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
-};
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::address::{BackendAddress, MetricsUrl};
+use tokenweir_engine::dialect::EngineKind;
+use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::record::BackendCondition;
+use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::resilience::{
+    Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
+};
 
 /// One backend. A change of its health or its load is published to its pool.
 ///

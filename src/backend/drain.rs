@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// The drain of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::{
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineKind;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_routing::resilience::{
     Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
 };
 use tokio::sync::{Notify, SetOnce};
@@ -356,8 +356,8 @@ mod tests {
     use crate::backend::LoadSample;
     use futures_util::FutureExt;
     use serde_json::json;
-    use tokenweir_core::clock;
-    use tokenweir_core::dialect::EngineLoad;
+    use tokenweir_engine::dialect::EngineLoad;
+    use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
         BackendHealth::new(CircuitBreakerSettings::default(), clock::now())

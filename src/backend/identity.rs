@@ -5,12 +5,12 @@ use http::HeaderValue;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
-use tokenweir_core::address::{BackendAddress, MetricsUrl};
-use tokenweir_core::clock;
-use tokenweir_core::limits::rate_limiter::GcraLimiter;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::mix;
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::address::{BackendAddress, MetricsUrl};
+use tokenweir_engine::prefill_leg::Role;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_routing::mix;
 
 /// The identity and the settings of a backend. A reload can change the settings.
 #[derive(Debug)]

@@ -9,15 +9,13 @@ use bytes::Bytes;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::observe::BackendMonitor;
-use tokenweir_core::openai::Api;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
-use tokenweir_core::routing::{
-    Candidate, LoadEstimator, PromptFingerprint, Reservation, TokenCounts,
-};
+use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::BackendMonitor;
+use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
+use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation, TokenCounts};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]

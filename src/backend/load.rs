@@ -6,7 +6,7 @@ use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_core::routing::LoadEstimator;
+use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
 /// The load of a backend.
@@ -164,7 +164,7 @@ impl BackendLoad {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn the_first_request_is_signalled_once_until_the_signal_is_received() {

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use tokenweir_core::routing::{Candidate, CandidateSampler, PromptFingerprint};
+use tokenweir_routing::{Candidate, CandidateSampler, PromptFingerprint};
 
 /// The connection of a backend to its pool.
 #[derive(Debug)]

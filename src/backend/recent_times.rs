@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::histogram::{self, BucketBounds, BucketLayout, OutputGap};
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::histogram::{self, BucketBounds, BucketLayout, OutputGap};
 
 /// Histogram of the gaps between outputs in the streams of a backend, over the current time window
 /// and the previous time window.
@@ -119,7 +119,7 @@ fn mean_duration(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn the_p99_covers_the_last_two_windows_and_needs_enough_gaps() {

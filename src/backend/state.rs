@@ -5,12 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::{EngineKind, EngineLoad};
-use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::record::BackendCondition;
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::units;
+use tokenweir_engine::dialect::{EngineKind, EngineLoad};
+use tokenweir_engine::engine_metrics::{EngineMetricSet, ScrapeError};
+use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::units;
+use tokenweir_request::record::BackendCondition;
+use tokenweir_routing::resilience::Availability;
 
 /// The state of a backend at one moment. A change replaces the value by a new value.
 #[derive(Debug, Clone, Default)]
@@ -132,7 +132,8 @@ impl BackendState {
     /// The same state with a summary that is derived from the other fields.
     pub(super) fn with_summary(mut self) -> Self {
         let from_models = self.models().first().and_then(|model| model.server);
-        let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
+        let condition =
+            self.sample.map(|sample| BackendCondition::of(&sample.load)).unwrap_or_default();
         let from_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.summary = StateSummary {
             server_kind: from_models.or_else(from_metrics),

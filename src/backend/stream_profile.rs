@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
 
 /// The learned properties of the streams of a backend. Two updates at the same time may lose one
 /// sample, which is tolerated.
@@ -154,8 +154,8 @@ fn update_ewma(mean: &AtomicU64, value: f64, weight: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::openai::Usage;
-    use tokenweir_core::record::UsageSource;
+    use tokenweir_protocol::openai::Usage;
+    use tokenweir_request::record::UsageSource;
 
     /// A stream of `events` events and `output` tokens, with the engine's exact token count.
     fn counted_stream(output: u64, events: u64) -> ObservedResponse {

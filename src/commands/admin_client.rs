@@ -8,9 +8,9 @@ use http::{HeaderValue, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
 use tokenweir_doctor::facts::{GatherError, GatherResult, TargetKey as Token};
 use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
 /// Maximum length of an error text of the gateway that is shown, in characters.

@@ -1,6 +1,6 @@
 //! The value of a flag that names backends.
 
-use tokenweir_core::address::{BackendAddress, BackendAddressError};
+use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 
 /// The backends of one value: URLs between commas or white space, as in a variable that a file or a template fills.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::print_line;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::process::ExitCode;
-use tokenweir_core::access::{KeyDigest, mint};
+use tokenweir_request::access::{KeyDigest, mint};
 
 /// Prints a new key and its hash. The key is not stored anywhere.
 pub(crate) fn run() -> ExitCode {

@@ -6,8 +6,8 @@ use super::root::Config;
 use super::text::source::ConfigSource;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 
 /// vLLM closes a connection that is idle for this time, unless it is started with another one.
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use super::text::yaml::{self, Outline};
 use super::violation::RuleViolation;
 use std::path::Path;
 use std::{fs, io};
-use tokenweir_core::access::KeyFile;
+use tokenweir_request::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
@@ -103,7 +103,7 @@ mod tests {
     use crate::config::sections::secret::Secret;
     use crate::config::sections::settings::UsageMode;
     use proptest::prelude::*;
-    use tokenweir_core::openai::engine_control::Permission;
+    use tokenweir_protocol::openai::engine_control::Permission;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     /// Stands for a key that must not appear in an error text.

@@ -8,8 +8,8 @@ use super::text::source::ConfigSource;
 use super::text::yaml::Outline;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_routing::PolicyKind;
 
 /// A value from a flag or an environment variable, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,13 +23,13 @@ use crate::telemetry::otel;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::net::{Ipv4Addr, SocketAddr};
-use tokenweir_core::address::parse_listen_address;
-use tokenweir_core::observe::StallLimits;
-use tokenweir_core::record::SlowLimits;
-use tokenweir_core::resilience;
-use tokenweir_core::slo::Objective;
+use tokenweir_engine::address::parse_listen_address;
 use tokenweir_net::client;
 use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
+use tokenweir_request::observe::StallLimits;
+use tokenweir_request::record::SlowLimits;
+use tokenweir_request::slo::Objective;
+use tokenweir_routing::resilience;
 
 /// The configuration. [`Config::load`] validates it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -12,7 +12,7 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// A DNS resolver without a cache.
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use super::dns::{DnsQuery, DnsResolver};
 use super::{DiscoveryChange, DiscoverySource};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::clock;
 
 /// A discovery source that resolves one name.
 pub struct DnsWatcher {

@@ -12,7 +12,7 @@ pub mod dns_watcher;
 pub mod kubernetes;
 
 use std::future::Future;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// A backend that a source found.
 #[derive(Debug, Clone, PartialEq, Eq)]

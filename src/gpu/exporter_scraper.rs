@@ -4,11 +4,11 @@ use super::settings::{GpuExporter, GpuScrapeSettings};
 use http::StatusCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::gpu::GpuPage;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_engine::gpu::GpuPage;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
+use tokenweir_protocol::clock;
 
 /// An exporter, and the result of its last scrapes.
 #[derive(Debug)]

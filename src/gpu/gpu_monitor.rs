@@ -7,8 +7,8 @@ use super::gpu_status::{
 use super::settings::{GpuExporter, GpuScrapeSettings};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::gpu::{BackendPlace, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_engine::gpu::{BackendPlace, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 

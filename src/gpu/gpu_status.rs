@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::gpu::{BackendPlace, GpuCondition, GpuValues};
+use tokenweir_engine::gpu::{BackendPlace, GpuCondition, GpuValues};
 
 /// One GPU of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]

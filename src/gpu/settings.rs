@@ -1,8 +1,8 @@
 //! The settings of the scrapes of DCGM exporters.
 
 use std::time::Duration;
-use tokenweir_core::address::MetricsUrl;
-use tokenweir_core::gpu::GpuRule;
+use tokenweir_engine::address::MetricsUrl;
+use tokenweir_engine::gpu::GpuRule;
 
 /// The settings of the scrapes of DCGM exporters.
 #[derive(Debug, Clone, PartialEq, Eq)]

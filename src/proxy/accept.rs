@@ -13,15 +13,15 @@ use http_body_util::Full;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::headers::{self, RequestId};
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::openai::Api;
-use tokenweir_core::openai::route::{ApiRoute, RouteError};
-use tokenweir_core::record::{RequestHeadAttributes, RequestRecord};
-use tokenweir_core::trace_context::Propagation;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::{self, RequestId};
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_protocol::trace_context::Propagation;
+use tokenweir_request::access::ConcurrencyPermit;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
 
 /// A request whose head has been read and checked.
 pub enum AcceptedRequest {

@@ -11,18 +11,18 @@ use http_body_util::Full;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::access::{
+use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_request::access::{
     ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
     TokenCharge, remove_credentials,
 };
-use tokenweir_core::continuation::ContinuationMode;
-use tokenweir_core::error::{self, GatewayError};
-use tokenweir_core::observe::{ExchangeRegistry, Sink};
-use tokenweir_core::openai::engine_control::Permissions;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::openai::route::{ApiRoute, RouteError};
-use tokenweir_core::record::{ClientIdentity, RequestRecord};
-use tokenweir_core::resume::Digest;
+use tokenweir_request::continuation::ContinuationMode;
+use tokenweir_request::error::{self, GatewayError};
+use tokenweir_request::observe::{ExchangeRegistry, Sink};
+use tokenweir_request::record::{ClientIdentity, RequestRecord};
+use tokenweir_request::resume::Digest;
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
 /// requests are open.

@@ -16,13 +16,13 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use bytes::Bytes;
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
-use tokenweir_core::openai::Api;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::trace_context::Propagation;
 use tokenweir_net::client::HttpClient;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::trace_context::Propagation;
+use tokenweir_request::observe::{ExchangeRegistry, ObservationSettings};
+use tokenweir_request::record::RequestRecord;
 
 /// The values with which the proxy serves requests. A reload replaces the context by a new context
 /// with the same state and other settings.

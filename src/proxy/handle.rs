@@ -26,15 +26,15 @@ use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::error::ErrorEnvelope;
-use tokenweir_core::headers;
-use tokenweir_core::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
-use tokenweir_core::openai::Api;
-use tokenweir_core::openai::engine_control::Permission;
-use tokenweir_core::openai::prompt::PromptBytes;
-use tokenweir_core::openai::route::ApiRoute;
 use tokenweir_net::backend_body::BackendBody;
+use tokenweir_protocol::headers;
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_protocol::openai::prompt::PromptBytes;
+use tokenweir_protocol::openai::route::ApiRoute;
+use tokenweir_request::access::ConcurrencyPermit;
+use tokenweir_request::error::ErrorEnvelope;
+use tokenweir_request::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Continues the body of a response.

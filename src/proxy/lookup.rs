@@ -13,11 +13,11 @@ use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
 use http::request;
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::openai::route;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::route;
+use tokenweir_request::observe::Exchange;
+use tokenweir_routing::PromptFingerprint;
 
 /// Reads the body of the request, which vLLM ignores, and sends the request to backends until one
 /// has the stored response.

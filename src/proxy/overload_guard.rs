@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokenweir_core::error::GatewayError;
 use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
+use tokenweir_request::error::GatewayError;
 
 /// The client of a request.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use super::response::RunHead;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokenweir_core::resume::Registry;
+use tokenweir_request::resume::Registry;
 use tokio::task::JoinSet;
 
 /// The runs that clients can return to, and their tasks.

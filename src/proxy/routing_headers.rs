@@ -3,7 +3,7 @@
 //! the number of the backends, so no client has the permission by default.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_request::record::RequestRecord;
 
 /// The request header with which a client asks for the response headers. Its value is `1`.
 const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
@@ -40,7 +40,7 @@ pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     fn written(is_allowed: bool) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();

@@ -8,11 +8,12 @@ use super::access::Principal;
 use crate::backend::pool::BackendPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::Api;
-use tokenweir_core::openai::engine_control::Permission;
-use tokenweir_core::record::{BackendId, RequestRecord};
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::RequestRecord;
 
 /// Maximum number of responses in the table.
 const MAX_RESPONSES: usize = 32_768;
@@ -153,7 +154,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::{ClientIdentity, fixtures};
+    use tokenweir_request::record::{ClientIdentity, fixtures};
 
     fn begun(tenant: &str) -> RequestRecord {
         let mut record = fixtures::streamed();

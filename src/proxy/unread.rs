@@ -15,12 +15,12 @@ use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
 use http::{StatusCode, request};
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::http1::{RequestFraming, websocket};
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_net::request_stream::RequestStream;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{RequestFraming, websocket};
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the timeout of the
 /// whole request that the route has. The parts of the body are forwarded as they arrive, and only as

@@ -24,8 +24,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_core::observe::ResponseAbortHandle;
 use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
+use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tower::ServiceExt;
@@ -196,7 +196,7 @@ impl AdminConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::net::{TcpListener, TcpStream};
 
 /// The error when the gateway cannot bind an address or listen on it. The text names the address,

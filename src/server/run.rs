@@ -12,11 +12,11 @@ use crate::proxy::access::RevocationSweep;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::observe::ExchangeRegistry;
-use tokenweir_core::units;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::Credentials;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::units;
+use tokenweir_request::observe::ExchangeRegistry;
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
 

@@ -9,8 +9,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::observe::ResponseAbortHandle;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 

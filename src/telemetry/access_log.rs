@@ -22,9 +22,9 @@ use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tokenweir_core::limits::rate_limiter::GcraLimiter;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{
+use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{
     Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
 };
 
@@ -278,7 +278,7 @@ impl<'a> AccessLogLine<'a> {
             slow_cause: record.slow.map(SlowCause::as_str),
             resume: record.resume_outcome(),
             uninspected_reason: observed.uninspected_reason.map(UninspectedReason::as_str),
-            backend: record.backend().map(tokenweir_core::record::BackendId::as_str),
+            backend: record.backend().map(tokenweir_engine::address::BackendId::as_str),
             policy: decision.map(|decision| decision.policy()),
             reason: decision.map(|decision| decision.reason()),
             predicted_ttft_ms: predicted.map(|predicted| seconds_to_millis(predicted.ttft)),

@@ -9,10 +9,10 @@ use super::cpu_time::{self, TelemetryPart};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
-use tokenweir_core::batch_queue::BatchQueue;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::RequestRecord;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::batch_queue::BatchQueue;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::RequestRecord;
 
 /// Queues records for the dispatch thread, which passes them to the sinks.
 pub(super) struct BatchDispatcher(Arc<BatchDispatcherState>);
@@ -127,8 +127,8 @@ impl BatchDispatcherState {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use tokenweir_core::record::fixtures::streamed;
     use tokenweir_net::supervise::PanicCounts;
+    use tokenweir_request::record::fixtures::streamed;
 
     /// A sink that collects the `bytes_out` of each record, which the tests use as a record number.
     #[derive(Default)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use tokenweir_core::batch_queue::BatchQueue;
+use tokenweir_request::batch_queue::BatchQueue;
 
 /// Guard of the thread that handles the items of a queue. Dropping the guard closes the queue and
 /// waits until the thread has handled the remaining items, or until a time limit.

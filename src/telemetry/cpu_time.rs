@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// A part of telemetry whose CPU time is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,16 +9,17 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokenweir_core::continuation::ContinuationRefusal;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::prefill_leg::PrefillSkip;
-use tokenweir_core::record::{
-    Attempt, BackendId, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel,
-    PhaseDuration, PredictedCandidate, PrefillLegs, RequestPhases, RequestRecord, RoutingDecision,
-    ShadowDecision, SlowCause,
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::prefill_leg::PrefillSkip;
+use tokenweir_request::continuation::ContinuationRefusal;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{
+    Attempt, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel, PhaseDuration,
+    PredictedCandidate, PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, ShadowDecision,
+    SlowCause,
 };
-use tokenweir_core::routing::PolicyKind;
-use tokenweir_core::routing::kv_aware;
+use tokenweir_routing::PolicyKind;
+use tokenweir_routing::kv_aware;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
@@ -366,9 +367,9 @@ mod tests {
     use super::*;
     use http::{HeaderMap, HeaderValue};
     use std::thread;
-    use tokenweir_core::headers::{RequestId, X_REQUEST_ID};
-    use tokenweir_core::record::Outcome;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_protocol::headers::{RequestId, X_REQUEST_ID};
+    use tokenweir_request::record::Outcome;
+    use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn slow_and_broken_streams_have_the_times_of_their_chunks_and_others_have_not() {

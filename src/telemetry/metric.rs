@@ -3,12 +3,12 @@
 
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use std::time::Duration;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::histogram::HistogramSnapshot;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord};
-use tokenweir_core::slo::Objective;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_protocol::histogram::HistogramSnapshot;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord};
+use tokenweir_request::slo::Objective;
 
 /// One metric of the catalogue.
 pub struct MetricDescriptor {

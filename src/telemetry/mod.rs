@@ -28,10 +28,10 @@ use metrics_registry::{ExpositionFormat, Prometheus};
 use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::observe::{RecordReceiver, Sink};
-use tokenweir_core::record::{RequestRecord, SampleReason};
+use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::observe::{RecordReceiver, Sink};
+use tokenweir_request::record::{RequestRecord, SampleReason};
 
 /// The sinks of request records.
 pub struct Telemetry {

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::batch_queue::BatchQueue;
 
 /// Queues lines for the writer thread. Clones share one queue and one thread.
 #[derive(Clone)]

@@ -19,9 +19,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
-use tokenweir_core::observe::{ExchangeRegistry, Sink};
-use tokenweir_core::record::{RequestRecord, SlowCause};
-use tokenweir_core::slo::Objective;
+use tokenweir_request::observe::{ExchangeRegistry, Sink};
+use tokenweir_request::record::{RequestRecord, SlowCause};
+use tokenweir_request::slo::Objective;
 
 /// The sink that collects the statistics and the lists of recent requests.
 ///

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm, QueueSummary};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::model::ServedModel;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
 
@@ -172,12 +172,12 @@ pub struct BackendStatusSnapshot {
     /// backend.
     pub health: &'static str,
     /// State of the circuit breaker:
-    /// [`BreakerState::as_str`](tokenweir_core::resilience::BreakerState::as_str).
+    /// [`BreakerState::as_str`](tokenweir_routing::resilience::BreakerState::as_str).
     pub breaker: &'static str,
     /// Number of ejections by the circuit breaker.
     pub ejections: u64,
     /// State that determines whether the backend can receive new requests:
-    /// [`Availability::as_str`](tokenweir_core::resilience::Availability::as_str). [`LEAVING_STATE`] for a
+    /// [`Availability::as_str`](tokenweir_routing::resilience::Availability::as_str). [`LEAVING_STATE`] for a
     /// removed backend.
     pub state: &'static str,
     /// Whether the backend can receive new requests now. In panic mode an ejected backend can
@@ -297,7 +297,7 @@ pub struct BackendEstimates {
 }
 
 /// The available and the missing engine metrics of a backend. The names are those of
-/// [`ENGINE_METRICS`](tokenweir_core::engine_metrics::ENGINE_METRICS).
+/// [`ENGINE_METRICS`](tokenweir_engine::engine_metrics::ENGINE_METRICS).
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendMetricAvailability {
     /// Names of the metrics that the last scraped metrics page contains.

@@ -4,7 +4,7 @@ use http::HeaderValue;
 use http::uri::PathAndQuery;
 use std::fmt;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// The settings of the webhooks.
 #[derive(Debug, Clone, Default)]

@@ -144,7 +144,7 @@ impl VerdictEvent {
 mod tests {
     use super::*;
     use std::time::UNIX_EPOCH;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     /// A tracker that gets a diagnosis every 5 s.
     struct Evaluations {

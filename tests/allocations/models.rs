@@ -16,10 +16,10 @@ use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::metrics_registry::ExpositionFormat;
 use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::status::StatusSnapshot;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::address::BackendId;
 use tokenweir_net::client::{self, HttpClient};
+use tokenweir_request::observe::Sink;
 use tokio::runtime::Runtime;
 
 /// Starts a backend on a separate thread, whose allocations are not counted. It lists these models.

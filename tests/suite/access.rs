@@ -14,9 +14,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokenweir::admin::AdminAuthorizer;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::cors::{self, Cors};
-use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::access::cors::{self, Cors};
+use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_request::record::Outcome;
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
@@ -194,7 +194,7 @@ async fn a_tenant_can_list_and_use_only_its_models() {
 #[tokio::test]
 async fn the_configured_tier_of_a_tenant_overrides_the_header() {
     let fake = scripted_backend().await;
-    let tiers = tokenweir_core::record::TierResolver {
+    let tiers = tokenweir_request::record::TierResolver {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["free".into(), "gold".into()],
     };

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
-use tokenweir_core::record::{Outcome, TierResolver};
+use tokenweir_request::record::{Outcome, TierResolver};
 use tokio::net::TcpStream;
 
 /// Metrics of a backend with a long queue.

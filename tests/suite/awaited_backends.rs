@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::Health;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_core::observe::{ObservationSettings, StreamRules};
-use tokenweir_core::record::{Outcome, TierResolver};
-use tokenweir_core::routing::{Policy, PolicyKind};
-use tokenweir_core::slo::Objective;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
+use tokenweir_request::observe::{ObservationSettings, StreamRules};
+use tokenweir_request::record::{Outcome, TierResolver};
+use tokenweir_request::slo::Objective;
+use tokenweir_routing::{Policy, PolicyKind};
 use tokio::io::AsyncReadExt;
 
 /// A wait that no test reaches.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::backend::Health;
 use tokenweir::proxy::retry;
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 
 /// Number of crashes. The variable `FAULTS` overrides it.
 const CRASH_COUNT: usize = 60;

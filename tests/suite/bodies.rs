@@ -13,9 +13,9 @@ use crate::support::scripted_backend::{self, ScriptedBackend};
 use crate::support::test_gateway::{Running, Setup, body, start_with, status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tokenweir_core::access::TenantEntry;
-use tokenweir_core::openai::form as forms;
-use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::form as forms;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::access::TenantEntry;
 
 const SEED: u64 = 3;
 /// Number of compared bodies. The variable `BODIES` overrides it.

@@ -6,9 +6,9 @@ use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step, 
 use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, start, start_with, status};
 use serde_json::Value;
 use std::net::SocketAddr;
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::resilience::Availability;
+use tokenweir_routing::{Policy, PolicyKind};
 use tokenweir_sim::SimulatorSettings;
 
 const MESSAGES: &str = "/v1/messages";
@@ -179,7 +179,7 @@ async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of
 
 /// Waits for this state of a backend. Asks its health checker to look at once.
 async fn until_state(gateway: &Running, index: usize, state: Availability) {
-    let now = tokenweir_core::clock::now;
+    let now = tokenweir_protocol::clock::now;
     wait_until!({
         let backend = &gateway.pool.backends()[index];
         backend.health.mark_models_stale();

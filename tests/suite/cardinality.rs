@@ -11,9 +11,9 @@ use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::TierResolver;
-use tokenweir_core::slo::Objective;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::TierResolver;
+use tokenweir_request::slo::Objective;
 
 const REQUESTS: usize = 3_000;
 /// Concurrent requests.

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::config;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::{TenantEntry, UsageLimits};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::access::{TenantEntry, UsageLimits};
+use tokenweir_request::record::Outcome;
 
 const ASK: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;

@@ -12,7 +12,7 @@ use http::Method;
 use serde_json::Value;
 use std::time::Duration;
 use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATH: &str = "/generative_scoring";
@@ -53,7 +53,7 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
     let fake = scoring().await;
     fake.set_models(&["tiny", "secret"]);
     let restricted =
-        tokenweir_core::access::TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
+        tokenweir_request::access::TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
     let (access, routes) = (access(restricted), routes(&[Method::POST], None));
     let gateway = start_with(&[fake.addr], Setup { access, routes, ..Setup::default() }).await;
     let ask = |body: &str| {

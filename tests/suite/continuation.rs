@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir::proxy::retry::RetrySettings;
-use tokenweir_core::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
-use tokenweir_core::observe::{ObservationSettings, StreamRules};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
+use tokenweir_request::observe::{ObservationSettings, StreamRules};
+use tokenweir_request::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 const COMPLETIONS: &str = "/v1/completions";

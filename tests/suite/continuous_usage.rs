@@ -10,8 +10,8 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with};
 use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
-use tokenweir_core::access::TokenCharge;
-use tokenweir_core::record::{Outcome, UsageEventOutcome, UsageSource};
+use tokenweir_request::access::TokenCharge;
+use tokenweir_request::record::{Outcome, UsageEventOutcome, UsageSource};
 use tokio::io::AsyncReadExt;
 
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;

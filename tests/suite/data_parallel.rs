@@ -5,7 +5,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, post, star
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_routing::{Policy, PolicyKind};
 
 /// The numbers of the ranks on the metrics page. The engine counts them from 0 in the header.
 const NUMBERS: [u32; 2] = [4, 5];

@@ -12,7 +12,7 @@ use crate::support::test_gateway::{
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokenweir_core::address::MetricsUrl;
+use tokenweir_engine::address::MetricsUrl;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -42,7 +42,7 @@ fn engine_value(page: &[u8], name: &str, label: &str) -> f64 {
 /// Waits until the gateway has scraped a page that has a condition.
 async fn until_scraped(
     gateway: &Running,
-    is_it: impl Fn(&tokenweir_core::dialect::EngineLoad) -> bool,
+    is_it: impl Fn(&tokenweir_engine::dialect::EngineLoad) -> bool,
 ) {
     wait_until!(gateway.pool.backends()[0].health.state().sample.is_some_and(|it| is_it(&it.load)));
 }

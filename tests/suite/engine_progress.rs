@@ -8,8 +8,8 @@ use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir::backend::Health;
-use tokenweir_core::record::Outcome;
-use tokenweir_core::resilience;
+use tokenweir_request::record::Outcome;
+use tokenweir_routing::resilience;
 use tokio::io::AsyncReadExt;
 
 const BODY: &str = r#"{"model":"tiny"}"#;

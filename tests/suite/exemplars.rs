@@ -6,7 +6,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};
 use std::collections::BTreeMap;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::otel;
-use tokenweir_core::trace_context::{Propagation, Sampler};
+use tokenweir_protocol::trace_context::{Propagation, Sampler};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
     application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
@@ -16,7 +16,7 @@ const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
-    let objective = tokenweir_core::slo::Objective {
+    let objective = tokenweir_request::slo::Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
         tier: None,
@@ -34,7 +34,7 @@ async fn stream(
     gateway: &Running,
     trace: &str,
     flags: &str,
-) -> tokenweir_core::record::RequestRecord {
+) -> tokenweir_request::record::RequestRecord {
     let parent = format!("host: g\r\ntraceparent: 00-{trace}-b7ad6b7169203331-{flags}");
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
     gateway.raw(request.replace("host: gateway", &parent)).await;

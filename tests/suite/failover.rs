@@ -19,10 +19,10 @@ use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::retry;
-use tokenweir_core::observe::{self, OnTruncation, StreamRules};
-use tokenweir_core::openai::engine_control::{Permission, Permissions};
-use tokenweir_core::record::{FailoverDenialReason, Outcome};
-use tokenweir_core::resilience;
+use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_request::observe::{self, OnTruncation, StreamRules};
+use tokenweir_request::record::{FailoverDenialReason, Outcome};
+use tokenweir_routing::resilience;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 

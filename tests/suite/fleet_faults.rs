@@ -273,7 +273,7 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
 #[tokio::test]
 async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
     use tokenweir::admin::AdminAuthorizer;
-    use tokenweir_core::access::KeyDigest;
+    use tokenweir_request::access::KeyDigest;
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let guard = AdminAuthorizer {
         token_digest: Some(KeyDigest::from_key(b"operator")),

@@ -27,9 +27,9 @@ use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Instant;
-use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::RequestRecord;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::{ExchangeRegistry, ObservationSettings};
+use tokenweir_request::record::RequestRecord;
 
 /// Maximum number of failures that are printed.
 const MAX_SHOWN: usize = 3;

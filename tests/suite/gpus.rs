@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokenweir::gpu::GpuExporter;
-use tokenweir_core::address::MetricsUrl;
-use tokenweir_core::gpu::{GpuIndex, GpuPage, GpuRule};
+use tokenweir_engine::address::MetricsUrl;
+use tokenweir_engine::gpu::{GpuIndex, GpuPage, GpuRule};
 
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 

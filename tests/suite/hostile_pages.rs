@@ -8,10 +8,10 @@ use tokenweir::backend::{Backend, Lease};
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
 use tokenweir::telemetry::status::StatusSnapshot;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::clock;
+use tokenweir_routing::{Policy, PolicyKind, PromptFingerprint};
 
 /// Number of pages for each policy. `HOSTILE_PAGES` replaces it.
 const PAGES: usize = 400;

@@ -5,7 +5,7 @@ use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post};
 use tokenweir::config::IdentitiesConfig;
 use tokenweir::proxy::{IdentityMode, IdentityReader};
-use tokenweir_core::record::RequestIdentity;
+use tokenweir_request::record::RequestIdentity;
 
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,

@@ -11,8 +11,8 @@ use tokenweir::admin::AdminAuthorizer;
 use tokenweir_api::{
     BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary,
 };
-use tokenweir_core::access::KeyDigest;
 use tokenweir_diagnose::{Evidence, Verdict};
+use tokenweir_request::access::KeyDigest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -10,8 +10,8 @@ use tokenweir::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLab
 use tokenweir::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir::telemetry::otel::Semconv;
 use tokenweir::telemetry::quality;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::slo::Objective;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::slo::Objective;
 
 /// A page of the documentation, by its path from the top of the repository.
 fn document(path: &str) -> String {

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir_core::dialect::{EngineKind, EngineLoad, adapter_hash};
-use tokenweir_core::engine_metrics::EngineMetricSet;
+use tokenweir_engine::dialect::{EngineKind, EngineLoad, adapter_hash};
+use tokenweir_engine::engine_metrics::EngineMetricSet;
 
 /// The values of a load by field name.
 fn numbers(load: &EngineLoad) -> BTreeMap<&'static str, f64> {

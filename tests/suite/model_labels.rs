@@ -10,7 +10,7 @@ async fn start(fake: &ScriptedBackend, setup: Setup) -> Running {
     start_with(&[fake.addr], setup).await
 }
 
-async fn ask(gateway: &Running, model: &str) -> tokenweir_core::record::ModelLabel {
+async fn ask(gateway: &Running, model: &str) -> tokenweir_request::record::ModelLabel {
     let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
     assert_eq!(status(&answer), 200, "{model}");
     gateway.record().await.model

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::backend::routes::ModelConfig;
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 
 /// APIs with JSON requests.
 const PATHS: &[&str] = &[CHAT, "/v1/embeddings", "/v1/messages", "/tokenize", "/v2/rerank"];
@@ -288,7 +288,7 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     one.set_models(&["base", "base:sql"]);
     let gateway = start(&[one.addr]).await;
     let adapter = |gateway: &Running| {
-        let parent = |model: &tokenweir_core::model::ServedModel| model.parent.clone();
+        let parent = |model: &tokenweir_engine::model::ServedModel| model.parent.clone();
         gateway.pool.routes().models().iter().map(parent).collect::<Vec<_>>()
     };
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokenweir_core::address::MetricsUrl;
+use tokenweir_engine::address::MetricsUrl;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 

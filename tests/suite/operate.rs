@@ -5,7 +5,7 @@ use crate::support::test_gateway::{Running, Setup, gateway_answering, gateway_an
 use serde_json::Value;
 use std::process::Stdio;
 use tokenweir::admin::AdminAuthorizer;
-use tokenweir_core::access::KeyDigest;
+use tokenweir_request::access::KeyDigest;
 use tokio::process::Command;
 
 /// Exit code, standard output and standard error of a command.

@@ -11,11 +11,11 @@ use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::openai::Api;
 use tokenweir_diagnose::verdict_descriptions;
 use tokenweir_operations::alerts::Runbook;
 use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, recording_rules};
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_protocol::openai::Api;
 
 /// Metrics that Prometheus creates, and process metrics.
 const EXTERNAL_METRICS: [&str; 4] =

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
-use tokenweir_core::access::TenantEntry;
+use tokenweir_request::access::TenantEntry;
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 

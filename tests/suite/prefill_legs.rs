@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir::backend::Backend;
 use tokenweir::telemetry::otel::TracingSettings;
-use tokenweir_core::clock;
-use tokenweir_core::prefill_leg::{PrefillSkip, Role};
-use tokenweir_core::record::{RequestPhase, RequestPhases, RequestRecord};
-use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
+use tokenweir_engine::prefill_leg::{PrefillSkip, Role};
+use tokenweir_protocol::clock;
+use tokenweir_request::record::{RequestPhase, RequestPhases, RequestRecord};
+use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 const EVENTS: [&str; 3] = [
     r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#,

@@ -13,9 +13,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::openai::FinishReason;
-use tokenweir_core::openai::engine_control::{Permission, Permissions};
-use tokenweir_core::record::Outcome;
+use tokenweir_protocol::openai::FinishReason;
+use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_request::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -387,7 +387,7 @@ async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() 
     assert_eq!(record.outcome, Outcome::Ok);
     assert_eq!(
         record.observed.uninspected_reason,
-        Some(tokenweir_core::record::UninspectedReason::ContentEncoded)
+        Some(tokenweir_request::record::UninspectedReason::ContentEncoded)
     );
 }
 

@@ -5,8 +5,8 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
 use tokenweir::backend::{Drain, DrainInitiator};
-use tokenweir_core::resilience;
-use tokenweir_core::resilience::Availability;
+use tokenweir_routing::resilience;
+use tokenweir_routing::resilience::Availability;
 
 const BODY: &str = r#"{"model":"tiny"}"#;
 const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";

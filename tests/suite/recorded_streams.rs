@@ -4,10 +4,10 @@
 use crate::support::recording::{self, Recording};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::route::ApiRoute;
-use tokenweir_core::openai::{Api, FinishReason};
-use tokenweir_core::record::{ObservedResponse, Timings};
+use tokenweir_protocol::openai::route::ApiRoute;
+use tokenweir_protocol::openai::{Api, FinishReason};
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::{ObservedResponse, Timings};
 
 fn api(recording: &Recording) -> Api {
     match ApiRoute::lookup(&http::Method::POST, &recording.path) {

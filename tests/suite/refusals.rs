@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::proxy::retry;
-use tokenweir_core::record::Outcome;
-use tokenweir_core::resilience::BreakerState;
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_request::record::Outcome;
+use tokenweir_routing::resilience::BreakerState;
+use tokenweir_routing::{Policy, PolicyKind};
 
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;

@@ -12,7 +12,7 @@ use crate::support::test_gateway::{
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_core::record::{Outcome, TierResolver};
+use tokenweir_request::record::{Outcome, TierResolver};
 use tokio::io::AsyncReadExt;
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use tokenweir_core::http1;
+use tokenweir_protocol::http1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Method, target, headers and body of a complete request.

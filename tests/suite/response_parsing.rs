@@ -9,7 +9,7 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
-use tokenweir_core::http1;
+use tokenweir_protocol::http1;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 

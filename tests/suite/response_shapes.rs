@@ -4,7 +4,7 @@
 use crate::support::record_facts::{facts, record_of_response};
 use crate::support::test_gateway::{body, gateway_answering};
 use serde_json::{Value, json};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_request::record::RequestRecord;
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";

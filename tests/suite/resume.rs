@@ -13,11 +13,11 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::cors::Cors;
-use tokenweir_core::access::{KeyFile, TenantEntry, UsageLimits};
-use tokenweir_core::openai::engine_control::{Permission, Permissions};
-use tokenweir_core::record::{Outcome, RequestRecord};
-use tokenweir_core::resume::ResumeSettings;
+use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_request::access::cors::Cors;
+use tokenweir_request::access::{KeyFile, TenantEntry, UsageLimits};
+use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_request::resume::ResumeSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STREAM: &str =

@@ -7,7 +7,7 @@ use crate::support::test_gateway::{
 };
 use std::time::Duration;
 use tokenweir::proxy::retry;
-use tokenweir_core::record::{FailoverDenialReason, Outcome};
+use tokenweir_request::record::{FailoverDenialReason, Outcome};
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;

@@ -9,7 +9,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, star
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tokenweir::telemetry::access_log::AccessLog;
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_routing::{Policy, PolicyKind};
 
 /// Of the 9 prompt tokens, 8 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
@@ -130,7 +130,7 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();
     let write = Box::new(move |lines: String| written.send(lines).unwrap());
-    tokenweir_core::observe::Sink::finished(&AccessLog::new(true, write), &[&record]);
+    tokenweir_request::observe::Sink::finished(&AccessLog::new(true, write), &[&record]);
     let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
     assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
     let logged = line["predicted_ttft_ms"].as_f64().unwrap();

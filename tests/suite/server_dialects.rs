@@ -7,7 +7,7 @@ use crate::support::scripted_backend::SGLANG;
 use crate::support::test_gateway::CHAT;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokenweir_core::record::{RequestRecord, UninspectedReason};
+use tokenweir_request::record::{RequestRecord, UninspectedReason};
 
 const COMPLETIONS: &str = "/v1/completions";
 

@@ -3,7 +3,7 @@
 use crate::support::http2_client;
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::{CHAT, read_until_times};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 
 const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
 
@@ -57,7 +57,7 @@ async fn recorded_tokens_and_finish_reasons_equal_those_of_the_engine() {
     let metrics: f64 = fleet
         .backends
         .iter()
-        .map(|backend| tokenweir_core::dialect::EngineLoad::read(backend.metrics().as_bytes()))
+        .map(|backend| tokenweir_engine::dialect::EngineLoad::read(backend.metrics().as_bytes()))
         .filter_map(|load| load.generation_tokens)
         .sum();
     assert!((metrics - f64::from(generated)).abs() < 1e-9, "{metrics}");

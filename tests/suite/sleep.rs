@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokenweir::backend::{Backend, SleepSettings};
 use tokenweir::config::AdmissionConfig;
-use tokenweir_core::resilience::Availability;
+use tokenweir_routing::resilience::Availability;
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const WAKE: &str = "POST /wake_up ";
@@ -121,7 +121,7 @@ async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
     fall_asleep(first);
     wait_until!(is_told(second));
     fall_asleep(second);
-    let now = tokenweir_core::clock::now;
+    let now = tokenweir_protocol::clock::now;
     let is_asleep = |backend: &Arc<Backend>| backend.availability(now()) == Availability::Asleep;
     wait_until!(gateway.pool.backends().iter().all(is_asleep));
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);

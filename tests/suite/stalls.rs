@@ -14,9 +14,9 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use std::time::{Duration, Instant};
-use tokenweir_core::observe::{self, ResponseObserver, StallLimits};
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{Outcome, Stall, TerminationInitiator, Timings};
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::{self, ResponseObserver, StallLimits};
+use tokenweir_request::record::{Outcome, Stall, TerminationInitiator, Timings};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 

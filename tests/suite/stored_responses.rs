@@ -6,10 +6,10 @@ use crate::support::scripted_backend::{ScriptedBackend, Step, chunk, event_strea
 use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::cors::Cors;
-use tokenweir_core::access::{KeyFile, TenantEntry};
-use tokenweir_core::openai::engine_control::Permission;
-use tokenweir_core::record::Outcome;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_request::access::cors::Cors;
+use tokenweir_request::access::{KeyFile, TenantEntry};
+use tokenweir_request::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const RESPONSES: &str = "/v1/responses";
@@ -192,8 +192,8 @@ async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) ->
 async fn a_continued_response_goes_to_the_backend_that_has_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let addresses = [fakes[0].addr, fakes[1].addr];
-    let policy = tokenweir_core::routing::Policy {
-        kind: tokenweir_core::routing::PolicyKind::RoundRobin,
+    let policy = tokenweir_routing::Policy {
+        kind: tokenweir_routing::PolicyKind::RoundRobin,
         ..Default::default()
     };
     let gateway = start_with(&addresses, Setup { policy, ..Setup::default() }).await;

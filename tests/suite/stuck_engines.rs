@@ -4,9 +4,9 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, gateway_scripted, read_rest, start};
-use tokenweir_core::clock;
-use tokenweir_core::record::Outcome;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_protocol::clock;
+use tokenweir_request::record::Outcome;
+use tokenweir_routing::PromptFingerprint;
 use tokio::net::TcpStream;
 
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;

@@ -8,7 +8,7 @@ use crate::support::test_gateway::{
 };
 use std::time::Duration;
 use tokenweir::server::DrainOutcome;
-use tokenweir_core::record::{Outcome, RequestRecord, TerminationInitiator};
+use tokenweir_request::record::{Outcome, RequestRecord, TerminationInitiator};
 use tokio::io::AsyncReadExt;
 
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;

@@ -4,7 +4,7 @@ use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stre
 use crate::support::test_gateway::{Setup, gateway_answering, start_with};
 use std::process::{Output, Stdio};
 use tokenweir::admin::AdminAuthorizer;
-use tokenweir_core::access::KeyDigest;
+use tokenweir_request::access::KeyDigest;
 use tokio::process::Command;
 
 async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {

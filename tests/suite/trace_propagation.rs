@@ -3,7 +3,7 @@
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering_with, post, status};
 use tokenweir::telemetry::otel::TracingSettings;
-use tokenweir_core::trace_context::PropagationFormats;
+use tokenweir_protocol::trace_context::PropagationFormats;
 
 const CLIENT_TRACEPARENT: &str =
     "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";

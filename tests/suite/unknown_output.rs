@@ -7,8 +7,8 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use http::Method;
 use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
-use tokenweir_core::record::{Outcome, UninspectedReason};
-use tokenweir_core::resilience::CircuitBreakerSettings;
+use tokenweir_request::record::{Outcome, UninspectedReason};
+use tokenweir_routing::resilience::CircuitBreakerSettings;
 use tokio::io::AsyncReadExt;
 
 const COMPLETIONS: &str = "/v1/completions";

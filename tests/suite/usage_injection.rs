@@ -10,8 +10,8 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
 use serde_json::Value;
 use std::time::Duration;
-use tokenweir_core::record::{Outcome, RequestRecord, UsageEventOutcome, UsageSource};
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_request::record::{Outcome, RequestRecord, UsageEventOutcome, UsageSource};
+use tokenweir_routing::{Policy, PolicyKind};
 
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const EDITED: &str =

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokenweir::webhook::{
     BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
 };
-use tokenweir_core::address::BackendAddress;
 use tokenweir_diagnose::{Diagnosis, Verdict};
+use tokenweir_engine::address::BackendAddress;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 

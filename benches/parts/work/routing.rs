@@ -5,10 +5,11 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::record::{BackendCondition, BackendId, RoutingDecision};
-use tokenweir_core::routing::prefix_table::PrefixTable;
-use tokenweir_core::routing::{
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::clock;
+use tokenweir_request::record::{BackendCondition, RoutingDecision};
+use tokenweir_routing::prefix_table::PrefixTable;
+use tokenweir_routing::{
     Candidate, CandidateSampler, LoadEstimator, LoadReport, Policy, PolicyKind, PromptFingerprint,
     RoutingContext, RoutingRequest,
 };

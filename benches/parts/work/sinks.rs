@@ -13,12 +13,13 @@ use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::otel::{self, SpanSink};
-use tokenweir_core::clock;
-use tokenweir_core::headers::RequestId;
-use tokenweir_core::observe::{ResponseObserver, Sink};
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{
-    Attempt, BackendId, ModelLabel, Outcome, RequestRecord, SampleReason, Timings,
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::{ResponseObserver, Sink};
+use tokenweir_request::record::{
+    Attempt, ModelLabel, Outcome, RequestRecord, SampleReason, Timings,
 };
 
 const STREAM: &str = "python/chat-stream-long.http";

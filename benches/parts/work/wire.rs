@@ -4,13 +4,13 @@ use super::Part;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::Api;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::Timings;
-use tokenweir_core::sse::SseDecoder;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::sse::SseDecoder;
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::Timings;
 
 const STREAMS: [(&str, &str); 2] = [
     ("Python front end", "python/chat-stream-long.http"),

@@ -15,7 +15,7 @@ use super::verdict::{
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
 
 /// Diagnoses a set of backends.
 #[derive(Debug, Default)]

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{BackendId, Outcome, RequestRecord};
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord};
 
 /// The counters of the retained backends. Requests on other backends are not counted.
 #[derive(Debug, Default)]
@@ -199,7 +200,7 @@ fn add(count: &AtomicU64, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn a_request_of_a_retained_backend_is_counted_once() {

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_routing::PolicyKind;
 
 /// The settings of a gateway that the checks read.
 #[derive(Debug, Clone, PartialEq)]

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use http::Method;
     use std::collections::BTreeSet;
-    use tokenweir_core::openai::route::{ApiRoute, RouteError};
+    use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 
     #[test]
     fn the_gateway_forwards_no_path_that_controls_or_describes_a_server() {

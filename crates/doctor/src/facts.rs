@@ -5,8 +5,8 @@ use crate::configuration::GatewaySettings;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::record::{ObservedResponse, Timings};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_request::record::{ObservedResponse, Timings};
 
 /// All gathered facts.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use http::header::{CONTENT_TYPE, HeaderName, SERVER, VIA};
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::dialect::{EngineKind, EngineLoad};
-use tokenweir_core::model::ServedModel;
+use tokenweir_engine::dialect::{EngineKind, EngineLoad};
+use tokenweir_engine::model::ServedModel;
 
 /// The header that a tokenweir gateway sets on its own error responses.
 const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");

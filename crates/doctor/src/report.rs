@@ -7,7 +7,7 @@ use super::signal_names::{EngineMetricNames, names};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use textwrap::{Options, WordSplitter, fill};
-use tokenweir_core::dialect::EngineKind;
+use tokenweir_engine::dialect::EngineKind;
 
 /// Indentation of the reason and the remedy of a finding.
 pub const INDENT: &str = "    ";
@@ -253,7 +253,7 @@ fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
 mod tests {
     use super::*;
     use crate::facts::{GatherError, TargetKey};
-    use tokenweir_core::address::BackendAddress;
+    use tokenweir_engine::address::BackendAddress;
 
     fn facts() -> DoctorFacts {
         let refused = || Err(GatherError::Connect("Connection refused (os error 111)".into()));

@@ -3,8 +3,8 @@
 //! becomes unavailable when the metric is removed from the page.
 
 use std::collections::BTreeMap;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::engine_metrics::ENGINE_METRICS;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::engine_metrics::ENGINE_METRICS;
 
 /// The name of a signal, and the names of its metrics on one page.
 pub type EngineMetricNames = (&'static str, Vec<String>);

@@ -5,7 +5,6 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use tokenweir_core::clock;
 use tokenweir_kv_events::correlation::{
     AnsweredRequest, PromptLookup, PromptText, RequestChain, TextIndex,
 };
@@ -13,6 +12,7 @@ use tokenweir_kv_events::decoder::EventBatch;
 use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use tokenweir_kv_events::groups::{ModelledCache, UsedPrompt};
 use tokenweir_kv_events::residency::CacheContents;
+use tokenweir_protocol::clock;
 
 /// Tokens in a block of the engine.
 const BLOCK_SIZE: u64 = 16;

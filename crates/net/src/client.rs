@@ -26,8 +26,8 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::units;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::units;
 use tokio::time::error::Elapsed;
 use tower::ServiceExt;
 

@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::http1::{self, Http1ParseError, ResponseHead};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{self, Http1ParseError, ResponseHead};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An HTTP/1.1 connection to a backend. It carries at most one request at a time.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Watches a group of files that are used together, such as a certificate and its key.

@@ -123,7 +123,7 @@ mod tests {
     use crate::file_descriptors::FileDescriptorPool;
     use crate::tls::MaybeTlsStream;
     use std::io::{ErrorKind, Read};
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
 

@@ -18,9 +18,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_protocol::clock;
 
 /// Fetches pages from one backend for health checks and scrapes.
 pub struct PageFetcher {

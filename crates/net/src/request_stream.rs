@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::http1::{self, RequestFraming};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{self, RequestFraming};
 
 /// The parts of a request body, and how the request states the end of the body.
 pub struct RequestStream {

@@ -6,7 +6,7 @@ use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// Minimum time between two log messages about resource exhaustion.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);

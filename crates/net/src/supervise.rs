@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::task::JoinHandle;
 
 /// The kinds of background tasks, and the parts of a request. Panics are counted by kind.
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     #[tokio::test(start_paused = true)]
     async fn panicking_task_is_counted_and_restarted_with_backoff() {

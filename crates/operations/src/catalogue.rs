@@ -1,7 +1,7 @@
 //! The catalogue of metrics, with the data that the generated files need. The gateway builds it
 //! from its own table of metrics.
 
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// All metrics of the gateway.
 #[derive(Debug, Clone, Default)]

@@ -31,7 +31,7 @@ pub(crate) fn share_by_model(outcome: &str, min_count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::Outcome;
+    use tokenweir_request::record::Outcome;
 
     #[test]
     fn the_matchers_have_the_outcomes_that_the_gateway_counts_as_failed_and_refused() {

@@ -7,7 +7,7 @@
 //! ```
 
 use std::sync::Arc;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_routing::PromptFingerprint;
 
 /// The content of a message of one gateway.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -5,7 +5,7 @@ use crate::message::{MAX_MESSAGE_BYTES, PeerMessage};
 use crate::sealer::{HEAD_BYTES, MAGIC, VERSION, nonce};
 use ring::aead::{Aad, LessSafeKey};
 use std::time::{Duration, Instant};
-use tokenweir_core::routing::MAX_PEERS;
+use tokenweir_routing::MAX_PEERS;
 
 /// Checks the messages of a bus, and decrypts those of other gateways.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::Sealer;
     use crate::message::tests::message;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     const NOW_MILLIS: u64 = 1_700_000_000_000;
 

@@ -7,7 +7,7 @@ use super::engine::EngineSpec;
 use super::faults::SimulatedFaults;
 use super::positive_number::PositiveNumber;
 use super::telemetry::MetricNaming;
-use tokenweir_core::address::parse_listen_address;
+use tokenweir_engine::address::parse_listen_address;
 
 /// Number, addresses, size and speed of the simulated backends.
 #[derive(Debug, Clone, clap::Args)]

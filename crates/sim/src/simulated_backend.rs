@@ -21,7 +21,7 @@ use super::telemetry::{
     SequenceOrigin, render_metrics_page,
 };
 use super::text::SimulatedFinishReason;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 /// Maximum delay of the engine loop behind the real clock that the loop catches up. Timers that
 /// round up to a millisecond cause smaller delays, so they do not slow the engine down. A busy

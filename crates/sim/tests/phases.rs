@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::histogram::OutputGapHistogram;
-use tokenweir_core::record::fixtures::{decision, streamed};
-use tokenweir_core::record::{
+use tokenweir_protocol::clock;
+use tokenweir_protocol::histogram::OutputGapHistogram;
+use tokenweir_request::record::fixtures::{decision, streamed};
+use tokenweir_request::record::{
     BackendCondition, RequestPhase, RequestPhases, RequestRecord, WaitReports,
 };
-use tokenweir_core::routing::{
+use tokenweir_routing::{
     Candidate, LoadEstimator, LoadReport, PromptFingerprint, Reservation, TokenCounts,
 };
 use tokenweir_sim::engine::{
@@ -118,7 +118,7 @@ impl Simulation {
         let candidate = self.estimator.candidate(&prompt, now);
         let reservation = self.estimator.reserve(&candidate, &prompt, true, now);
         let mut record = streamed();
-        record.timings = tokenweir_core::record::Timings::begin(now);
+        record.timings = tokenweir_request::record::Timings::begin(now);
         record.timings.sent = Some(now);
         self.front_end_busy_until = self.front_end_busy_until.max(self.now) + READ;
         record.timings.headers = Some(self.instant(self.front_end_busy_until));

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_bench::scenario::{ScenarioPreset, TokenRange};
 use tokenweir_bench::sender::RequestShape;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 
 /// Arguments of `tokenweir-lab bench`.
 #[derive(Debug, Clone, Args)]

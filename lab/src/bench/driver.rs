@@ -15,7 +15,7 @@ use tokenweir_bench::plan::{LoadPlan, PlannedRequest};
 use tokenweir_bench::report::{RunDescription, RunEnd, RunTermination};
 use tokenweir_bench::sender::BenchRequestSender;
 use tokenweir_bench::statistics::RunStatistics;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
 use tokenweir_replay::results::LatencyObjectives;
 use tokio::sync::mpsc;

@@ -17,8 +17,8 @@ use tokenweir_bench::gateway_metrics::{GatewayComparison, GatewayMetricsPage};
 use tokenweir_bench::report::{BenchReport, RunTermination};
 use tokenweir_bench::sender::TargetClient;
 use tokenweir_bench::statistics::RunStatistics;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::clock;
 
 /// Why a report file cannot be written or read.
 #[derive(Debug, thiserror::Error)]

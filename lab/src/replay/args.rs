@@ -3,8 +3,8 @@
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 use tokenweir_replay::cache_view::CacheView;
 use tokenweir_replay::engine_groups::{self, EngineGroup};
 use tokenweir_replay::routers::RouterKind;

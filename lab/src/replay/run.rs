@@ -7,8 +7,7 @@ use serde::Serialize;
 use std::process::ExitCode;
 use tokenweir::commands::{block_on, report_config_error, report_error};
 use tokenweir::config::{Config, Overrides};
-use tokenweir_core::clock;
-use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_protocol::clock;
 use tokenweir_replay::cache_view::{CacheView, ExchangeSettings};
 use tokenweir_replay::experiment::{Experiment, PolicyOutcome};
 use tokenweir_replay::results::LatencyObjectives;
@@ -16,6 +15,7 @@ use tokenweir_replay::routers::RouterKind;
 use tokenweir_replay::sessions::LATE_TURN;
 use tokenweir_replay::simulation::{RestartSettings, SimulationSetup};
 use tokenweir_replay::trace::TraceRequest;
+use tokenweir_routing::{Policy, PolicyKind};
 
 /// The results of all policies.
 #[derive(Debug, Serialize)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokenweir::commands::{report_config_error, report_error};
 use tokenweir::config::{Config, Overrides};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokenweir_replay::routers::RouterKind;
 use tokenweir_replay::simulation::SimulatedAdmission;
 use tokenweir_replay::tournament::standings::{self, Standing};

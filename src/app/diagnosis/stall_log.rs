@@ -72,7 +72,7 @@ impl StallLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn a_period_of_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {

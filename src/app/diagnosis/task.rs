@@ -18,19 +18,19 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, main_client};
-use tokenweir_core::admission::WaitingModel;
-use tokenweir_core::clock;
-use tokenweir_core::gpu::GpuCondition;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::observe::{ExchangeRegistry, StreamPhase};
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
     Diagnosis, DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation,
     GatewayConditions, GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
 };
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_engine::model::ServedModel;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::{ExchangeRegistry, StreamPhase};
+use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
 /// The diagnosis task: the sources of its samples, and the shared value that it publishes.
@@ -331,10 +331,10 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
 mod tests {
     use super::*;
     use tokenweir_api::rank_clients;
-    use tokenweir_core::access::Cors;
-    use tokenweir_core::address::BackendAddress;
-    use tokenweir_core::observe::ObservationSettings;
-    use tokenweir_core::routing::Policy;
+    use tokenweir_engine::address::BackendAddress;
+    use tokenweir_request::access::Cors;
+    use tokenweir_request::observe::ObservationSettings;
+    use tokenweir_routing::Policy;
 
     #[tokio::test(start_paused = true)]
     async fn a_backend_without_samples_is_listed_and_not_judged() {

@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn each_verdict_with_harm_is_logged_once_at_its_begin_and_once_at_its_end() {
         use VerdictSeverity::{Critical, Info, Warning};
-        let (mut log, now) = (VerdictLog::default(), tokenweir_core::clock::now());
+        let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
         let both = [("shedding", Critical), ("backend_down", Warning)];
         assert_eq!(log.record(&diagnosis(&both), now), [2, 0]);
         assert_eq!(log.record(&diagnosis(&both), now), [0, 0]);

@@ -9,7 +9,7 @@ use crate::telemetry::non_blocking_writer::{NonBlockingWriter, NonBlockingWriter
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};

@@ -4,9 +4,9 @@ use super::backend_use::BackendUse;
 use super::group_key::GroupKey;
 use crate::backend::Backend;
 use std::collections::HashMap;
-use tokenweir_core::routing::CachedSource;
 use tokenweir_kv_events::groups::{EvictionCounts, GroupNumber, PrefixGroups};
 use tokenweir_kv_events::residency::StreamState;
+use tokenweir_routing::CachedSource;
 
 /// The groups in the cache of one backend.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::map_state::MapState;
 use std::collections::HashMap;
 use std::time::Instant;
 use tokenweir_api::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor, PrefixGroup};
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 
 /// Maximum number of groups that the document lists.

@@ -3,10 +3,10 @@
 use super::backend_groups::BackendGroups;
 use super::group_key::GroupKey;
 use super::map_state::MapState;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::CachedSource;
 use tokenweir_diagnose::{EvictedGroup, EvictingPair};
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
+use tokenweir_routing::CachedSource;
 
 /// Maximum number of pairs of one backend: those whose blocks are computed again most often.
 const MAX_PAIRS: usize = 16;

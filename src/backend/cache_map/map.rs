@@ -14,9 +14,10 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_api::CacheMapDocument;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{BackendId, RequestRecord};
 use tokenweir_diagnose::EvictingPair;
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::RequestRecord;
 
 /// The sink that collects which groups of prompts fill which cache.
 ///

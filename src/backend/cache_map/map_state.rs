@@ -7,7 +7,8 @@ use lru::LruCache;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::record::{BackendId, ClientIdentity};
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::ClientIdentity;
 
 /// The clients of groups, and the caches of backends.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::record::{BackendId, ClientIdentity, Outcome, RequestRecord};
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
+use tokenweir_routing::PromptFingerprint;
 
 /// A prompt that a backend has computed.
 pub(super) struct PromptUse<'a> {

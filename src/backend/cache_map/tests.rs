@@ -6,13 +6,14 @@ use crate::backend::kv_events::{start_learner, tests as events};
 use crate::backend::pool::BackendPool;
 use std::sync::Arc;
 use tokenweir_api::CacheMapDocument;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::fixtures::streamed;
-use tokenweir_core::record::{BackendId, ClientIdentity, Outcome, RequestRecord};
-use tokenweir_core::routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::fixtures::streamed;
+use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
+use tokenweir_routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
 
 /// Tokens in a block of text of these tests.
 const BLOCK_TOKENS: u64 = 128;

@@ -6,7 +6,7 @@
 //! of another process of the backend.
 
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl EngineProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,8 +6,8 @@ use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
 use std::time::Duration;
-use tokenweir_core::dialect::{self, EngineLoad, RankLoad};
-use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_engine::dialect::{self, EngineLoad, RankLoad};
+use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 

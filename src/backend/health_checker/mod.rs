@@ -27,12 +27,12 @@ use serde::{Deserialize, Serialize};
 use sleep_state::SleepState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect;
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::{clock, units};
+use tokenweir_engine::dialect;
+use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
+use tokenweir_protocol::{clock, units};
+use tokenweir_routing::resilience::Availability;
 use wake::{WakeReason, wait_next_check};
 
 /// How the gateway scrapes the metrics of backends and checks their health.

@@ -6,9 +6,9 @@ use http::StatusCode;
 use memchr::memmem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::model::ModelList;
+use tokenweir_engine::model::ModelList;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
+use tokenweir_protocol::clock;
 
 /// Time between two requests for the model list and the version of a backend.
 const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);

@@ -5,9 +5,9 @@ use crate::backend::ranks::{Numbering, NumberingStep};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::headers::X_DATA_PARALLEL_RANK;
 use tokenweir_net::page_fetcher::PagePost;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::X_DATA_PARALLEL_RANK;
 
 /// Mean time between two searches whose probes did not show which rank got them.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);

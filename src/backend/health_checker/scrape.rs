@@ -5,10 +5,10 @@ use super::{HealthChecker, scrape_interval};
 use crate::backend::state::FrontEnd;
 use crate::backend::{Backend, Health, LoadSample};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::dialect::{EngineKind, EngineLoad};
-use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
-use tokenweir_core::routing::LocalLoad;
+use tokenweir_engine::dialect::{EngineKind, EngineLoad};
+use tokenweir_engine::engine_metrics::{self, EngineMetricSet, ScrapeError};
+use tokenweir_protocol::clock;
+use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
     /// Scrapes the metrics, except during the backoff. False: there was no complete response.
@@ -111,7 +111,7 @@ impl Backend {
     /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the local
     /// load at that time.
     pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
-        if let Some(report) = load.report() {
+        if let Some(report) = LoadReport::of(load) {
             self.load.estimator.on_report(&report, local_load, scraped_at);
         }
         self.update_state(|state| {

@@ -4,9 +4,9 @@ use super::HealthChecker;
 use crate::backend::Health;
 use http::StatusCode;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::resilience::Availability;
 use tokenweir_net::page_fetcher::{FetchError, PagePost};
+use tokenweir_protocol::clock;
+use tokenweir_routing::resilience::Availability;
 
 /// Level 1 keeps the weights in the memory of the host. After level 2 they would have to be loaded anew.
 const SLEEP_PATH: &str = "/sleep?level=1";

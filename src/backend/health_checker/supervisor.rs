@@ -9,9 +9,9 @@ use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::clock;
 
 /// Owns the background tasks of the backends of a pool. They end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {

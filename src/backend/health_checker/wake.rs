@@ -39,9 +39,9 @@ mod tests {
     use super::*;
     use crate::backend::Lease;
     use std::sync::Arc;
-    use tokenweir_core::address::BackendAddress;
-    use tokenweir_core::clock;
-    use tokenweir_core::routing::PromptFingerprint;
+    use tokenweir_engine::address::BackendAddress;
+    use tokenweir_protocol::clock;
+    use tokenweir_routing::PromptFingerprint;
 
     const INTERVAL: Duration = Duration::from_secs(5);
     const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);

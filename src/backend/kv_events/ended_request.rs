@@ -2,8 +2,8 @@
 
 use super::key_space::KeySpace;
 use std::sync::{Arc, Weak};
-use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
 use tokenweir_kv_events::correlation::{RequestChain, RequestKey};
+use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 /// The cache in which the engine stored the blocks of a request.
 pub(super) trait RequestCache: Send + Sync {

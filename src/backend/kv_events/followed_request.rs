@@ -4,8 +4,8 @@ use super::backend_cache::BackendCache;
 use super::ended_request::EndedRequest;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
+use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 /// One attempt whose blocks are followed. Dropping it tells the learner.
 #[derive(Debug)]

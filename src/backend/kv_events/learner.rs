@@ -5,9 +5,9 @@ use super::knowledge::CacheKnowledge;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
 use tokenweir_kv_events::correlation::AnsweredRequest;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::clock;
 use tokio::time::sleep_until;
 
 /// Time after the end of a request for its last events to arrive. A batch arrives within a few

@@ -5,9 +5,9 @@ use super::key_space::KeySpace;
 use crate::backend::ranks::RankPlace;
 use std::slice;
 use std::sync::Arc;
-use tokenweir_core::routing::{PromptFingerprint, ResidentPrompt};
 use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
 use tokenweir_kv_events::residency::StreamState;
+use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
 
 /// Looks the prompt of one request up in the caches of backends. A table that a background task
 /// changes at the moment counts as unknown: the request does not wait for it.

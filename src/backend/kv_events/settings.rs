@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
 
 /// How the gateway uses the KV events of backends.

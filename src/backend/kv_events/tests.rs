@@ -4,13 +4,13 @@ use super::*;
 use crate::backend::tasks::kv_event_receiver::RankSink;
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::EventSink;
 use tokenweir_peers::ExchangeKey;
+use tokenweir_protocol::clock;
+use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
 
 /// Tokens in a block of the engine.
 const BLOCK_SIZE: u8 = 16;

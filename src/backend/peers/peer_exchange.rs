@@ -3,10 +3,10 @@
 use super::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_kv_events::correlation::OutlineKey;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
+use tokenweir_routing::PromptFingerprint;
 use tokio::sync::mpsc;
 
 /// Where the message bus is, and the key that the gateways share.

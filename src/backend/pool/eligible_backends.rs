@@ -4,9 +4,9 @@ use super::panic_mode;
 use crate::backend::Backend;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext};
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext};
 
 /// How far the circuit breakers of the backends restrict the choice of a backend.
 #[derive(Debug, Clone, Copy)]

@@ -6,10 +6,11 @@ use crate::backend::routes::ModelRoute;
 use crate::backend::{Backend, MEDIA};
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::{BackendId, RoutingDecision};
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::{Candidate, CandidateSampler};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::prefill_leg::Role;
+use tokenweir_request::record::RoutingDecision;
+use tokenweir_routing::resilience::Availability;
+use tokenweir_routing::{Candidate, CandidateSampler};
 
 /// The estimated length of a request.
 struct RequestLength {

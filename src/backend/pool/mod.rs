@@ -27,15 +27,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
-use tokenweir_core::resilience::{Availability, FailureKind};
-use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::routing::{Policy, RoutingRequest};
+use tokenweir_engine::model::ServedModel;
 use tokenweir_peers::ExchangeKey;
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
+use tokenweir_routing::resilience::{Availability, FailureKind};
+use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::{Policy, RoutingRequest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// All backends, and the policy that picks a backend for each attempt.

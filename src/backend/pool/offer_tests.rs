@@ -43,7 +43,7 @@ fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_tur
 
 #[test]
 fn a_backend_with_numbers_that_cannot_be_used_serves_requests_and_ends_none() {
-    use tokenweir_core::routing::LoadReport;
+    use tokenweir_routing::LoadReport;
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
         let (bad, now) = (pool.backends()[0].clone(), clock::now());

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::resilience::Availability;
+use tokenweir_routing::resilience::Availability;
 
 /// Logs the start and the end of panic mode.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl PanicModeLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn the_start_and_the_end_of_a_panic_mode_that_flaps_are_logged_once() {

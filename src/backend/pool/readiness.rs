@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::resilience::Availability;
+use tokenweir_routing::resilience::Availability;
 
 /// The availability of all backends at one moment.
 #[derive(Debug, Clone)]

@@ -5,14 +5,14 @@ use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::{Drain, DrainInitiator, Health, LoadSample, PoolSettings};
 use serde_json::json;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::resilience;
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
+use tokenweir_routing::resilience;
+use tokenweir_routing::resilience::Availability;
+use tokenweir_routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one backend for each model list.
 fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
@@ -180,7 +180,7 @@ fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
     pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
     pool.backends().iter().skip(1).step_by(5).for_each(|backend| eject(backend, now));
     for seed in 0..2_000 {
-        let reason = routing_reason(&pool, "a", tokenweir_core::routing::mix(seed), now);
+        let reason = routing_reason(&pool, "a", tokenweir_routing::mix(seed), now);
         assert_eq!(reason, Ok("random"), "{seed}");
     }
 }

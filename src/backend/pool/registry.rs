@@ -16,13 +16,13 @@ use http::HeaderValue;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokenweir_core::clock;
-use tokenweir_core::headers;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience;
-use tokenweir_core::routing::{CandidateSampler, Policy, PolicyKind};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_engine::prefill_leg::Role;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_routing::resilience;
+use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
 
 /// The registry of the backends of a pool.
 #[derive(Debug)]

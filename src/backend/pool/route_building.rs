@@ -4,8 +4,8 @@ use crate::backend::Backend;
 use crate::backend::routes::model_labels::ModelLabelTable;
 use crate::backend::routes::{ModelListInterner, RouteRule, RouteTable};
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::model::ServedModel;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::clock;
 
 /// Builds the routes to `backends` from the configured rules and the models that each backend
 /// lists, and assigns model labels. `backends_left`: whether backends left the pool.

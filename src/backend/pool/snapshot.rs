@@ -12,12 +12,13 @@ use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease, SleepSettings};
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::error::{self, GatewayError};
-use tokenweir_core::record::{BackendId, RoutingDecision};
-use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::saturation::{self, SaturationThresholds};
-use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, Policy, PolicyChoice, PromptFingerprint, RoutingContext,
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::error::{self, GatewayError};
+use tokenweir_request::record::RoutingDecision;
+use tokenweir_routing::resilience::Availability;
+use tokenweir_routing::saturation::{self, SaturationThresholds};
+use tokenweir_routing::{
+    Candidate, CandidateSampler, Policy, PolicyChoice, PromptFingerprint, RoutingContext,
     RoutingRequest,
 };
 
@@ -38,7 +39,7 @@ pub(super) struct PoolSnapshot {
     /// Shared by all snapshots of a registry.
     pub(super) readiness_log: Arc<ReadinessLog>,
     /// Whether other gateways hash prompts alike and do not report their prompts, so that a prompt
-    /// has a [rendezvous backend](routing::mark_rendezvous).
+    /// has a [rendezvous backend](tokenweir_routing::mark_rendezvous).
     pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
@@ -129,14 +130,14 @@ impl PoolSnapshot {
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
         // Samples of two gateways differ, and so would their rendezvous backends.
         if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
-            routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
+            tokenweir_routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
         }
         let excluded = self.exclusions(route, &candidates, requirements, constraints.tried, now);
         let context = RoutingContext::new(self.policy, candidates, *request);
         match eligible_backends::pick(&context) {
             Some(mut choice) => {
                 if is_panic {
-                    choice.reason = routing::PANIC;
+                    choice.reason = tokenweir_routing::PANIC;
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
@@ -325,7 +326,9 @@ impl PoolSnapshot {
         let mut lookup = CacheLookup::new(requirements.prompt);
         for position in up {
             let backend = &self.backends[position];
-            let random = routing::unit(routing::mix(requirements.seed ^ backend.identity.id_hash));
+            let random = tokenweir_routing::unit(tokenweir_routing::mix(
+                requirements.seed ^ backend.identity.id_hash,
+            ));
             if !eligible.breaker_admits(backend, constraints.breaker_mode, random, now) {
                 continue;
             }
@@ -351,7 +354,7 @@ impl PoolSnapshot {
         if is_capacity_expected {
             eligible.candidates.retain(|candidate| !saturation::is_stuck(candidate));
         }
-        routing::impute_missing_estimates(&mut eligible.candidates);
+        tokenweir_routing::impute_missing_estimates(&mut eligible.candidates);
         eligible
     }
 

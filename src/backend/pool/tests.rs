@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokenweir_core::routing::{LocalLoad, PolicyKind, PromptFingerprint};
-use tokenweir_core::{address::BackendAddress, clock, record::BackendId};
+use tokenweir_engine::address::{BackendAddress, BackendId};
+use tokenweir_protocol::clock;
+use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
-/// A pool of backends that are up, one for each model list. `None`: the backend has not listed its
-/// models.
+/// A pool of backends that are up, one for each model list. `None`: no list yet.
 pub(super) fn pool(models: &[Option<&[&str]>]) -> BackendPool {
     pool_with_peers(models, Peers::default())
 }
@@ -211,7 +211,7 @@ async fn freed_capacity_is_notified_only_while_requests_wait() {
     assert!(is_notified());
     pool.backends()[0].mark_down("gone");
     assert!(is_notified() && !is_notified(), "one notification per change");
-    pool.first_output(&tokenweir_core::record::fixtures::streamed());
+    pool.first_output(&tokenweir_request::record::fixtures::streamed());
     assert!(is_notified(), "a prefill has ended");
 }
 

@@ -4,8 +4,8 @@ use super::rank_set::{DataParallelRanks, Rank};
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use tokenweir_core::clock;
-use tokenweir_core::routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
+use tokenweir_protocol::clock;
+use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The load of one attempt on one rank. Dropping it releases the load.
 #[derive(Debug)]

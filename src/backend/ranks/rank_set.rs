@@ -5,8 +5,8 @@ use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::RankLoad;
-use tokenweir_core::routing::{LoadEstimator, LocalLoad, mix};
+use tokenweir_engine::dialect::RankLoad;
+use tokenweir_routing::{LoadEstimator, LoadReport, LocalLoad, mix};
 
 /// The ranks of one backend.
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl DataParallelRanks {
         }
         for (rank, load) in ranks.iter().zip(loads) {
             let local = local_loads.iter().find(|(number, _)| *number == rank.number);
-            if let (Some((_, local)), Some(report)) = (local, load.load.report()) {
+            if let (Some((_, local)), Some(report)) = (local, LoadReport::of(&load.load)) {
                 rank.estimator.on_report(&report, local, scraped_at);
             }
         }

@@ -12,10 +12,11 @@ pub use model_config::{ModelConfig, RoutePolicy};
 use model_labels::ModelLabelTable;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use tokenweir_core::dialect::adapter_hash;
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::openai::engine_control::Permissions;
-use tokenweir_core::record::{BackendId, ModelLabel};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::adapter_hash;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_request::record::ModelLabel;
 
 /// The route of a model.
 #[derive(Debug, Clone, PartialEq)]

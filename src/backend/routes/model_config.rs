@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_core::continuation::ContinuationMode;
-use tokenweir_core::observe::OnTruncation;
-use tokenweir_core::openai::engine_control::Permission;
-use tokenweir_core::units;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_protocol::units;
+use tokenweir_request::continuation::ContinuationMode;
+use tokenweir_request::observe::OnTruncation;
 
 /// A configured model name or alias. It takes precedence over a listed model of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

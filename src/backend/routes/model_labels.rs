@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::model::ServedModel;
-use tokenweir_core::record::ModelLabel;
+use tokenweir_engine::model::ServedModel;
+use tokenweir_request::record::ModelLabel;
 
 /// The models that have a label value of their own.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl AssignedLabel {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     fn models(ids: &[&str]) -> Vec<ServedModel> {
         let entry = |id: &&str| match id.split_once(':') {

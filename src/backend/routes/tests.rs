@@ -4,7 +4,7 @@ use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 
 fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
     let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });

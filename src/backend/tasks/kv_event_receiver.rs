@@ -10,7 +10,7 @@ use crate::backend::kv_events::sources::{self, Publisher};
 use futures_util::future::{join_all, pending};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;

@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir_core::clock;
 use tokenweir_peers::bus::{BusError, Publisher, Subscription};
 use tokenweir_peers::{Batch, PeerMessage, ReceivedMessage, Receiver, Sealer, SessionId};
+use tokenweir_protocol::clock;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
@@ -199,9 +199,9 @@ mod tests {
     use super::*;
     use crate::backend::peers::PeerExchangeSettings;
     use std::time::Instant;
-    use tokenweir_core::routing::Policy;
     use tokenweir_peers::ExchangeKey;
     use tokenweir_peers::bus::BusSettings;
+    use tokenweir_routing::Policy;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 

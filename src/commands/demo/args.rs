@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir_core::address::parse_listen_address;
-use tokenweir_core::units;
+use tokenweir_engine::address::parse_listen_address;
+use tokenweir_protocol::units;
 
 /// Arguments of `tokenweir demo`.
 #[derive(Debug, Clone, Args)]

@@ -3,9 +3,9 @@
 use super::args::DemoFault;
 use crate::commands::admin_client::AdminClient;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::clock;
+use tokenweir_routing::PolicyKind;
 use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
 use tokenweir_top::status_lines;
 

@@ -8,10 +8,10 @@ use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_protocol::clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 

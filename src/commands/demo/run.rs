@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;

@@ -3,8 +3,8 @@
 use crate::commands::BackendList;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 
 /// Arguments of `tokenweir diagnose`.
 #[derive(Debug, Clone, Args)]

@@ -9,16 +9,16 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FLEET_RULES, VerdictSeverity,
 };
 use tokenweir_doctor::facts::GatherResult;
 use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_protocol::clock;
 
 /// Maximum width of the report, in columns.
 const MAX_COLUMNS: usize = 100;

@@ -4,8 +4,8 @@ use crate::commands::BackendList;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 
 /// Arguments of `tokenweir doctor`.
 #[derive(Debug, Clone, Args)]

@@ -16,7 +16,6 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
 use tokenweir_doctor::configuration::{self, GatewaySettings};
 use tokenweir_doctor::facts::{
     BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, GatherError, TargetKey,
@@ -24,6 +23,7 @@ use tokenweir_doctor::facts::{
 use tokenweir_doctor::finding::{Finding, FindingSeverity};
 use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget};
 use tokenweir_doctor::{checks, report};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokio::task::JoinSet;
 

@@ -5,8 +5,8 @@ use crate::config::SecretError;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::units;
 
 /// Declares the arguments of one command: its own, and those of the connection to the gateway. The
 /// variables of the flags contain the name of the command, so each command needs its own struct.

@@ -8,9 +8,9 @@ use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::parse_listen_address;
-use tokenweir_core::routing::PolicyKind;
-use tokenweir_core::units;
+use tokenweir_engine::address::parse_listen_address;
+use tokenweir_protocol::units;
+use tokenweir_routing::PolicyKind;
 
 /// Arguments of `tokenweir serve`.
 #[derive(Debug, Clone)]

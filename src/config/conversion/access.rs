@@ -3,8 +3,8 @@
 use crate::config::sections::access::AccessConfig;
 use crate::config::sections::secret::UnreadableSecret;
 use crate::proxy::access::AccessControl;
-use tokenweir_core::access::{Cors, KeyDigest, KeyFile, SaltKey};
-use tokenweir_core::openai::engine_control::Permissions;
+use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_request::access::{Cors, KeyDigest, KeyFile, SaltKey};
 
 impl AccessConfig {
     /// Builds the access control of clients. `keys`: the content of the keys file. `None`: clients

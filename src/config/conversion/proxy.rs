@@ -8,11 +8,11 @@ use crate::proxy::admission::AdmissionSettings;
 use crate::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
 use std::sync::Arc;
-use tokenweir_core::observe::{ObservationSettings, StreamRules};
-use tokenweir_core::openai::PhraseMatcher;
-use tokenweir_core::record::TierResolver;
-use tokenweir_core::resume::ResumeSettings;
-use tokenweir_core::slo::Objective;
+use tokenweir_protocol::openai::PhraseMatcher;
+use tokenweir_request::observe::{ObservationSettings, StreamRules};
+use tokenweir_request::record::TierResolver;
+use tokenweir_request::resume::ResumeSettings;
+use tokenweir_request::slo::Objective;
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]

@@ -16,9 +16,9 @@ use super::violation::{RuleViolation, violation_at, violation_of};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
 use std::time::Duration;
-use tokenweir_core::admission::DEFAULT_CLASS;
-use tokenweir_core::error::listed;
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::error::listed;
+use tokenweir_routing::admission::DEFAULT_CLASS;
 
 /// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;

@@ -3,8 +3,8 @@
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
-use tokenweir_core::error::listed;
-use tokenweir_core::slo::Objective;
+use tokenweir_request::error::listed;
+use tokenweir_request::slo::Objective;
 
 /// Maximum number of objectives.
 const MAX_OBJECTIVES: usize = 20;

@@ -2,7 +2,7 @@
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings, TlsError};
 
 /// Checks the rules of these keys and returns the first violation.

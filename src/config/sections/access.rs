@@ -6,8 +6,8 @@ use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenweir_core::access::cors;
-use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_request::access::cors;
 
 /// Authentication and permissions of clients and operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,9 +6,9 @@ use crate::backend::kv_events::KvEventSource;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use tokenweir_core::address::{BackendAddress, BackendAddressError, MetricsUrl};
-use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::address::{BackendAddress, BackendAddressError, MetricsUrl};
+use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::tls::TlsClientSettings;
 
 /// A backend.

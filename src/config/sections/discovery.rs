@@ -11,8 +11,8 @@ use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenweir_core::address::{BackendAddress, MetricsUrl};
-use tokenweir_core::prefill_leg::Role;
+use tokenweir_engine::address::{BackendAddress, MetricsUrl};
+use tokenweir_engine::prefill_leg::Role;
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,9 +6,9 @@ use crate::gpu::{GpuExporter, GpuScrapeSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_core::address::MetricsUrl;
-use tokenweir_core::error::listed;
-use tokenweir_core::gpu::{GpuIndex, GpuRule};
+use tokenweir_engine::address::MetricsUrl;
+use tokenweir_engine::gpu::{GpuIndex, GpuRule};
+use tokenweir_request::error::listed;
 
 /// GPUs of the backends, from DCGM exporters, for metrics, verdicts and slow causes. Routing does
 /// not use them.
@@ -157,7 +157,7 @@ pub(crate) fn check(
 mod tests {
     use crate::config::{Config, Overrides};
     use std::path::Path;
-    use tokenweir_core::gpu::GpuIndex;
+    use tokenweir_engine::gpu::GpuIndex;
 
     fn parse(gpu: &str) -> Result<Config, String> {
         let text = format!("backends: [{{ url: a:1, name: a }}]\ngpu: {gpu}\n");

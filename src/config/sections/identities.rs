@@ -8,7 +8,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
-use tokenweir_core::access::{KeyDigest, PseudonymKey};
+use tokenweir_request::access::{KeyDigest, PseudonymKey};
 
 /// User, session and conversation of a request on spans and access log lines. They are never label
 /// values of metrics.

@@ -5,7 +5,7 @@ use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_core::units;
+use tokenweir_protocol::units;
 
 /// Limits on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

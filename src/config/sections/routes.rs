@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
-use tokenweir_core::openai::route::{ApiRoute, RouteError};
-use tokenweir_core::units;
+use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_protocol::units;
 
 /// A path of the backends that clients may use in addition to the paths of the inference APIs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use tokenweir_core::access::KeyDigest;
+use tokenweir_request::access::KeyDigest;
 
 /// The location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]

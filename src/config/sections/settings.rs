@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::admission::PriorityClasses;
-use tokenweir_core::continuation::ContinuationMode;
-use tokenweir_core::observe::OnTruncation;
-use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
-use tokenweir_core::slo::{LatencyMeasure, Objective};
-use tokenweir_core::units;
+use tokenweir_protocol::units;
+use tokenweir_request::continuation::ContinuationMode;
+use tokenweir_request::observe::OnTruncation;
+use tokenweir_request::slo::{LatencyMeasure, Objective};
+use tokenweir_routing::admission::PriorityClasses;
+use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::{Policy, PolicyKind, kv_aware};
 
 /// Selection of a backend for each request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

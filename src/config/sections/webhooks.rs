@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tokenweir_core::address::{BackendAddress, BackendAddressError};
+use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 
 /// A webhook. It gets the begin and the end of each verdict as JSON with a `text`, as Slack expects it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -22,7 +22,7 @@ use slices::EndpointSlices;
 pub use slices::ServicePort;
 use std::error::Error;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tower::limit::RateLimitLayer;
 
 /// The Service or the `InferencePool` whose pods are backends.

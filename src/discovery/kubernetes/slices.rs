@@ -4,7 +4,7 @@ use crate::discovery::DiscoveredBackend;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// Selects a port of the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,13 +12,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::admission::{
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::record::{RequestRecord, Tier};
+use tokenweir_routing::admission::{
     AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedModels, QueuedRequest,
     QueuedRequestId, RejectedRequest, WaitingModel,
 };
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::record::{RequestRecord, Tier};
 use tokio::sync::oneshot;
 
 /// Decides which requests are sent to a backend now, and which requests wait in the queue.

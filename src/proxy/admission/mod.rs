@@ -8,7 +8,7 @@
 //! once. Otherwise the request waits in the admission queue. When a backend gets capacity, the
 //! first queued request that this backend can serve gets the lease, unless another backend has the
 //! prompt of that request in its cache and a later request of the same tenant fits better, see
-//! [`AdmissionQueue::select`](tokenweir_core::admission::AdmissionQueue::select).
+//! [`AdmissionQueue::select`](tokenweir_routing::admission::AdmissionQueue::select).
 //!
 //! The lease is taken under the lock of the queue and sent to the waiting request. So no later
 //! request can take the capacity first, a waiting request wakes only when it has a lease or an

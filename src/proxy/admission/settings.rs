@@ -2,10 +2,10 @@
 
 use http::HeaderName;
 use std::time::{Duration, Instant};
-use tokenweir_core::admission::PriorityClasses;
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::slo::Objective;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_request::slo::Objective;
+use tokenweir_routing::admission::PriorityClasses;
+use tokenweir_routing::saturation::SaturationThresholds;
 
 /// Settings of admission control: when requests wait, the maximum number of waiting requests, and
 /// the maximum wait.

@@ -5,13 +5,13 @@ use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::admission::{
+use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::record::RoutingDecision;
+use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::admission::{
     AdmissionQueue, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest,
 };
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::openai::prompt::TOKENS_PER_BYTE;
-use tokenweir_core::record::RoutingDecision;
-use tokenweir_core::routing::PromptFingerprint;
 use tokio::sync::oneshot;
 
 /// A lease on a backend, and the decision that picked the backend.

@@ -11,16 +11,16 @@ use http::header::{AUTHORIZATION, CONNECTION, UPGRADE, VIA};
 use http::{HeaderValue, Request, Response, request};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::headers::{self, UpstreamHeaders, X_DATA_PARALLEL_RANK};
-use tokenweir_core::http1::{RequestFraming, websocket};
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::{Attempt, RequestRecord};
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_engine::dialect::EngineKind;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::request_stream::RequestStream;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::{self, UpstreamHeaders, X_DATA_PARALLEL_RANK};
+use tokenweir_protocol::http1::{RequestFraming, websocket};
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::record::{Attempt, RequestRecord};
+use tokenweir_routing::PromptFingerprint;
 
 /// A client request that is read and checked, and can be sent to a backend.
 pub(crate) struct PreparedRequest<'a> {

@@ -4,14 +4,14 @@ use crate::backend::Backend;
 use http::Response;
 use std::borrow::Cow;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::headers;
-use tokenweir_core::observe::PrefetchedBody;
-use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_net::resource_exhaustion;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::PrefetchedBody;
+use tokenweir_routing::resilience::FailureKind;
 
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;

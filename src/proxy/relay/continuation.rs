@@ -11,15 +11,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::clock;
-use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
-use tokenweir_core::headers::is_event_stream;
-use tokenweir_core::observe::{Continue, Exchange};
-use tokenweir_core::resilience::FailureKind;
-use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::is_event_stream;
+use tokenweir_request::access::ConcurrencyPermit;
+use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
+use tokenweir_request::observe::{Continue, Exchange};
+use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::resilience::FailureKind;
 
 /// What a continuation needs of the request.
 pub(crate) struct StreamContinuation {

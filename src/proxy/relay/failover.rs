@@ -17,14 +17,14 @@ use http::{HeaderValue, Response, StatusCode};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::headers;
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
-use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
-use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::{Exchange, PrefetchedBody};
+use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,10 +15,10 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
-use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::{Exchange, PrefetchedBody};
+use tokenweir_routing::resilience::FailureKind;
 
 /// Maximum bytes of a response that are buffered before its first output. A response that exceeds
 /// this size without output is forwarded like a response with output.

@@ -13,15 +13,15 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Limited};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::headers;
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::prefill_leg::{self, PrefillResponse, PrefillSkip, Role};
-use tokenweir_core::record::Attempt;
-use tokenweir_core::resilience::FailureKind;
-use tokenweir_core::routing::TokenCounts;
+use tokenweir_engine::prefill_leg::{self, PrefillResponse, PrefillSkip, Role};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::Attempt;
+use tokenweir_routing::TokenCounts;
+use tokenweir_routing::resilience::FailureKind;
 
 /// The prefill legs of one request, over all its attempts.
 #[derive(Default)]

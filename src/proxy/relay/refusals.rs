@@ -10,10 +10,10 @@ use crate::proxy::retry::{RetryBudgetShare, RetryController};
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::observe::{AttemptAside, Exchange};
-use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
-use tokenweir_core::resilience::FailureKind;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_request::observe::{AttemptAside, Exchange};
+use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::resilience::FailureKind;
 
 /// The refusals of one request so far.
 #[derive(Default)]

@@ -11,14 +11,14 @@ use crate::proxy::request::forwarded_body::ForwardedBody;
 use http::{Response, StatusCode};
 use std::pin::pin;
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::headers;
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
-use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
-use tokenweir_core::resilience::BreakerAction;
 use tokenweir_net::client::SendError;
 use tokenweir_net::request_stream::RequestStream;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::{Exchange, PrefetchedBody};
+use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_routing::resilience::BreakerAction;
 
 /// Sends a request with the body `stream` to the leased backend. Returns its response, whose body has
 /// not been read, with the lease.

@@ -11,11 +11,11 @@ use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::openai::{Api, form};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::{Api, form};
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
 
 /// Maximum initial capacity of the body buffer, in bytes. A longer declared `Content-Length` does
 /// not raise it, because a client can declare a length and send fewer bytes.

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokenweir_core::error::GatewayError;
+use tokenweir_request::error::GatewayError;
 
 /// Counts the memory of all request bodies, and its limit.
 #[derive(Debug)]

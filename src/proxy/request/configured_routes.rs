@@ -4,7 +4,7 @@ use http::Method;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokenweir_core::openai::route::RouteError;
+use tokenweir_protocol::openai::route::RouteError;
 
 /// A configured path. The gateway forwards its requests to a backend of their model, and reads
 /// model, stream and usage as in other JSON APIs.

@@ -6,15 +6,15 @@ use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokenweir_core::continuation::{
+use tokenweir_protocol::headers;
+use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
+use tokenweir_protocol::openai::Splice;
+use tokenweir_protocol::openai::engine_control::FieldEdit;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::continuation::{
     ContinuationMode, ContinuationPlan, ContinuationRefusal, StreamSplicer,
 };
-use tokenweir_core::headers;
-use tokenweir_core::limits::memory_charge::{Charge, MemoryLimits};
-use tokenweir_core::observe::Exchange;
-use tokenweir_core::openai::Splice;
-use tokenweir_core::openai::engine_control::FieldEdit;
-use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_request::observe::Exchange;
 
 /// Counts the memory that streams keep for their continuation.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::observe::StreamPolicy;
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::resilience::FailureKind;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::StreamPolicy;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::resilience::FailureKind;
 
 /// A deadline of the response to one request.
 #[derive(Debug, Clone, Copy)]
@@ -200,7 +200,7 @@ pub(crate) async fn within_deadline<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     const FIRST_OUTPUT: Duration = Duration::from_mins(10);
 
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!((first.limit.as_secs(), first.source), (30, DeadlineSource::Client));
         assert!(first.at >= accepted + FIRST_OUTPUT / 2 + first.limit, "since the body");
         assert_eq!(first.failure_kind(), FailureKind::ClientTimeout);
-        assert_eq!(first.error().outcome(), tokenweir_core::record::Outcome::Cancelled);
+        assert_eq!(first.error().outcome(), tokenweir_request::record::Outcome::Cancelled);
         let byte_at = first.at + Duration::from_secs(1);
         deadlines.on_bytes(|| byte_at);
         assert_eq!(deadlines.next().unwrap().at, byte_at + first.limit + CLIENT_MARGIN);

@@ -4,13 +4,13 @@
 use crate::backend::routes::ModelRoute;
 use crate::proxy::access::{AccessControl, Principal};
 use http::{HeaderMap, HeaderName};
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::openai::Splice;
-use tokenweir_core::openai::engine_control::{
+use tokenweir_protocol::openai::Splice;
+use tokenweir_protocol::openai::engine_control::{
     FieldEdit, Permission, Permissions, supports_cache_salt,
 };
-use tokenweir_core::openai::request_fields::{CacheSaltSpan, RequestBodyError, RequestFields};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_protocol::openai::request_fields::{CacheSaltSpan, RequestBodyError, RequestFields};
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::record::RequestRecord;
 
 const CACHE_SALT_FIELD: &str = "cache_salt";
 

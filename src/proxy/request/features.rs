@@ -7,12 +7,12 @@ use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
-use tokenweir_core::headers::RequestId;
-use tokenweir_core::openai::TextExcerpt;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
-use tokenweir_core::routing::{PromptFingerprint, mix, unit};
 use tokenweir_peers::ExchangeKey;
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::openai::TextExcerpt;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
+use tokenweir_routing::{PromptFingerprint, mix, unit};
 
 /// The sampling of requests whose prompt text and response text are captured.
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +132,7 @@ mod tests {
     fn request_id(name: &str) -> RequestId {
         let value = name.parse().unwrap();
         RequestId::from_headers(
-            &HeaderMap::from_iter([(tokenweir_core::headers::X_REQUEST_ID, value)]),
+            &HeaderMap::from_iter([(tokenweir_protocol::headers::X_REQUEST_ID, value)]),
             1,
         )
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
 use tokio::time::Sleep;
 
 /// A body that is forwarded while it arrives.

@@ -5,9 +5,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use tokenweir_core::access::PseudonymKey;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::RequestIdentity;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::access::PseudonymKey;
+use tokenweir_request::record::RequestIdentity;
 
 /// How the values of clients are reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,9 +4,9 @@ use super::configured_routes::ConfiguredRoutes;
 use super::identity::IdentityReader;
 use http::{HeaderMap, HeaderName};
 use std::time::Duration;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::{RequestOptions, TierResolver};
-use tokenweir_core::resume::ResumeSettings;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::record::{RequestOptions, TierResolver};
+use tokenweir_request::resume::ResumeSettings;
 
 /// Settings of requests. A reload does not change the settings of requests that are open.
 #[derive(Debug, Default)]

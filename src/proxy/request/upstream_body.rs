@@ -6,14 +6,14 @@ use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
 use http::request;
 use std::sync::{Mutex, PoisonError};
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::headers;
-use tokenweir_core::openai::engine_control::FieldEdit;
-use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::openai::{Api, Splice};
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::routing::{mix, unit};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_protocol::openai::engine_control::FieldEdit;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::{mix, unit};
 
 /// The request body that the client sent, and the edits for the backends.
 pub(crate) struct UpstreamBody {

@@ -14,9 +14,9 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::observe::KEEP_ALIVE_COMMENT;
-use tokenweir_core::openai::Api;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::KEEP_ALIVE_COMMENT;
 use tokio::time::Sleep;
 
 /// The beginning of the response to one request. The handling of the request writes it, and the

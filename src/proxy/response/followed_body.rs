@@ -4,10 +4,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use std::task::{Context, Poll, ready};
-use tokenweir_core::clock;
-use tokenweir_core::observe::{Exchange, ObservedBodyError, ResponseAbortHandle};
-use tokenweir_core::record::{Outcome, Termination};
-use tokenweir_core::resume::{Chunk, End, EventIds, Reader};
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandle};
+use tokenweir_request::record::{Outcome, Termination};
+use tokenweir_request::resume::{Chunk, End, EventIds, Reader};
 
 /// The head of the response of a run.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::headers::is_event_stream;
-use tokenweir_core::observe::{ObservedBody, ObservedBodyError};
-use tokenweir_core::openai::Api;
 use tokenweir_net::backend_body::BackendBody;
+use tokenweir_protocol::headers::is_event_stream;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::access::ConcurrencyPermit;
+use tokenweir_request::observe::{ObservedBody, ObservedBodyError};
 
 /// The body of a response to a client.
 #[expect(clippy::large_enum_variant, reason = "most responses are of the largest variant")]

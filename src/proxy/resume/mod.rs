@@ -1,7 +1,7 @@
 //! Requests whose clients may lose their connection and return: `streams.resume`.
 //!
 //! A request with an `Idempotency-Key` runs in a task of its own and writes its response into a run of
-//! [`tokenweir_core::resume`]. Its connection follows the run. When the connection ends, the run goes on,
+//! [`tokenweir_request::resume`]. Its connection follows the run. When the connection ends, the run goes on,
 //! and the same request on another connection follows it from the beginning.
 
 mod run;
@@ -18,16 +18,16 @@ use http::{HeaderMap, HeaderValue, Request, Response, request};
 use http_body_util::Full;
 use std::future::poll_fn;
 use std::sync::Arc;
-use tokenweir_core::error::{ErrorEnvelope, GatewayError, IdempotencyProblem, RateLimitKind};
-use tokenweir_core::headers::{
+use tokenweir_protocol::headers::{
     IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, is_event_stream,
     rewrite_response_headers,
 };
-use tokenweir_core::observe::{Exchange, ResponseAbortHandle};
-use tokenweir_core::openai::engine_control::Permission;
-use tokenweir_core::openai::route::ApiRoute;
-use tokenweir_core::record::{ResumeNote, ResumeOutcome};
-use tokenweir_core::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey};
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_protocol::openai::route::ApiRoute;
+use tokenweir_request::error::{ErrorEnvelope, GatewayError, IdempotencyProblem, RateLimitKind};
+use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
+use tokenweir_request::record::{ResumeNote, ResumeOutcome};
+use tokenweir_request::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey};
 
 /// Longest `Idempotency-Key`, in bytes. Longer ones of services that define them are not known.
 const MAX_KEY_BYTES: usize = 255;

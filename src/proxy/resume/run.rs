@@ -14,9 +14,9 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokenweir_core::observe::ResponseAbortHandle;
-use tokenweir_core::resume::{End, Producer};
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::observe::ResponseAbortHandle;
+use tokenweir_request::resume::{End, Producer};
 
 /// Handles a request and writes its response into its run.
 pub(super) async fn complete(

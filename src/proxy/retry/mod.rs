@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::continuation::ContinuationRefusal;
-use tokenweir_core::record::{FailoverDenialReason, RequestRecord};
-use tokenweir_core::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
+use tokenweir_protocol::clock;
+use tokenweir_request::continuation::ContinuationRefusal;
+use tokenweir_request::record::{FailoverDenialReason, RequestRecord};
+use tokenweir_routing::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_share_depends_on_the_tenant_or_else_on_the_address() {
-        let mut record = tokenweir_core::record::fixtures::streamed();
+        let mut record = tokenweir_request::record::fixtures::streamed();
         record.caller = None;
         let mut share_index = |address: &str| {
             record.client = address.parse().unwrap();

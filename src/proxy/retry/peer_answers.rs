@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_core::routing::mix;
+use tokenweir_routing::mix;
 
 /// Number of slots. Refusals with the same slot share what was learned.
 const SLOT_COUNT: usize = 4096;
@@ -89,7 +89,7 @@ impl PeerAnswers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     fn slot(status: u16) -> RefusalSlot {
         PeerAnswers::slot(1, 7, status)

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::sync::Notify;
 
 /// The requests of one connection, and the signal to close it.

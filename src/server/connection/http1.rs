@@ -20,11 +20,11 @@ use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::http1::{
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{
     self, HeadLimits, Http1ParseError, RequestHead, RequestSummary, ResponseFraming,
 };
+use tokenweir_request::error::GatewayError;
 
 /// The request summary for a response to a request that was not parsed: to a malformed request, or
 /// on a rejected connection. With this summary the connection closes after the response.

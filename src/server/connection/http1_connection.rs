@@ -13,10 +13,10 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use tokenweir_core::http1::{
+use tokenweir_net::tls::MaybeTlsStream;
+use tokenweir_protocol::http1::{
     self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
 };
-use tokenweir_net::tls::MaybeTlsStream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// The HTTP/1.1 connection of a client.

@@ -19,8 +19,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokenweir_core::error::GatewayError;
 use tokenweir_net::tls::MaybeTlsStream;
+use tokenweir_request::error::GatewayError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Flow-control window of one stream, in bytes: the maximum of request body bytes that a client may

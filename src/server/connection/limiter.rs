@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
 
 /// Limits the number of client connections in total, per client address, and by the free file
 /// descriptors. Counts open, rejected and failed connections.

@@ -19,9 +19,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
-use tokenweir_core::error::{ErrorEnvelope, GatewayError};
-use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::error::{ErrorEnvelope, GatewayError};
+use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
 /// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {

@@ -6,8 +6,8 @@ use crate::proxy::ProxyContext;
 use crate::server::limits::ServerLimits;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tokenweir_core::clock;
-use tokenweir_core::observe::AbortRegistry;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::AbortRegistry;
 
 /// The state of the server. A reload replaces `proxy_context` and `limits`.
 pub struct ServerState {

@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
 /// The executor that runs the stream tasks of one HTTP/2 connection. It ends the task of a stream
 /// whose abort handle is triggered.

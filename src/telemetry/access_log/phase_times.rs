@@ -2,7 +2,7 @@
 
 use super::fields::millis;
 use serde::Serialize;
-use tokenweir_core::record::{RequestPhase, RequestPhases};
+use tokenweir_request::record::{RequestPhase, RequestPhases};
 
 /// Times of the phases from sending a request to its first output, in milliseconds.
 #[derive(Debug, Serialize)]

@@ -4,7 +4,7 @@ use super::fields::write_field;
 use super::json_object::{JsonObject, write_fields};
 use std::fmt;
 use std::net::IpAddr;
-use tokenweir_core::record::RequestRecord;
+use tokenweir_request::record::RequestRecord;
 
 /// The fields that are known when the body was read.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use super::fields::write_field;
 use super::json_object::{JsonObject, LogLine, write_fields};
 use super::request_log_fields::RequestLogFields;
 use std::fmt::{self, Display};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_request::record::RequestRecord;
 
 /// The fields of a line.
 #[derive(Debug)]

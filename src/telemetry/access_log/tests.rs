@@ -2,9 +2,9 @@
 
 use super::*;
 use std::sync::Mutex;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::fixtures::{at, streamed};
-use tokenweir_core::record::{ClientIdentity, ModelLabel, Stall, Termination};
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::fixtures::{at, streamed};
+use tokenweir_request::record::{ClientIdentity, ModelLabel, Stall, Termination};
 
 /// An access log, and the list to which it writes its lines.
 fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
@@ -83,7 +83,7 @@ fn non_routine_requests_are_always_written() {
                 last_output_at: accepted,
                 detected_at: accepted,
                 ended_at: None,
-                condition: tokenweir_core::record::BackendCondition::default(),
+                condition: tokenweir_request::record::BackendCondition::default(),
             });
         },
     ];

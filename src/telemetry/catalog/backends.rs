@@ -2,11 +2,11 @@
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
-use tokenweir_core::engine_metrics::{ENGINE_METRICS, ScrapeError};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::Attempt;
-use tokenweir_core::resilience::{Availability, FailureKind};
-use tokenweir_core::routing;
+use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::Attempt;
+use tokenweir_routing::resilience::{Availability, FailureKind};
+
 use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictScope, VerdictSeverity, measure_names};
 
 /// Bucket bounds of the duration of a scrape, in seconds.
@@ -29,7 +29,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_routing_decisions_total",
         help: "Routing decisions, by chosen backend and deciding reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("reason", || routing::REASONS.to_vec())],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec()),
+        ],
         read: MetricSource::Record(|record, emit| {
             if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
                 emit(&[backend.as_str(), decision.reason()], 1.0);

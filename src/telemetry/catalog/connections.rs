@@ -4,8 +4,8 @@ use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
 use super::super::status::ConnectionStatusSnapshot;
-use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
+use tokenweir_protocol::metric_kind::MetricKind;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {

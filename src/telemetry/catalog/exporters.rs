@@ -10,7 +10,7 @@ use super::super::payload_log::PayloadLogCounts;
 use super::super::status::SpanCounts;
 use super::super::trace_capture::TraceCaptureCounts;
 use crate::webhook::WebhookStatus;
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The version of the gateway.
 const VERSION: MetricLabel = MetricLabel::variable(

@@ -5,8 +5,8 @@ use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
 use super::super::status::ConfigReloadStatus;
-use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// Bucket bounds of the delay of a timer, in seconds. The timers of the runtime have a resolution of
 /// 1 ms, so that no bound is below 2 ms.

@@ -1,8 +1,8 @@
 //! Metrics of service level objectives.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::slo::ObjectiveResult;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::slo::ObjectiveResult;
 
 /// An objective of `slos`.
 const OBJECTIVE: MetricLabel = MetricLabel::variable(

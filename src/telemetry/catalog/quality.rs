@@ -5,8 +5,8 @@ use super::super::metric::{
 };
 use super::super::quality::{ModelQuality, QualitySampleCounts};
 use super::super::status::StatusSnapshot;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::ModelLabel;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::ModelLabel;
 
 /// The values of the label `window`, in the order of the means in [`ModelQuality`].
 const WINDOWS: [&str; 2] = ["recent", "baseline"];

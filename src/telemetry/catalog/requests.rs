@@ -1,14 +1,14 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_core::admission::DEFAULT_CLASS;
-use tokenweir_core::error;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::openai::{Api, FinishReason};
-use tokenweir_core::record::{
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_protocol::openai::{Api, FinishReason};
+use tokenweir_request::error;
+use tokenweir_request::record::{
     Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
     UninspectedReason,
 };
+use tokenweir_routing::admission::DEFAULT_CLASS;
 
 /// Bucket bounds of the duration of a whole request, in seconds.
 pub(super) const DURATION_BOUNDS: &[f64] = &[

@@ -1,13 +1,13 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::prefill_leg::PrefillSkip;
-use tokenweir_core::record::{
+use tokenweir_engine::prefill_leg::PrefillSkip;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
+use tokenweir_request::record::{
     Continuation, FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome,
 };
-use tokenweir_core::resilience::BreakerState;
+use tokenweir_routing::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {

@@ -5,9 +5,9 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::{RequestRecord, ShadowDecision};
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::{RequestRecord, ShadowDecision};
+use tokenweir_routing::PolicyKind;
 
 /// Bucket bounds of the absolute error of a predicted time, in seconds.
 const PREDICTION_ERROR_BOUNDS: &[f64] =
@@ -304,7 +304,7 @@ fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheS
 }
 
 fn backend_label(record: &RequestRecord) -> Option<&str> {
-    record.backend().map(tokenweir_core::record::BackendId::as_str)
+    record.backend().map(tokenweir_engine::address::BackendId::as_str)
 }
 
 /// The shadow decisions with a finite regret. An infinite regret would make the sums useless.

@@ -4,9 +4,9 @@
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use std::time::{Duration, Instant};
-use tokenweir_core::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::{
+use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::record::{
     Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
 };
 

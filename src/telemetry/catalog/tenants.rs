@@ -1,8 +1,8 @@
 //! Metrics of tenants: requests and tokens.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_core::access::TokenCharge;
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::access::TokenCharge;
 
 /// A tenant of the keys file, or `_other` beyond the limit of labelled tenants.
 const TENANT: MetricLabel = MetricLabel::variable(

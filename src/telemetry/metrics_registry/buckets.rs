@@ -7,9 +7,9 @@
 use crate::telemetry::catalog;
 use crate::telemetry::metric::MetricDescriptor;
 use std::collections::BTreeMap;
-use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
-use tokenweir_core::record::ResponseBuckets;
-use tokenweir_core::slo::{LatencyMeasure, Objective};
+use tokenweir_protocol::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
+use tokenweir_request::record::ResponseBuckets;
+use tokenweir_request::slo::{LatencyMeasure, Objective};
 
 /// The bucket bounds of the histograms for which `metrics.buckets` or a limit in `slos` replaces
 /// the default bounds of the catalogue. The key is the name of the metric.

@@ -1,7 +1,7 @@
 //! Exemplars: a link from a histogram bucket to the trace of one of its requests.
 
 use std::time::{Duration, SystemTime};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_request::record::RequestRecord;
 
 /// An exemplar: one value of a histogram, and the trace of the request that had this value.
 #[derive(Debug, Clone, Copy, PartialEq)]

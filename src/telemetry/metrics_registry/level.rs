@@ -7,7 +7,7 @@ use crate::telemetry::metric::{MetricDescriptor, MetricLabel};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// How many series the gateway exports.
 #[derive(

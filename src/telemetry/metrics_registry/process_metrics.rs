@@ -3,7 +3,7 @@
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricType;
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// Calls `emit` with the name, the help text, the kind and the value of each `process_*` metric.
 pub(super) fn read(process: &ProcessCollector, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {

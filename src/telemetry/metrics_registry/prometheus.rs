@@ -18,10 +18,10 @@ use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{ModelLabel, RequestRecord};
-use tokenweir_core::slo::Objective;
+use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{ModelLabel, RequestRecord};
+use tokenweir_request::slo::Objective;
 
 /// The series of all metrics.
 pub struct Prometheus {

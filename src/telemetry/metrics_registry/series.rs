@@ -7,7 +7,7 @@ use super::exemplar::Exemplar;
 use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokenweir_core::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
+use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.

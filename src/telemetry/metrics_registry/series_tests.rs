@@ -4,9 +4,9 @@ use super::*;
 use crate::telemetry::catalog;
 use proptest::prelude::*;
 use std::time::Duration;
-use tokenweir_core::histogram::OutputGapHistogram;
-use tokenweir_core::record::RequestRecord;
-use tokenweir_core::record::fixtures::streamed;
+use tokenweir_protocol::histogram::OutputGapHistogram;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_request::record::fixtures::streamed;
 
 fn family(name: &str) -> MetricFamily {
     let row = catalog::rows().find(|row| row.name == name).unwrap();

@@ -262,10 +262,10 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
-    use tokenweir_core::clock;
-    use tokenweir_core::observe::Sink;
-    use tokenweir_core::record::RequestRecord;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_protocol::clock;
+    use tokenweir_request::observe::Sink;
+    use tokenweir_request::record::RequestRecord;
+    use tokenweir_request::record::fixtures::streamed;
 
     /// An exporter that waits for the gate before each batch, and then accepts or rejects the
     /// batch.

@@ -24,10 +24,10 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use sampling::{ExportAllSampling, TailSampler};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{RequestRecord, SampleReason};
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{RequestRecord, SampleReason};
 
 /// Longest wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

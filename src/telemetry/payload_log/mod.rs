@@ -25,12 +25,12 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_core::batch_queue::BatchQueue;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::TextExcerpt;
-use tokenweir_core::record::{Outcome, RequestRecord};
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::TextExcerpt;
+use tokenweir_request::batch_queue::BatchQueue;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord};
 
 /// Why the payload log or quality monitoring cannot start.
 #[derive(Debug, thiserror::Error)]

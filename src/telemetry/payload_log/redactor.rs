@@ -4,7 +4,7 @@
 use super::redact::redact;
 use super::settings::{PayloadLogSettings, REDACTION_MARGIN_BYTES};
 use serde::Serialize;
-use tokenweir_core::openai::TextExcerpt;
+use tokenweir_protocol::openai::TextExcerpt;
 
 /// Redacts the texts of requests.
 pub(in crate::telemetry) struct PayloadRedactor(PayloadLogSettings);

@@ -4,7 +4,7 @@ use super::patterns::RedactionKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenweir_core::units;
+use tokenweir_protocol::units;
 
 /// The log of prompts and responses: its file, its sample and its redaction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,8 +6,8 @@ use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
 use std::fs;
 use std::path::PathBuf;
-use tokenweir_core::record::PayloadConsumers;
-use tokenweir_core::record::fixtures::streamed;
+use tokenweir_request::record::PayloadConsumers;
+use tokenweir_request::record::fixtures::streamed;
 
 fn temp_file(name: &str) -> PathBuf {
     let name = format!("tokenweir-{}-content-{name}.jsonl", std::process::id());

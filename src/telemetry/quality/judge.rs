@@ -10,9 +10,9 @@ use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_protocol::clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 

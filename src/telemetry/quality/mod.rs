@@ -30,11 +30,11 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_core::batch_queue::BatchQueue;
-use tokenweir_core::clock;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::batch_queue::BatchQueue;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
 use worker::QualityWorker;
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_core::record::{ModelLabel, RequestRecord, Timings};
+use tokenweir_request::record::{ModelLabel, RequestRecord, Timings};
 
 /// The trends of all models that had a response recently.
 pub(super) struct QualityTrends {

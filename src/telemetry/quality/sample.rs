@@ -5,8 +5,8 @@ use crate::telemetry::rotating_file::RotatingFileCounters;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use tokenweir_core::openai::{FinishReason, TextExcerpt};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_protocol::openai::{FinishReason, TextExcerpt};
+use tokenweir_request::record::RequestRecord;
 
 /// Number of samples by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

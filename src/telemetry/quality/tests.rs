@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
-use tokenweir_core::openai::TextExcerpt;
-use tokenweir_core::record::PayloadConsumers;
-use tokenweir_core::record::fixtures::streamed;
+use tokenweir_protocol::openai::TextExcerpt;
+use tokenweir_request::record::PayloadConsumers;
+use tokenweir_request::record::fixtures::streamed;
 
 fn texts() -> payload_log::PayloadLogSettings {
     payload_log::PayloadLogSettings::default()

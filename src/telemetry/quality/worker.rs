@@ -12,9 +12,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokenweir_core::batch_queue::BatchQueue;
-use tokenweir_core::clock;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::clock;
+use tokenweir_request::batch_queue::BatchQueue;
 use tokio::sync::watch;
 
 /// The state of the worker thread.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokenweir_api::ClientSummary;
-use tokenweir_core::observe::StreamInfo;
-use tokenweir_core::record::{ClientIdentity, Outcome, RequestRecord};
+use tokenweir_request::observe::StreamInfo;
+use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
 
 /// The counts by client. At most [`MAX_CLIENTS`] clients have counts.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ fn work(counts: &ClientSummary) -> u64 {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn many_clients_take_bounded_memory_and_do_not_hide_the_one_with_the_most_work() {

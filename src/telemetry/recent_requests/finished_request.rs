@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_core::record::{
-    BackendId, ClientIdentity, ModelLabel, Outcome, RequestRecord, SlowCause,
-};
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::{ClientIdentity, ModelLabel, Outcome, RequestRecord, SlowCause};
 
 /// A finished request, without any text of its prompt or response.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_request::record::{Outcome, RequestRecord};
 
 /// Logs waves of refused requests: one line for the first refused request, and one line with the
 /// counts after the last one.
@@ -94,7 +94,7 @@ impl RefusalWave {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn a_wave_has_one_line_at_its_begin_and_one_with_counts_at_its_end() {

@@ -4,9 +4,10 @@ use super::client_counts::ClientCounts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
-use tokenweir_core::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord, SlowCause};
-use tokenweir_core::slo::{Objective, ObjectiveResult};
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
+use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
+use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;

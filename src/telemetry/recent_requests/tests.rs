@@ -3,9 +3,9 @@
 use super::stats_window::{WindowHistogram, add_gaps, quantiles};
 use super::*;
 use std::time::Duration;
-use tokenweir_core::histogram::OutputGapHistogram;
-use tokenweir_core::record::fixtures::streamed;
-use tokenweir_core::record::{Attempt, Outcome, SlowCause};
+use tokenweir_protocol::histogram::OutputGapHistogram;
+use tokenweir_request::record::fixtures::streamed;
+use tokenweir_request::record::{Attempt, Outcome, SlowCause};
 
 /// A sample record whose request ended at this instant.
 fn record_ended_at(at: Instant) -> RequestRecord {
@@ -153,7 +153,7 @@ fn trace_id_is_listed_only_if_the_trace_is_sampled() {
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
     assert_eq!(recent.ended()[0].trace_id, None);
     recent.finished(&[&RequestRecord {
-        sample_reason: Some(tokenweir_core::record::SampleReason::Slow),
+        sample_reason: Some(tokenweir_request::record::SampleReason::Slow),
         ..streamed()
     }]);
     assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
@@ -179,7 +179,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered
     let recent = RecentRequests::new(epoch);
     let mut record = record_ended_at(epoch);
     let answered = record.attempts[0].clone();
-    let id = tokenweir_core::record::BackendId::new("vllm-1");
+    let id = tokenweir_engine::address::BackendId::new("vllm-1");
     let failed = Attempt { backend: id, failure: Some("connect_error"), ..answered.clone() };
     record.attempts = vec![failed, answered];
     recent.finished(&[&record]);

@@ -25,8 +25,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
-use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{BackendId, CapturedPrompt, Outcome, RequestRecord};
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{CapturedPrompt, Outcome, RequestRecord};
 
 /// The sink that writes captured requests to a file. A thread of its own writes the file.
 pub struct TraceCapture {
@@ -93,7 +94,7 @@ struct TraceCaptureLine<'a> {
     left_after: Option<u64>,
     /// Source of `input_length`: `exact` as the engine reported it, or `estimated` from the bytes.
     input_source: &'static str,
-    /// Source of `output_length`: [`tokenweir_core::record::UsageSource::as_str`].
+    /// Source of `output_length`: [`tokenweir_request::record::UsageSource::as_str`].
     output_source: &'static str,
     cached_tokens: Option<u64>,
     model: &'a str,
@@ -159,7 +160,7 @@ impl TraceCapture {
             cached_tokens: observed.usage.cached,
             model: record.model.name(),
             tier: record.tier.as_str(),
-            api: record.api.map_or("none", tokenweir_core::openai::Api::as_str),
+            api: record.api.map_or("none", tokenweir_protocol::openai::Api::as_str),
             backend: record.backend().map(BackendId::as_str),
             status: record.status,
             outcome: record.outcome.as_str(),

@@ -2,8 +2,8 @@
 
 use super::*;
 use serde_json::Value;
-use tokenweir_core::record::fixtures::streamed;
-use tokenweir_core::record::{Termination, UsageSource};
+use tokenweir_request::record::fixtures::streamed;
+use tokenweir_request::record::{Termination, UsageSource};
 
 fn capture() -> TraceCapture {
     let (writer, _) = NonBlockingWriter::start("test", io::sink());

@@ -6,9 +6,9 @@ use crate::support::test_gateway::{Running, Setup, post, start_with, status};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::cors::Cors;
-use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
-use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_request::access::cors::Cors;
+use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
 
 /// Starts a gateway with three tenants whose keys are their names. Tenant `free` may send its own
 /// salt.

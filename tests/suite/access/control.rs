@@ -9,9 +9,9 @@ use http::HeaderName;
 use std::sync::Arc;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::TenantEntry;
-use tokenweir_core::openai::engine_control::{ControlAction, FIELDS, Permission, Permissions};
-use tokenweir_core::record::Outcome;
+use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permission, Permissions};
+use tokenweir_request::access::TenantEntry;
+use tokenweir_request::record::Outcome;
 
 /// A body with this member.
 fn body_with(member: &str) -> String {
@@ -192,7 +192,7 @@ async fn a_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
     let gateway = open_to(&fake, access.clone()).await;
     let request = keyed(&post(CHAT, &body_with(r#""priority":3"#)));
     assert_rejected(&gateway, &request, "priority").await;
-    let key_file = |allow| tokenweir_core::access::KeyFile {
+    let key_file = |allow| tokenweir_request::access::KeyFile {
         tenants: vec![TenantEntry { allow, ..tenant() }],
     };
     access.replace_keys(Some(&key_file(vec![Permission::Priority])));
@@ -350,7 +350,7 @@ async fn no_control_path_of_a_backend_is_served_and_the_security_guide_lists_all
 fn the_security_guide_contains_the_whole_control_table() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md");
     let guide = std::fs::read_to_string(path).unwrap();
-    for row in tokenweir_core::openai::engine_control::table() {
+    for row in tokenweir_protocol::openai::engine_control::table() {
         assert!(guide.contains(&row), "docs/operate/security.md lacks this row:\n{row}");
     }
 }

@@ -5,7 +5,7 @@ use super::{KEY, tenant};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use std::hint::black_box;
 use std::time::Instant;
-use tokenweir_core::access::{ApiKeys, KeyDigest, KeyFile};
+use tokenweir_request::access::{ApiKeys, KeyDigest, KeyFile};
 
 /// Measurements of both classes together.
 const SAMPLES: usize = 1_000_000;

@@ -10,8 +10,8 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{Running, Setup, post, start_with, status};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
-use tokenweir_core::access::{TenantEntry, UsageLimits};
-use tokenweir_core::record::Outcome;
+use tokenweir_request::access::{TenantEntry, UsageLimits};
+use tokenweir_request::record::Outcome;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 

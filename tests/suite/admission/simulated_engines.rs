@@ -8,7 +8,7 @@ use crate::support::test_gateway::{
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 use tokenweir_sim::Simulator;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

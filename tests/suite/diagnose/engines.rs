@@ -4,9 +4,9 @@
 use super::fleet_model::poisson;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_num_seqs};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_sim::engine::{Engine, EngineSpec, GeneratedToken, SequenceId, SequenceRequest};
 
 /// The load: requests per second, and ranges of token counts.

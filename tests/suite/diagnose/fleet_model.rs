@@ -3,12 +3,12 @@
 //! changes the values of a step.
 
 use std::time::Instant;
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations,
 };
 use tokenweir_diagnose::{Diagnosis, FleetObservation, SLOW_START};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// The constant properties of a backend and its traffic.
 #[derive(Debug, Clone, Copy)]

@@ -1,10 +1,10 @@
 //! Verdicts about the GPUs of a backend.
 
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::gpu::GpuCondition;
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::gpu::GpuCondition;
 
 const GIB: f64 = 1_073_741_824.0;
 

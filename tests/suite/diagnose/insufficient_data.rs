@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// The diagnosis of a backend with this page after a number of samples.
 fn after(samples: u32, page: Option<&EngineLoad>) -> Diagnosis {

@@ -5,13 +5,13 @@ use super::engines::{EngineFixture, Traffic};
 use super::faults::FAULTS;
 use super::fleet_model::{Plant, Tick};
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::Availability;
 use tokenweir_diagnose::{
     AttemptCounts, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
     FleetBackend, GatewayObservations, Verdict, VerdictSeverity,
 };
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_routing::resilience::Availability;
 use tokenweir_sim::engine::EngineSpec;
 
 /// Healthy steps before an event: eight minutes in which the baselines are learned.

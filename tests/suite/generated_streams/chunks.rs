@@ -7,7 +7,7 @@ use super::plan::{Field, FrontEnd, Plan, Step, StepKind, TokenReporting, UsageAs
 use super::stream_errors;
 use super::texts;
 use std::fmt::Write;
-use tokenweir_core::openai::Api;
+use tokenweir_protocol::openai::Api;
 
 /// Writes the chunks of one response.
 pub(crate) struct Chunks<'a> {

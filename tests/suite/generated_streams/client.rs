@@ -14,11 +14,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_core::headers::RequestId;
-use tokenweir_core::observe::{
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_request::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver,
 };
-use tokenweir_core::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
+use tokenweir_request::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
 
 /// The client's side of an exchange.
 pub(crate) struct Seen {

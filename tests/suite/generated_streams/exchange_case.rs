@@ -6,7 +6,7 @@ use super::framing::Framing;
 use super::plan::{Field, FrontEnd, Plan, StepKind, TokenReporting, UsageAsked};
 use super::{audio, chance, typed_events, unknown_events};
 use fastrand::Rng;
-use tokenweir_core::openai::Api;
+use tokenweir_protocol::openai::Api;
 
 /// An exchange to run.
 pub(crate) struct Case {

@@ -3,8 +3,8 @@
 
 use super::exchange_case::{Case, Close};
 use super::expected_stream::{Counts, Kind, Meaning};
-use tokenweir_core::openai::FinishReason;
-use tokenweir_core::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
+use tokenweir_protocol::openai::FinishReason;
+use tokenweir_request::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
 
 /// The compared values.
 #[derive(Debug, Default, PartialEq)]

@@ -3,7 +3,7 @@
 use super::chance;
 use super::expected_stream::Kind;
 use fastrand::Rng;
-use tokenweir_core::openai::Api;
+use tokenweir_protocol::openai::Api;
 
 /// All properties of a response except its bytes.
 pub(crate) struct Plan {

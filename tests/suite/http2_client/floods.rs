@@ -10,7 +10,7 @@ use crate::support::scripted_backend::Step;
 use crate::support::strict::answers;
 use crate::support::test_gateway::{CHAT, Running, gateway_scripted, start};
 use std::time::Duration;
-use tokenweir_core::record::Outcome;
+use tokenweir_request::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);

@@ -3,8 +3,8 @@
 use super::scripted_backend::{Kind, ScriptedBackend, Step};
 use super::test_gateway::{Setup, body, post, start_with};
 use serde_json::{Value, json};
-use tokenweir_core::openai::FinishReason;
-use tokenweir_core::record::RequestRecord;
+use tokenweir_protocol::openai::FinishReason;
+use tokenweir_request::record::RequestRecord;
 
 /// The record of a response with this body. Asserts that the body passes unchanged.
 pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {

@@ -3,7 +3,7 @@
 use super::test_gateway::{Running, Setup, start_with};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_sim::{SimulatedBackend, Simulator, SimulatorSettings};
 use tokio::task::JoinHandle;
 

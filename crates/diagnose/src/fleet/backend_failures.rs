@@ -6,8 +6,8 @@ use crate::harm::{HARMED_SHARE, is_share_above};
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::Availability;
+use tokenweir_engine::address::BackendId;
+use tokenweir_routing::resilience::Availability;
 
 /// The time in which attempts count, and the longer time for a backend with few attempts.
 const WINDOW: Duration = Duration::from_mins(1);

@@ -8,7 +8,7 @@ use super::observation::{EvictedGroup, EvictingPair};
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
-use tokenweir_core::record::BackendId;
+use tokenweir_engine::address::BackendId;
 
 /// Length of the window in which requests count.
 const WINDOW: Duration = Duration::from_mins(5);

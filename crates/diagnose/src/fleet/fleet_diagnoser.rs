@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
-    use tokenweir_core::record::BackendId;
-    use tokenweir_core::resilience::Availability::{
+    use tokenweir_engine::address::BackendId;
+    use tokenweir_routing::resilience::Availability::{
         self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
     };
 

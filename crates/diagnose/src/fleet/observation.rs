@@ -2,8 +2,8 @@
 
 use crate::harm::is_critical_harm;
 use std::sync::Arc;
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::Availability;
+use tokenweir_engine::address::BackendId;
+use tokenweir_routing::resilience::Availability;
 
 /// All backends of the gateway, and the requests of the last seconds.
 #[derive(Debug, Clone, Default)]

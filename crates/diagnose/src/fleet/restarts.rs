@@ -5,8 +5,8 @@ use super::observation::FleetObservation;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
-use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::Availability;
+use tokenweir_engine::address::BackendId;
+use tokenweir_routing::resilience::Availability;
 
 /// The time in which interruptions count.
 const WINDOW: Duration = Duration::from_mins(10);

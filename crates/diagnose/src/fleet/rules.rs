@@ -12,7 +12,7 @@ use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
-use tokenweir_core::resilience::{Availability, DownKind};
+use tokenweir_routing::resilience::{Availability, DownKind};
 
 /// Minimum share and number of refused requests for the rule `shedding`.
 const MIN_REFUSED_SHARE: f64 = 0.01;

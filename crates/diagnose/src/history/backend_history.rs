@@ -9,7 +9,7 @@ use super::step::HistoryStep;
 use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// The history of one backend.
 #[derive(Debug)]

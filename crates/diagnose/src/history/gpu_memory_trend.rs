@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tokenweir_core::gpu::GpuCondition;
+use tokenweir_engine::gpu::GpuCondition;
 
 /// One value for each five minutes of the last six hours.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 //! since the previous sample.
 
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::gpu::GpuCondition;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::gpu::GpuCondition;
 
 /// Interval between two samples of a backend.
 pub const EVERY: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Robust statistics of small sets of values.
 
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// Factor from the median absolute deviation to the standard deviation of a normal distribution.
 const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;

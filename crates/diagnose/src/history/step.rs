@@ -3,7 +3,7 @@
 
 use super::sample::{DiagnosisSample, GatewayObservations};
 use std::time::Instant;
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// A value of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

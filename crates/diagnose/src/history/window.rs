@@ -4,7 +4,7 @@ use super::sample::EVERY;
 use super::step::{HistoryStep, StepSignal};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// Length of the short window, in which a condition must hold.
 pub const FAST: Duration = Duration::from_mins(1);

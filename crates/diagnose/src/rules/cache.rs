@@ -6,7 +6,7 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
-use tokenweir_core::dialect::EngineLoad;
+use tokenweir_engine::dialect::EngineLoad;
 
 /// KV usage from which the cache counts as full: it has too few free blocks for another request.
 const FULL_CACHE_USAGE: f64 = 0.88;

@@ -6,7 +6,7 @@ use crate::finding::{FindingSeverity, Remark};
 use http::StatusCode;
 use http::header::{CONTENT_ENCODING, DATE};
 use std::time::{Duration, SystemTime};
-use tokenweir_core::headers::media_type;
+use tokenweir_protocol::headers::media_type;
 
 /// Maximum age of the `Date` header of a server with a correct clock: the header has whole seconds,
 /// and servers renew it once per second.

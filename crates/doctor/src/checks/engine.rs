@@ -3,7 +3,7 @@
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::{FindingSeverity, Remark};
 use crate::interpretation::VllmVersion;
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_routing::PolicyKind;
 
 /// The first version of vLLM that can limit the queue of its engine.
 const QUEUE_LIMIT_SINCE: VllmVersion = VllmVersion(0, 32);

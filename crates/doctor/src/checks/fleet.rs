@@ -5,7 +5,7 @@ use crate::finding::Remark;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use tokenweir_core::model::ServedModel;
+use tokenweir_engine::model::ServedModel;
 
 pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();

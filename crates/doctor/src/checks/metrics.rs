@@ -3,7 +3,7 @@
 use crate::configuration::GatewaySettings;
 use crate::facts::{BackendFacts, DoctorFacts, GatherError};
 use crate::finding::{FindingSeverity, Remark};
-use tokenweir_core::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
+use tokenweir_engine::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
 /// The engine metrics without which the gateway cannot route by load.
 const REQUIRED_ENGINE_METRICS: [&str; 2] = ["queue", "kv_usage"];

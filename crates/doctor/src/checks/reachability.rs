@@ -4,8 +4,8 @@ use crate::facts::{BackendFacts, DoctorFacts, TargetKey};
 use crate::finding::{FindingSeverity, Remark};
 use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
 use http::StatusCode;
-use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::resilience::DownKind;
+use tokenweir_engine::dialect::EngineKind;
+use tokenweir_routing::resilience::DownKind;
 
 /// The oldest version of vLLM whose metrics the gateway knows.
 const OLDEST_SUPPORTED: VllmVersion = VllmVersion(0, 6);

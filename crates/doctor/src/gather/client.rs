@@ -8,12 +8,12 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::{BackendAddress, MetricsUrl};
-use tokenweir_core::clock;
+use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_protocol::clock;
 
 /// Maximum size of a response body, in bytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;

@@ -5,7 +5,7 @@ use super::client::ServerClient;
 use super::client::{GatherOptions, GatherTarget};
 use crate::facts::{GatewayFacts, GatherError, GatherResult, GatheredResponse};
 use serde_json::{Map, Value};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// The responses of a running gateway.
 #[derive(Debug)]

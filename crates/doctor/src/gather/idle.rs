@@ -11,9 +11,9 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use std::future::Future;
 use std::pin::pin;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::Connector;
+use tokenweir_protocol::clock;
 use tower::ServiceExt;
 
 /// Opens a connection, reads one response, and waits up to the time limit `options.idle` for the

@@ -19,7 +19,7 @@ use http::header::HeaderName;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
-use tokenweir_core::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
+use tokenweir_engine::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
 use tokio::net::TcpStream;
 
 /// A path that exists on no server.

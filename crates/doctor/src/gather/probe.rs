@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use tokenweir_core::clock;
-use tokenweir_core::headers::media_type;
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::Timings;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::media_type;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::Timings;
 
 /// Number of requested output tokens: enough to see whether tokens arrive one by one.
 const PROBE_MAX_TOKENS: u32 = 16;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokio::time::{sleep, sleep_until, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 

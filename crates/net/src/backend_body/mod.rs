@@ -11,8 +11,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::http1::{self, RequestFraming, ResponseHead};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{self, RequestFraming, ResponseHead};
 
 /// The body of a backend's response. It reads from its connection. At the end of the body it
 /// returns the connection to the idle pool. Dropping the body before its end closes the connection.

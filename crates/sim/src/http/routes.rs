@@ -17,8 +17,8 @@ use crate::simulated_backend::{SimulatedBackend, SubmittedSequence};
 use crate::telemetry::{KvEventPublisher, RequestSpan, SequenceOrigin};
 use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
 use crate::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
-use tokenweir_core::clock;
-use tokenweir_core::trace_context::TraceParent;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::trace_context::TraceParent;
 
 type ResponseBody = Either<Full<Bytes>, EventStream>;
 

@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::time::UNIX_EPOCH;
 
 use serde_json::json;
-use tokenweir_core::clock;
 use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use tokenweir_kv_events::zmtp::Publisher;
+use tokenweir_protocol::clock;
 use tokio::net::TcpListener;
 
 use crate::engine::{CacheChange, StoredBlock};

@@ -14,8 +14,8 @@ use opentelemetry_sdk::trace::{
     BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::trace_context::TraceParent;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::trace_context::TraceParent;
 
 /// The span exporter. If its queue is full, it drops spans and does not block.
 #[derive(Debug)]

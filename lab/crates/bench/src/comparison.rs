@@ -9,7 +9,7 @@ use super::report::{BenchReport, LatencySummaries};
 use super::samples::RequestSample;
 use serde::Serialize;
 use std::fmt::Write;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// The comparison of an earlier and a later benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -7,8 +7,8 @@ use super::histogram::LatencyHistogram;
 use super::statistics::RunStatistics;
 use serde::{Deserialize, Serialize};
 use std::str;
-use tokenweir_core::dialect::MetricSample;
-use tokenweir_core::histogram;
+use tokenweir_engine::dialect::MetricSample;
+use tokenweir_protocol::histogram;
 
 /// The compared metrics of one model, read from one metrics page of the gateway.
 #[derive(Debug, Clone, Default, PartialEq)]

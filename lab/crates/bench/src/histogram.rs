@@ -1,7 +1,7 @@
 //! The latency histograms of a run, and their summary.
 
 use serde::{Deserialize, Serialize};
-use tokenweir_core::histogram::DurationHistogram;
+use tokenweir_protocol::histogram::DurationHistogram;
 
 /// A histogram of latencies. The relative error of a quantile is at most 0.2 %.
 pub type LatencyHistogram = DurationHistogram<8>;

@@ -5,8 +5,8 @@
 use super::scenario::{ArrivalProcess, LoadScenario};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_replay::trace::TraceRequest;
+use tokenweir_routing::PromptFingerprint;
 
 /// One request of a load plan.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,8 +4,8 @@
 
 use super::measurement::RequestMeasurement;
 use serde::{Deserialize, Serialize};
-use tokenweir_core::routing::mix;
 use tokenweir_replay::results::LatencyObjectives;
+use tokenweir_routing::mix;
 
 /// Sampled requests of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

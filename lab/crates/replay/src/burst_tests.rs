@@ -9,9 +9,9 @@ use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use std::ops::Range;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::histogram::sample_quantile;
-use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::histogram::sample_quantile;
+use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 /// Closed loops of requests: each client sends `turns` requests, one after the other.
 struct Load {

@@ -8,8 +8,8 @@ use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
 use std::fmt::Write;
-use tokenweir_core::clock;
-use tokenweir_core::routing::PolicyKind;
+use tokenweir_protocol::clock;
+use tokenweir_routing::PolicyKind;
 
 /// System prompts. The eight caches together hold 80 of them.
 const SYSTEM_PROMPTS: u64 = 64;

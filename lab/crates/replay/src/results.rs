@@ -1,7 +1,7 @@
 //! Results of a simulation run, and the metrics computed from them.
 
 use serde::{Deserialize, Serialize};
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// Measurements of one served request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

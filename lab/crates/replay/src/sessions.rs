@@ -4,7 +4,7 @@
 use super::results::{LatencyObjectives, ServedRequest, mean_of};
 use super::trace::{TraceRequest, followers};
 use serde::Serialize;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// Metrics of the sessions with at least two turns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

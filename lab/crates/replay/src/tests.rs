@@ -12,8 +12,8 @@ use super::workload::{ArrivalProcess, TrafficShape, Workload};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use tokenweir_core::clock;
-use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
+use tokenweir_protocol::clock;
+use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../traces/conversation.jsonl";
 

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use std::io::BufRead;
 use std::time::Duration;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::SequenceRequest;
 use tokenweir_sim::text::mix;
 

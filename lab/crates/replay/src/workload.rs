@@ -10,7 +10,7 @@ use super::trace::TraceRequest;
 use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
-use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::cost_model::standard_normal;
 use tokenweir_sim::text::mix;
 

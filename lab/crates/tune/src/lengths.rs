@@ -1,8 +1,8 @@
 //! Computes prompt and output lengths from a trace capture or from the metrics of a gateway.
 
 use super::request::TokenLengths;
-use tokenweir_core::dialect::MetricSample;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_engine::dialect::MetricSample;
+use tokenweir_protocol::histogram::sample_quantile;
 use tokenweir_replay::trace::TraceRequest;
 
 /// Assumed ratio of the 95th percentile of prompt or output lengths to their mean, for sources that

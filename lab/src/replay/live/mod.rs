@@ -20,10 +20,10 @@ use tokenweir::commands::{
 };
 use tokenweir::config::Secret;
 use tokenweir_bench::sender::{BenchRequestSender, RequestShape, TargetClient, TargetError};
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::units;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::units;
 use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
 use tokenweir_replay::results::LatencyObjectives;
 use tokenweir_replay::trace::TraceRequest;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_bench::measurement::ResponseMeasurement;
 use tokenweir_bench::sender::BenchRequestSender;
-use tokenweir_core::clock;
+use tokenweir_protocol::clock;
 use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
 use tokenweir_replay::results::ServedRequest;
 use tokenweir_replay::trace::TraceRequest;

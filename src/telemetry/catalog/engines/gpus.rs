@@ -5,8 +5,8 @@
 use crate::gpu::BackendGpu;
 use crate::telemetry::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use crate::telemetry::status::StatusSnapshot;
-use tokenweir_core::gpu::{THROTTLE_CAUSES, ThrottleReason};
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_engine::gpu::{THROTTLE_CAUSES, ThrottleReason};
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The exporter that reports a GPU.
 const EXPORTER: MetricLabel = MetricLabel::variable(

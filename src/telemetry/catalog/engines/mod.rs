@@ -10,8 +10,8 @@ use crate::telemetry::metric::{
     EngineEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
 };
 use crate::telemetry::status::StatusSnapshot;
-use tokenweir_core::dialect::{CACHE_SOURCES, EngineLoad};
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_engine::dialect::{CACHE_SOURCES, EngineLoad};
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The metrics of GPUs.
 pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;

@@ -6,7 +6,7 @@ pub(super) mod protobuf;
 use super::exemplar::Exemplar;
 use super::series::SeriesPoint;
 use std::fmt::Write;
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The exposition format of the metrics page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

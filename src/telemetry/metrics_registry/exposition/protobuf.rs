@@ -5,8 +5,8 @@
 use crate::telemetry::metrics_registry::exemplar::Exemplar;
 use crate::telemetry::metrics_registry::series::{MetricFamily, SeriesPoint};
 use prost::Message;
-use tokenweir_core::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
-use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_protocol::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
+use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The name of the message in the media type.
 pub(super) const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
@@ -243,8 +243,8 @@ mod tests {
     use crate::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
     use crate::telemetry::status::StatusSnapshot;
     use std::collections::BTreeMap;
-    use tokenweir_core::observe::Sink;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::observe::Sink;
+    use tokenweir_request::record::fixtures::streamed;
 
     /// The series of a message as the text format names them, with their values. A histogram has its
     /// number of values.

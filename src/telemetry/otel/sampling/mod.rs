@@ -18,10 +18,10 @@ use rolling_p99::RollingP99;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use tokenweir_core::error::SHED_REASONS;
-use tokenweir_core::limits::rate_limiter::GcraLimiter;
-use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
-use tokenweir_core::trace_context::Sampler;
+use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_protocol::trace_context::Sampler;
+use tokenweir_request::error::SHED_REASONS;
+use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
 
 /// The tail sampler. It keeps the recent latencies of each model.
 #[derive(Debug, Default)]
@@ -138,9 +138,9 @@ impl ExportAllSampling {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tokenweir_core::clock;
-    use tokenweir_core::record::fixtures::{at, streamed};
-    use tokenweir_core::record::{
+    use tokenweir_protocol::clock;
+    use tokenweir_request::record::fixtures::{at, streamed};
+    use tokenweir_request::record::{
         BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
     };
 

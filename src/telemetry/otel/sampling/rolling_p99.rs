@@ -4,7 +4,7 @@
 //! the number of requests.
 
 use std::time::{Duration, Instant};
-use tokenweir_core::histogram::DurationHistogram;
+use tokenweir_protocol::histogram::DurationHistogram;
 
 /// Histograms of recent durations, and their p99.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl RollingP99 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
+    use tokenweir_protocol::clock;
 
     fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)

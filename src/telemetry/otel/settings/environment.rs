@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
-use tokenweir_core::units;
 use tokenweir_net::tls::{Alpn, TlsClientSettings};
+use tokenweir_protocol::units;
 
 /// Reads environment variables with a function that returns the value of a variable.
 pub(in crate::telemetry) struct OtelEnvironment<'a>(

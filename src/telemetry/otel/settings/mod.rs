@@ -17,9 +17,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::limits::rate_limiter::GcraLimiter;
-use tokenweir_core::trace_context::{Propagation, PropagationFormats, Sampler, TraceParentMode};
 use tokenweir_net::tls::TlsClientSettings;
+use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_protocol::trace_context::{
+    Propagation, PropagationFormats, Sampler, TraceParentMode,
+};
 
 /// The supported propagators, for error messages.
 const ALLOWED_PROPAGATORS: &str = "tracecontext, baggage, b3, b3multi, none";

@@ -6,10 +6,11 @@ use super::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::tests::{assert_matches_golden, before_output};
 use crate::telemetry::otel::sampling::TailSampler;
 use std::time::Duration;
-use tokenweir_core::openai::{Api, EngineTimes, GenerationParameters, InBandError};
-use tokenweir_core::record::fixtures::{at, streamed};
-use tokenweir_core::record::*;
-use tokenweir_core::trace_context::TraceParent;
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::{Api, EngineTimes, GenerationParameters, InBandError};
+use tokenweir_protocol::trace_context::TraceParent;
+use tokenweir_request::record::fixtures::{at, streamed};
+use tokenweir_request::record::*;
 
 /// The sample record as a request of this API.
 fn record_for_api(api: Api) -> RequestRecord {

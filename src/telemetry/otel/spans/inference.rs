@@ -14,10 +14,10 @@ use super::viewer_profiles;
 use opentelemetry::Value;
 use opentelemetry::trace::Event;
 use std::time::Instant;
-use tokenweir_core::continuation::ContinuationRefusal;
-use tokenweir_core::openai::{Api, FinishReason};
-use tokenweir_core::prefill_leg::PrefillSkip;
-use tokenweir_core::record::{
+use tokenweir_engine::prefill_leg::PrefillSkip;
+use tokenweir_protocol::openai::{Api, FinishReason};
+use tokenweir_request::continuation::ContinuationRefusal;
+use tokenweir_request::record::{
     Attempt, Continuation, Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord,
     SlowCause, UninspectedReason,
 };

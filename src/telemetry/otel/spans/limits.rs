@@ -74,7 +74,7 @@ mod tests {
     use super::super::build_spans;
     use super::super::conventions::SpanConventions;
     use super::*;
-    use tokenweir_core::record::fixtures::streamed;
+    use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn items_over_the_limits_are_dropped_and_counted() {

@@ -26,8 +26,8 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use record_values::{attempt_failure, error_type, to_wall_clock};
 use std::borrow::Cow;
 use std::time::SystemTime;
-use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};
-use tokenweir_core::trace_context::TraceContext;
+use tokenweir_protocol::trace_context::TraceContext;
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord, SampleReason};
 
 /// Builds all spans of a finished request. A parent precedes its children.
 pub(super) fn build_spans(

@@ -2,7 +2,7 @@
 
 use opentelemetry::Value;
 use std::time::{Instant, SystemTime};
-use tokenweir_core::record::{Attempt, Outcome, RequestRecord};
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord};
 
 /// The attribute `error.type` of the request. For an error event inside a stream it is the code or
 /// the type that the backend reported. `None`: no error.

@@ -10,9 +10,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
-use tokenweir_core::openai::{Api, FinishReason, Usage};
-use tokenweir_core::record::fixtures::{at, streamed};
-use tokenweir_core::record::*;
+use tokenweir_protocol::openai::{Api, FinishReason, Usage};
+use tokenweir_request::record::fixtures::{at, streamed};
+use tokenweir_request::record::*;
 
 #[test]
 fn complete_response() {

@@ -8,7 +8,7 @@ use super::attributes::{SpanAttributes, count, text};
 use super::conventions::{SpanConventions, ViewerProfile};
 use super::record_values::to_wall_clock;
 use opentelemetry::trace::Event;
-use tokenweir_core::record::{RequestIdentity, RequestRecord};
+use tokenweir_request::record::{RequestIdentity, RequestRecord};
 
 /// The name of the first-token event in `OpenInference`.
 const FIRST_TOKEN_EVENT_NAME: &str = "First Token Stream Event";

@@ -15,11 +15,11 @@ use crate::{endpoints, gather};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime};
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::Timings;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::Timings;
 
 const PYTHON: &str = include_str!("../../../../../tests/wire/metrics/python-metrics-idle.http");
 const RUST: &str = include_str!("../../../../../tests/wire/metrics/rust-metrics-after.http");

@@ -12,15 +12,15 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Collected, Limited};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use tokenweir_core::clock;
-use tokenweir_core::headers::media_type;
-use tokenweir_core::observe::ResponseObserver;
-use tokenweir_core::openai::Api;
-use tokenweir_core::record::{ObservedResponse, Timings};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, SendError};
 use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::media_type;
+use tokenweir_protocol::openai::Api;
 use tokenweir_replay::trace::TraceRequest;
+use tokenweir_request::observe::ResponseObserver;
+use tokenweir_request::record::{ObservedResponse, Timings};
 
 /// Sends the benchmark requests to one server, and measures the responses.
 #[derive(Debug)]

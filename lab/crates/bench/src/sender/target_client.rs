@@ -7,7 +7,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_engine::address::BackendAddress;
 
 /// Sends requests to one server over reused connections.
 #[derive(Debug, Clone)]

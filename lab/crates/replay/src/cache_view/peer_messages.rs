@@ -1,7 +1,7 @@
 //! Messages between gateways: the prompts that they send and their pending prompt tokens.
 
 use std::collections::VecDeque;
-use tokenweir_core::routing::mix;
+use tokenweir_routing::mix;
 
 /// A message of one gateway to another one.
 #[derive(Debug, Clone, Copy, PartialEq)]

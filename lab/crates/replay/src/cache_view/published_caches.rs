@@ -103,7 +103,7 @@ impl PublishedLookup<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::routing::PromptFingerprint;
+    use tokenweir_routing::PromptFingerprint;
     use tokenweir_sim::engine::StoredBlock;
 
     #[test]

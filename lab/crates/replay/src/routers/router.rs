@@ -11,7 +11,7 @@ use super::token_load::{TokenLoadRouter, TokenLoadRule};
 use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::Duration;
-use tokenweir_core::routing::{Candidate, Policy, PolicyKind, kv_aware};
+use tokenweir_routing::{Candidate, Policy, PolicyKind, kv_aware};
 
 /// A router with its state.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The input of a router, and functions that several routers use.
 
 use crate::trace::TraceRequest;
-use tokenweir_core::routing::kv_aware::tie_limit;
-use tokenweir_core::routing::{Candidate, LoadReport, RoutingRequest};
+use tokenweir_routing::kv_aware::tie_limit;
+use tokenweir_routing::{Candidate, LoadReport, RoutingRequest};
 use tokenweir_sim::engine::{EngineSpec, SimulatedEngineLoad};
 
 /// Input of a routing decision.

@@ -5,7 +5,9 @@ use super::dispatch::Offer;
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
-use tokenweir_core::admission::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest};
+use tokenweir_routing::admission::{
+    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest,
+};
 
 impl Simulation<'_> {
     pub(super) fn handle_arrival(&mut self, number: usize) {

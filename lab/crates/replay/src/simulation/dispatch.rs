@@ -7,7 +7,7 @@ use super::gateway::{QueuedArrival, SimulatedGateway};
 use super::{InFlightRequest, Simulation};
 use crate::routers::RoutingInput;
 use std::time::Duration;
-use tokenweir_core::routing::{self, Candidate, Reservation, RoutingRequest};
+use tokenweir_routing::{Candidate, Reservation, RoutingRequest};
 use tokenweir_sim::engine::SequenceId;
 
 /// A backend for a request.
@@ -44,7 +44,7 @@ impl Simulation<'_> {
             }
         }
         if self.setup.cache_view.has_outlines() {
-            routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
+            tokenweir_routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
         }
         let index = self.route(gateway, number, &candidates, routing_request);
         let is_shipped = self.gateways[gateway].router.policy().is_some();

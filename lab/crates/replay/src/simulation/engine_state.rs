@@ -1,7 +1,7 @@
 //! The engine of a backend and its present batch.
 
 use std::time::Duration;
-use tokenweir_core::routing;
+
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SimulatedEngineLoad};
 
 /// An engine and its present batch.
@@ -28,7 +28,7 @@ impl EngineState {
     /// An idle engine. `seed`: of its random numbers. `publishes`: it records the changes of its
     /// cache.
     pub(super) fn new(spec: EngineSpec, seed: u64, publishes: bool) -> Self {
-        let mut engine = Engine::with_seed(spec, routing::mix(seed));
+        let mut engine = Engine::with_seed(spec, tokenweir_routing::mix(seed));
         if publishes {
             engine.record_cache_changes();
         }

@@ -5,10 +5,10 @@ use crate::cache_view::{KnownTexts, PendingPrompts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
 use std::time::{Duration, Instant};
-use tokenweir_core::admission::AdmissionQueue;
-use tokenweir_core::resilience::{CircuitBreaker, CircuitBreakerSettings};
-use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
+use tokenweir_routing::admission::AdmissionQueue;
+use tokenweir_routing::resilience::{CircuitBreaker, CircuitBreakerSettings};
+use tokenweir_routing::{
+    Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
 
 pub(super) struct SimulatedGateway {
@@ -79,7 +79,8 @@ impl SimulatedGateway {
     pub(super) fn available(&self, mut all: Vec<usize>, seed: u64, now: Instant) -> Vec<usize> {
         all.retain(|position| !self.health[*position].is_down);
         let is_spared = |position: &&usize| {
-            let random = routing::unit(routing::mix(seed ^ backend_key(**position)));
+            let random =
+                tokenweir_routing::unit(tokenweir_routing::mix(seed ^ backend_key(**position)));
             self.health[**position].breaker.spares(now, random)
         };
         let warm: Vec<usize> = all.iter().filter(|at| !is_spared(at)).copied().collect();
@@ -104,7 +105,7 @@ impl SimulatedGateway {
             ..self.load_estimators[*position].candidate(&job.prompt, instant)
         };
         let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();
-        routing::impute_missing_estimates(&mut candidates);
+        tokenweir_routing::impute_missing_estimates(&mut candidates);
         if setup.cache_view.has_events() {
             self.set_cached_tokens(job, setup, published, &mut candidates);
         }
@@ -150,5 +151,5 @@ impl SimulatedGateway {
 
 /// The key of a backend in decisions.
 fn backend_key(position: usize) -> u64 {
-    routing::mix(position as u64 + 1)
+    tokenweir_routing::mix(position as u64 + 1)
 }

@@ -26,8 +26,8 @@ use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
-use tokenweir_core::admission::QueuedRequestId;
-use tokenweir_core::routing::{Reservation, TokenCounts};
+use tokenweir_routing::admission::QueuedRequestId;
+use tokenweir_routing::{Reservation, TokenCounts};
 use tokenweir_sim::engine::EngineSpec;
 
 /// One simulation run.

@@ -79,8 +79,8 @@ mod tests {
     use crate::routers::RouterKind;
     use crate::trace::TraceRequest;
     use std::time::Duration;
-    use tokenweir_core::clock;
-    use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
+    use tokenweir_protocol::clock;
+    use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
     fn request(at_millis: u64, prompt_tokens: u32, output_tokens: u32) -> TraceRequest {
         let blocks = (1..=u64::from(prompt_tokens / 512)).collect();

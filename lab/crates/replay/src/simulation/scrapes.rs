@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::event::SimulationEvent;
-use tokenweir_core::routing::LoadReport;
+use tokenweir_routing::LoadReport;
 
 impl Simulation<'_> {
     pub(super) fn scrape(&mut self, gateway: usize, backend: usize) {

@@ -4,8 +4,8 @@ use crate::cache_view::{CacheView, ExchangeSettings};
 use crate::routers::DEFAULT_SCRAPE_INTERVAL;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use tokenweir_core::routing::Policy;
-use tokenweir_core::routing::saturation::SaturationThresholds;
+use tokenweir_routing::Policy;
+use tokenweir_routing::saturation::SaturationThresholds;
 use tokenweir_sim::engine::EngineSpec;
 
 /// Parameters of a simulation, except the router and the seed.

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
-use tokenweir_core::routing::Policy;
+use tokenweir_routing::Policy;
 
 /// What all cells of a tournament have in common.
 #[derive(Debug, Clone)]
@@ -202,8 +202,8 @@ impl CellResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
-    use tokenweir_core::routing::PolicyKind;
+    use tokenweir_protocol::clock;
+    use tokenweir_routing::PolicyKind;
 
     #[test]
     fn equal_seeds_give_equal_results_and_a_higher_load_a_lower_goodput() {

@@ -5,7 +5,7 @@ use crate::trace::TraceRequest;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tokenweir_core::histogram::sample_quantile;
+use tokenweir_protocol::histogram::sample_quantile;
 
 /// The score of a router in one run. Shares are from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

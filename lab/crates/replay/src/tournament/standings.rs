@@ -91,7 +91,7 @@ mod tests {
     use super::super::Cell;
     use super::*;
     use std::collections::BTreeMap;
-    use tokenweir_core::routing::PolicyKind;
+    use tokenweir_routing::PolicyKind;
 
     #[test]
     fn the_best_router_has_no_regret_and_the_others_have_the_difference() {

@@ -8,8 +8,8 @@
 
 use crate::routers::RoutingInput;
 use std::collections::{HashMap, VecDeque};
-use tokenweir_core::routing::kv_aware::{self, KvAwareSettings};
-use tokenweir_core::routing::{Candidate, mix};
+use tokenweir_routing::kv_aware::{self, KvAwareSettings};
+use tokenweir_routing::{Candidate, mix};
 
 /// State of the router.
 #[derive(Debug)]

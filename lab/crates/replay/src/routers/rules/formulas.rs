@@ -1,7 +1,7 @@
 //! Routers without memory: a cost of few terms, and the policy of the gateway on the true state.
 
 use crate::routers::RoutingInput;
-use tokenweir_core::routing::{Candidate, Policy, PrefillCost};
+use tokenweir_routing::{Candidate, Policy, PrefillCost};
 
 /// Charge of an idle fleet, and the greatest number of waiting requests per backend that count.
 const FIVE_TERMS_CHARGE: (f64, f64) = (1.7, 8.0);

@@ -3,7 +3,7 @@
 
 use crate::routers::RoutingInput;
 use std::collections::VecDeque;
-use tokenweir_core::routing::Candidate;
+use tokenweir_routing::Candidate;
 
 /// State of the router.
 #[derive(Debug, Default)]

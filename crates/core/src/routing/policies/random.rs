@@ -1,8 +1,0 @@
-//! Policy `random`: a random candidate, by weight.
-
-use super::selection::index_at_weight;
-use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
-
-pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
-    PolicyChoice { index: index_at_weight(candidates, request.seed), reason: "random" }
-}

@@ -1,0 +1,328 @@
+//! The address of a backend: an `http://host:port` or `https://host:port` URL, with a path before the
+//! paths of requests if it has one. It is parsed once, into the parts that a request to the backend
+//! contains.
+
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Uri};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+/// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or
+/// `:PORT` (all interfaces). All interfaces are the IPv6 address `[::]`, which also accepts IPv4.
+pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
+    let port_after = |host: &str| text.strip_prefix(host)?.strip_prefix(':')?.parse::<u16>().ok();
+    let on_all = port_after("").map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    let on_localhost =
+        port_after("localhost").map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    on_all.or(on_localhost).or_else(|| text.parse().ok()).ok_or_else(|| {
+        format!(
+            "`{text}` is not an IP address and a port; write 127.0.0.1:8080, [::1]:8080, \
+             localhost:8080, or :8080 for all interfaces"
+        )
+    })
+}
+
+/// The name of a backend in the configuration, by default its host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId(Arc<str>);
+
+/// The address of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendAddress {
+    scheme: Scheme,
+    /// Host and port as written in the URL.
+    authority: Authority,
+    /// The authority as the value of the `Host` header.
+    host_header: HeaderValue,
+    host: Arc<str>,
+    /// Port of the URL, or the default port of the scheme.
+    port: u16,
+    /// The path that precedes the path of each request, such as `/engine-1`. Usually empty.
+    prefix: Arc<str>,
+}
+
+/// The URL of the metrics page of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsUrl {
+    /// Scheme, host and port.
+    pub address: BackendAddress,
+    /// Path and query.
+    pub path: PathAndQuery,
+}
+
+/// Why a URL is not a valid backend address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BackendAddressError {
+    /// The text is not a URL.
+    #[error("`{0}` is not a URL; write http://host:port")]
+    NotUrl(String),
+    /// The URL has a scheme other than `http` and `https`.
+    #[error("`{0}`: the scheme of a backend must be http:// or https://")]
+    UnsupportedScheme(String),
+    /// The URL has a query, or a path that ends with `/v1` as that of a request begins.
+    #[error("`{0}`: leave out the path; the gateway appends the path of each request")]
+    UnexpectedPath(String),
+    /// The port is no number from 1 to 65535.
+    #[error("`{0}`: the port must be a number from 1 to 65535")]
+    InvalidPort(String),
+    /// The URL has a user name or a password.
+    #[error("a backend URL must not contain a user name or password")]
+    Credentials,
+}
+
+impl BackendId {
+    /// The backend with this name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name, which is also the label value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl BackendAddress {
+    /// Parses `http://host:port/prefix`. The scheme defaults to `http`, the port to 80, or to 443 for
+    /// `https`, and the prefix to none.
+    pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
+        let with_scheme =
+            if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let uri: Uri =
+            with_scheme.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
+        let mut supported_schemes = [Scheme::HTTP, Scheme::HTTPS].into_iter();
+        let scheme = supported_schemes.find(|scheme| uri.scheme() == Some(scheme));
+        let scheme =
+            scheme.ok_or_else(|| BackendAddressError::UnsupportedScheme(url.to_owned()))?;
+        let prefix = uri.path().trim_end_matches('/');
+        if uri.query().is_some() || prefix.ends_with("/v1") {
+            return Err(BackendAddressError::UnexpectedPath(url.to_owned()));
+        }
+        let not_url = || BackendAddressError::NotUrl(url.to_owned());
+        let authority = uri.authority().cloned().ok_or_else(not_url)?;
+        if authority.as_str().contains('@') {
+            return Err(BackendAddressError::Credentials);
+        }
+        // The parser of the URI takes any digits, and none of them for the default port.
+        let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let port = after_host.strip_prefix(':').filter(|port| !port.is_empty());
+        if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+            return Err(BackendAddressError::InvalidPort(url.to_owned()));
+        }
+        // One allocation, shared by the URI and the `Host` header of each request.
+        let authority_bytes = Bytes::copy_from_slice(authority.as_str().as_bytes());
+        let host_header = HeaderValue::from_maybe_shared(authority_bytes.clone());
+        let host_header = host_header.map_err(|_| not_url())?;
+        let authority = Authority::from_maybe_shared(authority_bytes).map_err(|_| not_url())?;
+        Ok(Self {
+            host_header,
+            host: authority.host().into(),
+            port: authority.port_u16().unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
+            prefix: prefix.into(),
+            scheme,
+            authority,
+        })
+    }
+
+    /// The part of a URL before its path and query, and the path and query.
+    pub fn split_path(url: &str) -> (&str, &str) {
+        let scheme_end = url.find("://").map_or(0, |at| at + 3);
+        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
+        url.split_at(path_start)
+    }
+
+    /// The absolute URI of a path at this backend.
+    pub fn uri(&self, path: &PathAndQuery) -> Uri {
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(self.path(path));
+        // Cannot fail: scheme, authority and path are set.
+        Uri::from_parts(parts).unwrap_or_default()
+    }
+
+    /// A path at this backend: after the prefix of the URL.
+    pub fn path(&self, path: &PathAndQuery) -> PathAndQuery {
+        if self.prefix.is_empty() {
+            return path.clone();
+        }
+        // Cannot fail: both parts are valid.
+        format!("{}{path}", self.prefix).parse().unwrap_or_else(|_| path.clone())
+    }
+
+    /// Whether both URLs have the same scheme, host and port.
+    pub fn is_same_server(&self, other: &Self) -> bool {
+        (&self.scheme, &self.authority) == (&other.scheme, &other.authority)
+    }
+
+    /// Whether both URLs have the same host, port and prefix, such as `http://vllm` and
+    /// `http://VLLM:80`.
+    pub fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.host.eq_ignore_ascii_case(&other.host)
+            && self.prefix == other.prefix
+    }
+
+    /// The value of the `Host` header.
+    pub fn host_header(&self) -> &HeaderValue {
+        &self.host_header
+    }
+
+    /// Host and port, for trace spans. A URL without a port has the default port of its scheme.
+    pub fn host_and_port(&self) -> (Arc<str>, u16) {
+        (self.host.clone(), self.port)
+    }
+
+    /// Whether requests to the backend are sent over TLS.
+    pub fn is_https(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    /// Host and port as written in the URL.
+    pub fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    /// The id of a backend whose configuration has no name: host, port and prefix as written in the
+    /// URL.
+    pub fn default_id(&self) -> BackendId {
+        BackendId::new(&format!("{}{}", self.authority, self.prefix))
+    }
+}
+
+impl MetricsUrl {
+    /// The path of a metrics page whose URL has none.
+    pub const DEFAULT_PATH: &str = "/metrics";
+
+    /// Parses `http://host:port/path`. The path defaults to [`MetricsUrl::DEFAULT_PATH`].
+    pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
+        let (address, path) = BackendAddress::split_path(url);
+        let address = BackendAddress::parse(address)?;
+        let path = if matches!(path, "" | "/") { Self::DEFAULT_PATH } else { path };
+        let path = path.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
+        Ok(Self { address, path })
+    }
+
+    /// The page at another port and path of the host of a backend. `None` keeps the port of the
+    /// backend, or the default path.
+    pub fn beside(backend: &BackendAddress, port: Option<u16>, path: Option<PathAndQuery>) -> Self {
+        let port = port.unwrap_or(backend.port);
+        let url = format!("{}://{}:{port}", backend.scheme, backend.host);
+        Self {
+            // Cannot fail: the parts are those of a valid address.
+            address: BackendAddress::parse(&url).unwrap_or_else(|_| backend.clone()),
+            path: path.unwrap_or(PathAndQuery::from_static(Self::DEFAULT_PATH)),
+        }
+    }
+}
+
+impl fmt::Display for MetricsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address, self.path)
+    }
+}
+
+impl fmt::Display for BackendAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_has_an_address_or_a_port_on_all_interfaces_or_on_localhost() {
+        for (text, address) in [
+            (":8080", "[::]:8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:8080", "[::1]:8080"),
+        ] {
+            assert_eq!(parse_listen_address(text), Ok(address.parse().unwrap()), "{text}");
+        }
+        for text in ["", ":", "8080", "host:8080", ":99999", "localhost", "127.0.0.1", ":-1"] {
+            assert!(parse_listen_address(text).unwrap_err().contains("localhost:8080"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_and_port_are_enough_and_the_path_of_an_api_is_rejected() {
+        assert_eq!(
+            BackendAddress::parse("http://[::1]:8000").unwrap().to_string(),
+            "http://[::1]:8000"
+        );
+        assert_eq!(
+            BackendAddress::parse("vllm-0:8000").unwrap().host_and_port(),
+            ("vllm-0".into(), 8000)
+        );
+        assert!(matches!(
+            BackendAddress::parse("http://a:1/v1"),
+            Err(BackendAddressError::UnexpectedPath(_))
+        ));
+        assert_eq!(BackendAddress::parse("https://a").unwrap().host_and_port(), ("a".into(), 443));
+        assert_eq!(BackendAddress::parse("https://a:1").unwrap().to_string(), "https://a:1");
+        assert!(matches!(
+            BackendAddress::parse("ftp://a"),
+            Err(BackendAddressError::UnsupportedScheme(_))
+        ));
+        for port in ["0", "65536", "99999"] {
+            let url = format!("http://[::1]:{port}");
+            let parsed = BackendAddress::parse(&url);
+            assert_eq!(parsed, Err(BackendAddressError::InvalidPort(url.clone())), "{url}");
+        }
+        assert!(matches!(BackendAddress::parse("http://"), Err(BackendAddressError::NotUrl(_))));
+        assert_eq!(
+            BackendAddress::parse("http://u:secret@a:1"),
+            Err(BackendAddressError::Credentials)
+        );
+    }
+
+    #[test]
+    fn a_metrics_url_has_a_host_and_a_path_of_its_own() {
+        let parse = |url| MetricsUrl::parse(url).map(|url| url.to_string());
+        for (url, expected) in [
+            ("http://a:8080", "http://a:8080/metrics"),
+            ("http://a:8080/", "http://a:8080/metrics"),
+            ("https://a/-/metrics?x=/1", "https://a/-/metrics?x=/1"),
+            ("[::1]:8080/m", "http://[::1]:8080/m"),
+        ] {
+            assert_eq!(parse(url).as_deref(), Ok(expected));
+        }
+        assert_eq!(parse("http://u:secret@a/m"), Err(BackendAddressError::Credentials));
+        assert!(parse("http:///m").is_err() && parse("http://a/ m").is_err());
+    }
+
+    #[test]
+    fn a_metrics_page_beside_a_backend_has_its_host_and_scheme() {
+        let backend = BackendAddress::parse("https://[fd00::1]:8000").unwrap();
+        let path = Some(PathAndQuery::from_static("/m"));
+        let beside = |port, path| MetricsUrl::beside(&backend, port, path).to_string();
+        assert_eq!(beside(Some(9100), None), "https://[fd00::1]:9100/metrics");
+        assert_eq!(beside(None, path), "https://[fd00::1]:8000/m");
+    }
+
+    #[test]
+    fn a_path_keeps_its_query_and_follows_the_prefix_of_the_url() {
+        let path = PathAndQuery::from_static("/v1/models?x=1");
+        for (url, expected, id) in [
+            ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),
+            ("http://a:1/gpu/0/", "http://a:1/gpu/0/v1/models?x=1", "a:1/gpu/0"),
+        ] {
+            let address = BackendAddress::parse(url).unwrap();
+            assert_eq!(address.uri(&path), expected);
+            assert_eq!(address.default_id().as_str(), id);
+            assert_eq!(BackendAddress::parse(&address.to_string()).as_ref(), Ok(&address));
+        }
+        assert!(BackendAddress::parse("http://a:1/x?y").is_err());
+    }
+}

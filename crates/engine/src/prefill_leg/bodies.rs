@@ -1,0 +1,240 @@
+//! The bodies of both legs: edited copies of the request.
+
+use super::PrefillSkip;
+use bytes::Bytes;
+use serde::Deserialize;
+use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
+use tokenweir_protocol::openai::{Api, Splice};
+
+/// The field of a request and of a response with the parameters of the transfer.
+const PARAMETERS: &str = "kv_transfer_params";
+/// The parameters of a prefill leg. The engine fills in the others.
+const PREFILL_PARAMETERS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
+
+/// What the response to a prefill leg says.
+#[derive(Debug, Default, PartialEq)]
+pub struct PrefillResponse {
+    /// The parameters of the decode leg, as the engine wrote them. `None`: the engine keeps no blocks.
+    pub parameters: Option<String>,
+    /// Tokens of the prompt. `None`: not reported.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the prompt that were in the prefix cache. `None`: not reported.
+    pub cached_tokens: Option<u64>,
+}
+
+/// The part of `usage` that chat completions and completions have alike.
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u64>,
+}
+
+/// The body of the prefill leg of a request. Fails if the request cannot be split.
+pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSkip> {
+    if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
+        return Err(PrefillSkip::Api);
+    }
+    let (mut edits, mut can_split) = (Vec::new(), true);
+    let [mut has_limit, mut has_parameters] = [false; 2];
+    let read = visit_members(body, |member| {
+        let (name, value) = (&body[member.name], &body[member.value.clone()]);
+        let replacement = match name {
+            b"stream" => "false",
+            b"stream_options" => "null",
+            b"min_tokens" => "0",
+            b"max_tokens" | b"max_completion_tokens" => {
+                has_limit = true;
+                "1"
+            }
+            b"kv_transfer_params" => {
+                has_parameters = true;
+                can_split &= !is_set(value);
+                PREFILL_PARAMETERS
+            }
+            _ => {
+                can_split &= allows_split(name, value);
+                return;
+            }
+        };
+        edits.push(Splice::replace(member.value, replacement));
+    });
+    if read.is_none() || !can_split {
+        return Err(PrefillSkip::Field);
+    }
+    let missing = [
+        (has_limit, r#""max_tokens":1"#.to_owned()),
+        (has_parameters, format!(r#""{PARAMETERS}":{PREFILL_PARAMETERS}"#)),
+    ];
+    let missing: Vec<String> =
+        missing.into_iter().filter(|(is_there, _)| !is_there).map(|(_, member)| member).collect();
+    if !missing.is_empty() {
+        edits.extend(Splice::insert(body, &missing.join(",")));
+    }
+    Ok(Splice::apply(&edits, body))
+}
+
+/// The body of the decode leg of a request, with the parameters from the response to its prefill leg.
+/// `None`: the body is no object.
+pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
+    let mut edits = Vec::new();
+    visit_members(body, |member| {
+        if body[member.name] == *PARAMETERS.as_bytes() {
+            edits.push(Splice::replace(member.value, parameters.to_owned()));
+        }
+    })?;
+    if edits.is_empty() {
+        edits.push(Splice::insert(body, &format!(r#""{PARAMETERS}":{parameters}"#))?);
+    }
+    Some(Splice::apply(&edits, body))
+}
+
+/// Whether a request with this field can be split: one sequence from one prompt, whose first token
+/// follows from the KV cache of the prompt alone.
+fn allows_split(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b"n" | b"best_of" => !is_set(value) || number(value) == Some(1.0),
+        b"use_beam_search"
+        | b"echo"
+        | b"prompt_logprobs"
+        | b"prompt_embeds"
+        | b"vllm_xargs"
+        | b"ec_transfer_params" => !is_set(value),
+        b"prompt" => is_one_prompt(value),
+        // A name with escapes could be any of these.
+        _ => !name.contains(&b'\\'),
+    }
+}
+
+/// Whether the prompt of a completion is a text or a list of token ids, and not a list of these.
+fn is_one_prompt(value: &[u8]) -> bool {
+    let mut is_one = true;
+    let _ = visit_elements(value, |element| is_one &= !matches!(value[element.start], b'"' | b'['));
+    is_one
+}
+
+impl PrefillResponse {
+    /// Reads a complete response. All is missing if it is no object.
+    pub fn read(body: &[u8]) -> Self {
+        let mut response = Self::default();
+        let read = visit_members(body, |member| {
+            let (name, value) = (&body[member.name], &body[member.value]);
+            if name == PARAMETERS.as_bytes() && names_blocks(value) {
+                response.parameters = std::str::from_utf8(value).ok().map(Into::into);
+            } else if name == b"usage"
+                && let Ok(usage) = serde_json::from_slice::<Usage>(value)
+            {
+                response.prompt_tokens = usage.prompt_tokens;
+                response.cached_tokens =
+                    usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
+            }
+        });
+        read.map_or_else(Self::default, |()| response)
+    }
+}
+
+/// Whether the parameters let a decode backend read blocks.
+fn names_blocks(parameters: &[u8]) -> bool {
+    let [mut is_remote, mut has_blocks] = [false; 2];
+    let read = visit_members(parameters, |member| {
+        let value = &parameters[member.value];
+        match &parameters[member.name] {
+            b"do_remote_prefill" => is_remote = value == b"true",
+            b"remote_block_ids" => has_blocks = is_set(value),
+            _ => {}
+        }
+    });
+    read.is_some() && is_remote && has_blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn prefilled(api: Api, body: &Value) -> Result<Value, PrefillSkip> {
+        let edited = prefill_request(Some(api), body.to_string().as_bytes())?;
+        Ok(serde_json::from_slice(&edited).unwrap())
+    }
+
+    #[test]
+    fn the_prefill_leg_is_the_request_for_one_token_without_a_stream() {
+        let body = json!({
+            "model": "m", "messages": [{"role": "user", "content": "max_tokens"}], "stream": true,
+            "stream_options": {"include_usage": true}, "max_completion_tokens": 90, "min_tokens": 5,
+            "n": 1, "temperature": 0.5, "kv_transfer_params": null,
+        });
+        let mut expected = body.clone();
+        let parameters: Value = serde_json::from_str(PREFILL_PARAMETERS).unwrap();
+        for (name, value) in [
+            ("stream", json!(false)),
+            ("stream_options", Value::Null),
+            ("max_completion_tokens", json!(1)),
+            ("min_tokens", json!(0)),
+            ("kv_transfer_params", parameters.clone()),
+        ] {
+            expected[name] = value;
+        }
+        assert_eq!(prefilled(Api::Chat, &body), Ok(expected));
+        let expected = json!({"max_tokens": 1, "kv_transfer_params": parameters, "prompt": [1, 2]});
+        assert_eq!(prefilled(Api::Completions, &json!({"prompt": [1, 2]})), Ok(expected));
+    }
+
+    #[test]
+    fn a_request_for_several_sequences_or_with_own_parameters_is_not_split() {
+        for fields in [
+            json!({"n": 2}),
+            json!({"best_of": 2}),
+            json!({"echo": true}),
+            json!({"prompt_logprobs": 1}),
+            json!({"prompt": ["a", "b"]}),
+            json!({"prompt": [[1], [2]]}),
+            json!({"kv_transfer_params": {"do_remote_prefill": true}}),
+            json!({"vllm_xargs": {"a": 1}}),
+        ] {
+            assert_eq!(prefilled(Api::Completions, &fields), Err(PrefillSkip::Field), "{fields}");
+        }
+        assert_eq!(prefill_request(Some(Api::Chat), br#"{"\u006e":2}"#), Err(PrefillSkip::Field));
+        assert_eq!(prefilled(Api::Responses, &json!({})), Err(PrefillSkip::Api));
+    }
+
+    #[test]
+    fn the_decode_leg_has_the_parameters_of_the_prefill_response_unchanged() {
+        let parameters = r#"{"do_remote_prefill": true, "remote_block_ids":[[1,2]], "x":1.50}"#;
+        let response = format!(
+            r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
+        );
+        let read = PrefillResponse::read(response.as_bytes());
+        assert_eq!((read.prompt_tokens, read.cached_tokens), (Some(9), Some(4)));
+        let parameters = read.parameters.unwrap();
+        for (body, expected) in [
+            (
+                r#"{"stream":true}"#,
+                format!(r#"{{"kv_transfer_params":{parameters},"stream":true}}"#),
+            ),
+            (r#"{"kv_transfer_params":null}"#, format!(r#"{{"kv_transfer_params":{parameters}}}"#)),
+        ] {
+            let decode = decode_request(body.as_bytes(), &parameters).unwrap();
+            assert_eq!(decode, expected);
+        }
+    }
+
+    #[test]
+    fn a_response_without_blocks_has_no_parameters() {
+        for parameters in [
+            "null",
+            "{}",
+            r#"{"do_remote_prefill":false,"remote_block_ids":[[1]]}"#,
+            r#"{"do_remote_prefill":true,"remote_block_ids":[]}"#,
+            r#"{"do_remote_prefill":true,"remote_block_ids":[[1]]"#,
+        ] {
+            let response = format!(r#"{{"kv_transfer_params":{parameters}}}"#);
+            assert_eq!(PrefillResponse::read(response.as_bytes()).parameters, None, "{response}");
+        }
+        assert_eq!(PrefillResponse::read(b"no object"), PrefillResponse::default());
+    }
+}

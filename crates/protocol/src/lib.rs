@@ -1,0 +1,17 @@
+//! What clients, backends and the gateway speak: HTTP/1.1, JSON, server-sent events, trace context
+//! and the OpenAI API, with the clocks, units, limits and histograms that all crates need.
+//!
+//! No module opens a socket, reads a file or draws a random number: bytes, time and random numbers
+//! are arguments. Only [`clock`] reads clocks.
+
+pub mod clock;
+pub mod headers;
+pub mod histogram;
+pub mod http1;
+pub mod json;
+pub mod limits;
+pub mod metric_kind;
+pub mod openai;
+pub mod sse;
+pub mod trace_context;
+pub mod units;

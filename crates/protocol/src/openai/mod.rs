@@ -1,0 +1,26 @@
+//! Parses the parts of the OpenAI and Anthropic wire formats that the gateway needs: which paths
+//! are inference, which fields a request has, and what one event of a response contains.
+//!
+//! The parser returns an empty [`Delta`] with [`Delta::malformed`] set for an event that it cannot
+//! parse. Such an event never stops the response.
+
+mod api;
+mod delta;
+mod text_excerpt;
+
+mod request;
+pub mod route;
+
+mod shapes;
+
+mod response;
+
+pub use api::Api;
+pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
+pub use request::{
+    GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, prompt,
+    request_fields,
+};
+pub use response::MAX_TOKEN_COUNT;
+pub use response::{PhraseMatcher, ResponseReader};
+pub use text_excerpt::TextExcerpt;

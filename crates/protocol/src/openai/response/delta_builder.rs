@@ -1,0 +1,396 @@
+//! Builds the [`Delta`] of one event from the fields that the JSON scanner reports.
+
+use super::response_summary::ResponseSummary;
+use crate::json::JsonValue;
+use crate::openai::shapes::{EventOutput, ResponseField};
+use crate::openai::{
+    Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
+};
+
+/// The state of the event that is being parsed.
+#[derive(Debug, Default)]
+pub(super) struct DeltaBuilder {
+    current_choice: ChoiceDelta,
+    /// Number of choices in the event.
+    choice_count: u32,
+    /// Index of the last choice in the event.
+    last_index: usize,
+    output: OutputKinds,
+    tokens: Option<u32>,
+    finish_reason: Option<FinishReason>,
+    /// The event has a `choices` array, which may be empty.
+    has_choices: bool,
+    usage: Option<Usage>,
+    has_null_usage: bool,
+    total_tokens: Option<u64>,
+    engine_times: Option<EngineTimes>,
+    error: Option<InBandError>,
+    status: ResponseStatus,
+    event_type: Option<Box<str>>,
+    /// The content part that is being parsed is reasoning.
+    is_reasoning: bool,
+    /// The event has text of a model refusal.
+    is_refusal: bool,
+    /// An unknown field of a delta or a content block has a value.
+    has_unknown_output: bool,
+    /// An unknown field elsewhere has a value.
+    has_unknown_field: bool,
+    /// The event has the first role of a choice.
+    has_first_role: bool,
+    /// An earlier event of the response had output.
+    pub(super) has_earlier_output: bool,
+    /// A token count or the usage has a wrong type.
+    is_malformed: bool,
+}
+
+/// The content of one choice in an event.
+#[derive(Debug, Default)]
+struct ChoiceDelta {
+    index: usize,
+    output: OutputKinds,
+    has_empty_text: bool,
+    has_role: bool,
+    /// The event has this choice. `false`: the fields read so far belong to no choice.
+    is_present: bool,
+    finish_reason: Option<FinishReason>,
+    /// Length of the array of token ids or logprobs.
+    tokens: Option<u32>,
+}
+
+/// The `status` of a Responses response. The reason of an incomplete response can come before or
+/// after `status`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum ResponseStatus {
+    #[default]
+    Unknown,
+    Completed,
+    Incomplete(Option<FinishReason>),
+    /// Any other status, such as `in_progress`.
+    Unfinished,
+}
+
+/// Longest id, model name or event type that is stored, in bytes.
+const MAX_ID_BYTES: usize = 256;
+/// Greatest token count of a response. A greater number is a fault of the server, and a sum or a
+/// mean would keep it.
+pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
+
+// === impl DeltaBuilder ===
+
+impl DeltaBuilder {
+    /// Applies the next field of the event.
+    pub(super) fn read(
+        &mut self,
+        field: ResponseField,
+        value: JsonValue<'_>,
+        summary: &mut ResponseSummary,
+    ) {
+        match field {
+            ResponseField::Id => set_if_absent(&mut summary.id, value),
+            ResponseField::Model => set_if_absent(&mut summary.model, value),
+            ResponseField::EventType => set_if_absent(&mut self.event_type, value),
+            ResponseField::Choices => {
+                self.has_choices |= value == JsonValue::Array;
+                self.has_unknown_output |= value.is_scalar_with_content();
+            }
+            ResponseField::Choice => match value {
+                JsonValue::Object => {
+                    self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
+                }
+                JsonValue::End { .. } => self.finish_choice(summary),
+                // An element of a wrong type: the array is not empty.
+                _ => {
+                    self.choice_count += 1;
+                    self.has_unknown_output |= value != JsonValue::Null;
+                }
+            },
+            ResponseField::Index => {
+                self.current_choice.index = value.as_count().unwrap_or(0) as usize;
+            }
+            ResponseField::Role => self.current_choice.has_role |= value != JsonValue::Null,
+            ResponseField::Output(kind @ (OutputKind::Text | OutputKind::ToolCall)) => {
+                self.record_answer(kind, value, summary);
+            }
+            ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
+            ResponseField::Refusal => {
+                self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
+                self.record_answer(OutputKind::Text, value, summary);
+            }
+            ResponseField::Arguments => {
+                self.current_choice.record_output(OutputKind::ToolCall, value);
+                summary.search(self.current_choice.index, value);
+            }
+            ResponseField::Text => {
+                self.has_unknown_output |= value.has_content();
+                summary.capture(value);
+            }
+            ResponseField::Delta => {
+                self.has_unknown_output |=
+                    value == JsonValue::Array || value.is_scalar_with_content();
+            }
+            ResponseField::UnknownOutput => self.has_unknown_output |= value.has_content(),
+            ResponseField::Unknown => self.has_unknown_field |= value.has_content(),
+            ResponseField::ContentPart => {
+                let is_reasoning = std::mem::take(&mut self.is_reasoning);
+                let is_end = matches!(value, JsonValue::End { .. });
+                summary.commit_or_discard_text(!(is_reasoning && is_end));
+            }
+            ResponseField::ContentPartType => {
+                self.is_reasoning =
+                    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"));
+            }
+            ResponseField::Tokens if value == JsonValue::Array => {
+                self.current_choice.tokens = Some(0);
+            }
+            ResponseField::Token if !matches!(value, JsonValue::End { .. }) => {
+                self.current_choice.tokens = self.current_choice.tokens.map(|tokens| tokens + 1);
+            }
+            ResponseField::Tokens | ResponseField::Token => {}
+            ResponseField::FinishReason => {
+                self.current_choice.is_present = true;
+                self.current_choice.finish_reason =
+                    value.as_text().map(|raw| FinishReason::parse(&raw));
+            }
+            ResponseField::Status => self.status = self.status.updated_with(value),
+            ResponseField::IncompleteReason => {
+                self.status = ResponseStatus::Incomplete(
+                    value.as_text().map(|raw| FinishReason::parse(&raw)),
+                );
+            }
+            ResponseField::Usage => match value {
+                JsonValue::Object => drop(self.usage.get_or_insert_default()),
+                JsonValue::Null => self.has_null_usage = true,
+                JsonValue::End { .. } => {}
+                _ => self.is_malformed = true,
+            },
+            ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
+            ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
+            ResponseField::TotalTokens => self.total_tokens = token_count(value),
+            ResponseField::Cached => self.record_count(value, |usage| &mut usage.cached),
+            ResponseField::CacheCreated => {
+                self.record_count(value, |usage| &mut usage.cache_created);
+            }
+            ResponseField::Reasoning => self.record_count(value, |usage| &mut usage.reasoning),
+            ResponseField::QueueMillis => self.engine_times_mut().queue = value.as_millis(),
+            ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
+            ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
+            ResponseField::Error => {
+                // Some servers write an empty error into each event.
+                if value.has_content() {
+                    self.error.get_or_insert_default();
+                }
+            }
+            ResponseField::ErrorCode => {
+                self.error.get_or_insert_default().code = scalar_text(value);
+            }
+            ResponseField::ErrorKind => {
+                self.error.get_or_insert_default().kind = scalar_text(value);
+            }
+        }
+    }
+
+    /// The event type in the data, if any.
+    pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
+        self.event_type.take()
+    }
+
+    /// Finishes a complete event: commits its choices to the summary and returns its content.
+    /// `event_output`: what the type of the event says about its output.
+    pub(super) fn end(
+        &mut self,
+        summary: &mut ResponseSummary,
+        event_output: EventOutput,
+        input_leaves_out_cache: bool,
+    ) -> Delta {
+        self.finish_choice(summary);
+        summary.commit_choices();
+        summary.is_refusal |= self.is_refusal;
+        self.finish_status(summary);
+        self.derive_tokens_from_usage(summary);
+        self.complete_usage(input_leaves_out_cache);
+        let is_usage_event = self.has_choices && self.choice_count == 0 && self.usage.is_some();
+        self.add_output_of(event_output, is_usage_event);
+        Delta {
+            output: self.output,
+            tokens: self.tokens,
+            choice: self.last_index,
+            finish: self.finish_reason,
+            usage: self.usage,
+            has_null_usage: self.has_null_usage,
+            is_usage_event: is_usage_event && self.error.is_none(),
+            engine: self.engine_times,
+            error: self.error.take(),
+            terminal: false,
+            malformed: self.is_malformed,
+            is_keep_alive: false,
+        }
+    }
+
+    /// Completes the kinds of output from the type of the event and from its unknown fields. An
+    /// event that begins or ends a choice often has further fields that are no output, but not in
+    /// its delta.
+    fn add_output_of(&mut self, event_output: EventOutput, is_usage_event: bool) {
+        match event_output {
+            EventOutput::Kind(kind) if self.error.is_none() => self.output = kind.into(),
+            EventOutput::Repetition if self.has_earlier_output => {
+                self.output = OutputKinds::default();
+                return;
+            }
+            _ => {}
+        }
+        let is_marked = is_usage_event
+            || self.has_first_role
+            || self.finish_reason.is_some()
+            || event_output == EventOutput::Nothing;
+        let is_unknown = self.has_unknown_output || (self.has_unknown_field && !is_marked);
+        if self.output.is_empty() && is_unknown && self.error.is_none() {
+            self.output.add(OutputKind::Unknown);
+            self.tokens = None;
+        }
+    }
+
+    /// Records answer text, or an object that is part of the answer, such as a tool call.
+    fn record_answer(
+        &mut self,
+        kind: OutputKind,
+        value: JsonValue<'_>,
+        summary: &mut ResponseSummary,
+    ) {
+        self.current_choice.record_output(kind, value);
+        summary.search(self.current_choice.index, value);
+        summary.capture(value);
+    }
+
+    fn engine_times_mut(&mut self) -> &mut EngineTimes {
+        self.engine_times.get_or_insert_default()
+    }
+
+    /// Records a token count. `null` counts as absent. Any other value that is not a count makes
+    /// the event malformed.
+    fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
+        match token_count(value) {
+            Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
+            None => self.is_malformed |= value != JsonValue::Null,
+        }
+    }
+
+    /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
+    /// from the total.
+    fn complete_usage(&mut self, input_leaves_out_cache: bool) {
+        let Some(usage) = &mut self.usage else { return };
+        let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
+        if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
+            *input = input.saturating_add(cached);
+        }
+        let subtract_output = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
+        let total = self.total_tokens.filter(|_| !self.is_malformed);
+        usage.input = usage.input.or_else(|| total.and_then(subtract_output));
+    }
+
+    /// Finishes the current choice. The end of the event calls it too, because APIs without choices
+    /// have one implicit choice.
+    fn finish_choice(&mut self, summary: &mut ResponseSummary) {
+        let mut choice = std::mem::take(&mut self.current_choice);
+        if choice.output.is_empty() && choice.has_unspecified_output() {
+            choice.output.add(OutputKind::Unspecified);
+        }
+        self.output.add(choice.output);
+        if !choice.is_present {
+            return;
+        }
+        summary.commit_or_discard_text(choice.index == 0);
+        self.finish_reason = choice.finish_reason.or(self.finish_reason);
+        self.tokens = match (self.choice_count, self.tokens, choice.tokens) {
+            (0, _, tokens) => tokens,
+            (_, Some(sum), Some(tokens)) => Some(sum + tokens),
+            _ => None,
+        };
+        self.choice_count += 1;
+        self.last_index = choice.index;
+        self.has_first_role |= choice.has_role && !summary.has_role(choice.index);
+        summary.stage_choice(choice.index, choice.finish_reason, choice.has_role);
+    }
+
+    fn finish_status(&mut self, summary: &mut ResponseSummary) {
+        let finish = match self.status {
+            ResponseStatus::Unknown => return,
+            ResponseStatus::Completed => Some(FinishReason::Stop),
+            ResponseStatus::Incomplete(reason) => reason,
+            ResponseStatus::Unfinished => None,
+        };
+        self.finish_reason = finish;
+        if let Some(choice) = summary.choice(0) {
+            choice.finish = finish;
+        }
+    }
+
+    /// Derives the tokens of the event from continuous usage, which reports the count so far with
+    /// every event. The count is that of the event's choice, so the output of the response is the
+    /// sum over its choices.
+    fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
+        let (1, Some(usage)) = (self.choice_count, &mut self.usage) else { return };
+        let Some(output) = &mut usage.output else { return };
+        let Some(increase) = summary.record_output_tokens(self.last_index, *output) else { return };
+        self.tokens = self.tokens.or(u32::try_from(increase).ok());
+        *output = summary.total_output_tokens();
+    }
+}
+
+// === impl ChoiceDelta ===
+
+impl ChoiceDelta {
+    fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
+        match value {
+            JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
+            JsonValue::Object if kind == OutputKind::Text => self.output.add(OutputKind::Unknown),
+            JsonValue::Object => self.output.add(kind),
+            value if value.is_scalar_with_content() => self.output.add(kind),
+            _ => {}
+        }
+    }
+
+    /// Whether the choice has output without text. Token ids or logprobs show tokens, or the text
+    /// is empty in an event that is neither the first nor the last of its choice, so the engine
+    /// holds text back.
+    fn has_unspecified_output(&self) -> bool {
+        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
+        let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
+        has_tokens || is_held_back
+    }
+}
+
+// === impl ResponseStatus ===
+
+impl ResponseStatus {
+    fn updated_with(self, value: JsonValue<'_>) -> Self {
+        match (self, value.as_text().as_deref()) {
+            (_, None) => self,
+            (_, Some("completed")) => Self::Completed,
+            (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
+            (_, Some("incomplete")) => Self::Incomplete(None),
+            (_, Some(_)) => Self::Unfinished,
+        }
+    }
+}
+
+/// The value as a token count. `None`: it is no number from 0 to [`MAX_TOKEN_COUNT`].
+fn token_count(value: JsonValue<'_>) -> Option<u64> {
+    value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
+}
+
+/// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless a string is stored already.
+fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
+    if stored.is_none() {
+        let is_storable =
+            |text: &std::borrow::Cow<'_, str>| (1..=MAX_ID_BYTES).contains(&text.len());
+        *stored = value.as_text().filter(is_storable).map(Into::into);
+    }
+}
+
+fn scalar_text(value: JsonValue<'_>) -> Option<Box<str>> {
+    match value {
+        JsonValue::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
+        JsonValue::Text(_) => value.as_text().map(Into::into),
+        _ => None,
+    }
+}

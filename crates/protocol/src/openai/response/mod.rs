@@ -1,0 +1,15 @@
+//! The content of responses: one [`Delta`](super::Delta) for each event.
+
+mod phrase_matcher;
+
+mod event_template;
+mod response_summary;
+
+mod delta_builder;
+mod error_event;
+
+mod response_reader;
+
+pub use delta_builder::MAX_TOKEN_COUNT;
+pub use phrase_matcher::PhraseMatcher;
+pub use response_reader::ResponseReader;

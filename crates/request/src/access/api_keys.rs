@@ -1,0 +1,225 @@
+//! Authenticates requests by API key. A reload of the key file replaces the whole [`ApiKeys`].
+
+use super::charge::TokenCharge;
+use super::digest::KeyDigest;
+use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
+use super::model_allowlist::ModelAllowlist;
+use super::usage_limits::RateLimitStatus;
+use super::usage_meter::{self, ConcurrencyPermit, UsageLimiter};
+use crate::continuation::ContinuationMode;
+use crate::error::GatewayError;
+use crate::record::{ClientIdentity, Tier};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_protocol::openai::engine_control::Permissions;
+
+/// The keys of all tenants, indexed by their digests.
+#[derive(Debug, Default)]
+pub struct ApiKeys {
+    /// The keys by [`KeyDigest::lookup_hash`].
+    by_digest: HashMap<u64, Arc<ApiKey>>,
+    tenants: HashMap<Arc<str>, Arc<Tenant>>,
+    /// Names of the tenants of this key file and of earlier key files that are label values of
+    /// metrics; at most [`MAX_TENANTS`]. Further tenants share one label value.
+    tenant_labels: BTreeSet<Arc<str>>,
+}
+
+/// A key of the key file, with its tenant and the usage of both.
+#[derive(Debug)]
+pub struct ApiKey {
+    digest: KeyDigest,
+    /// Principal of requests with this key: the names of the tenant and of the key.
+    pub caller: Arc<ClientIdentity>,
+    tenant: Arc<Tenant>,
+    /// Limits and usage of this key alone.
+    usage_limiter: UsageLimiter,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    tier: Option<Tier>,
+    models: ModelAllowlist,
+    permissions: Permissions,
+    /// How streams are continued. `None`: the setting of the model.
+    continuation: Option<ContinuationMode>,
+    /// Limits and usage of all keys of the tenant together.
+    usage_limiter: UsageLimiter,
+    /// Limits and usage of each key, by key name.
+    key_usage_limiters: HashMap<Arc<str>, UsageLimiter>,
+}
+
+/// Header in which Anthropic clients send their key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Greatest length of a key in bytes. A longer key is rejected before it is hashed, so that long
+/// headers cost no CPU time.
+const MAX_KEY_BYTES: usize = 512;
+
+/// The token of an `Authorization: Bearer` header. `None`: the request has no such header.
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Removes the credentials of the client, which must not reach the backend.
+pub fn remove_credentials(headers: &mut HeaderMap) {
+    headers.remove(AUTHORIZATION);
+    headers.remove(X_API_KEY);
+}
+
+/// The key in a request. `Authorization` takes precedence over `x-api-key`.
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    if headers.contains_key(AUTHORIZATION) {
+        return bearer(headers);
+    }
+    headers.get(X_API_KEY).map(HeaderValue::as_bytes)
+}
+
+// === impl ApiKeys ===
+
+impl ApiKeys {
+    /// The keys of a validated key file. Tenants and keys keep the usage that `previous` has for
+    /// the same names.
+    pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
+        let mut api_keys =
+            Self { tenant_labels: previous.tenant_labels.clone(), ..Self::default() };
+        for entry in &key_file.tenants {
+            let name: Arc<str> = entry.name.as_str().into();
+            if api_keys.tenant_labels.len() < MAX_TENANTS {
+                api_keys.tenant_labels.insert(name.clone());
+            }
+            let tenant = Arc::new(Tenant::new(entry, previous.tenants.get(&name)));
+            for key in &entry.keys {
+                let principal = previous.unchanged_identity(key, &name).unwrap_or_else(|| {
+                    Arc::new(ClientIdentity {
+                        tenant: name.clone(),
+                        key: key.name.as_str().into(),
+                        is_tenant_label: api_keys.tenant_labels.contains(&name),
+                    })
+                });
+                let key = ApiKey::new(key, principal, tenant.clone());
+                api_keys.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
+            }
+            api_keys.tenants.insert(name, tenant);
+        }
+        api_keys
+    }
+
+    /// The identity of a key that these keys have with the same secret and the same names. A key that
+    /// stays keeps its identity, so that an identity that is in use shows whether its key is still valid.
+    fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
+        let key = self.by_digest.get(&entry.hash.lookup_hash())?;
+        let is_same = key.digest.is_same(&entry.hash)
+            && *key.caller.key == *entry.name
+            && *key.caller.tenant == *tenant;
+        is_same.then(|| key.caller.clone())
+    }
+
+    /// The identities of all keys.
+    pub fn identities(&self) -> impl Iterator<Item = &Arc<ClientIdentity>> {
+        self.by_digest.values().map(|key| &key.caller)
+    }
+
+    /// The key of a request. `None`: the request has no key, or the key is unknown.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
+        let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
+        let digest = KeyDigest::from_key(token);
+        self.by_digest.get(&digest.lookup_hash()).filter(|key| key.digest.is_same(&digest))
+    }
+
+    /// Charges the tokens of a request that has ended to its tenant and its key. If a reload
+    /// removed the key, only the tenant is charged. If it removed the tenant, nothing is charged.
+    pub fn charge(&self, principal: &ClientIdentity, charge: TokenCharge, now: Instant) {
+        let Some(tenant) = self.tenants.get(&principal.tenant) else { return };
+        tenant.usage_limiter.charge(charge.total(), now);
+        if let Some(usage_limiter) = tenant.key_usage_limiters.get(&principal.key) {
+            usage_limiter.charge(charge.total(), now);
+        }
+    }
+
+    /// Names of the tenants that are label values of metrics.
+    pub fn labels(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.tenant_labels.iter()
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+
+    /// Whether there is no key, so that no client is admitted.
+    pub fn is_empty(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+
+    /// Names of all tenants, with their numbers of open requests.
+    pub fn open(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
+        self.tenants.iter().map(|(name, tenant)| (name, tenant.usage_limiter.open()))
+    }
+}
+
+// === impl ApiKey, Tenant ===
+
+impl ApiKey {
+    fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
+        let usage_limiter = tenant.key_usage_limiters.get(&caller.key).cloned().unwrap_or_default();
+        Self { digest: entry.hash, caller, tenant, usage_limiter }
+    }
+
+    /// Tier of the tenant. `None`: the key file has no tier for the tenant.
+    pub fn tier(&self) -> Option<&Tier> {
+        self.tenant.tier.as_ref()
+    }
+
+    /// Models that requests with this key may use.
+    pub fn models(&self) -> &ModelAllowlist {
+        &self.tenant.models
+    }
+
+    /// Permissions for engine-control fields that requests with this key may use.
+    pub fn allowed(&self) -> Permissions {
+        self.tenant.permissions
+    }
+
+    /// How the streams of the tenant are continued. `None`: the key file does not state it.
+    pub fn continuation(&self) -> Option<ContinuationMode> {
+        self.tenant.continuation
+    }
+
+    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
+    /// that remains afterwards. The error is [`GatewayError::RateLimited`].
+    pub fn enter(
+        &self,
+        now: Instant,
+    ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
+        usage_meter::enter([&self.tenant.usage_limiter, &self.usage_limiter], now)
+    }
+}
+
+impl Tenant {
+    fn new(entry: &TenantEntry, previous: Option<&Arc<Self>>) -> Self {
+        let limiter_with_usage = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
+            limits,
+            meter: previous.map(|limiter| limiter.meter.clone()).unwrap_or_default(),
+        };
+        let key_usage_limiter = |key: &KeyEntry| {
+            let name: Arc<str> = key.name.as_str().into();
+            let previous = previous.and_then(|tenant| tenant.key_usage_limiters.get(&name));
+            (name, limiter_with_usage(key.limits, previous))
+        };
+        Self {
+            tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
+            models: ModelAllowlist::new(entry.models.as_deref()),
+            permissions: Permissions::new(&entry.allow),
+            continuation: entry.continuation,
+            usage_limiter: limiter_with_usage(
+                entry.limits,
+                previous.map(|tenant| &tenant.usage_limiter),
+            ),
+            key_usage_limiters: entry.keys.iter().map(key_usage_limiter).collect(),
+        }
+    }
+}

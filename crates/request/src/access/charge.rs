@@ -1,0 +1,186 @@
+//! Tokens that a tenant and a key are charged with when a request has ended: the usage that the
+//! engine reported, or an estimate if the engine reported none.
+
+use crate::record::{Outcome, RequestRecord};
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
+use tokenweir_routing::resilience::FailureKind;
+
+/// Tokens charged to a tenant and a key for one request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenCharge {
+    /// Prompt tokens, including those found in the prefix cache.
+    pub input: u64,
+    /// Output tokens.
+    pub output: u64,
+}
+
+impl TokenCharge {
+    /// The charge of a request that has ended.
+    ///
+    /// vLLM reports the prompt tokens at the end of a response. If the client disconnected earlier,
+    /// or the timeout that the client set expired, the estimated prompt tokens are charged:
+    /// otherwise an early disconnect would cost nothing. A request that failed because of its
+    /// backend is charged with the reported tokens and with the output that arrived.
+    pub fn from_record(record: &RequestRecord) -> Self {
+        let observed = &record.observed;
+        let last_failure = record.attempts.last().and_then(|attempt| attempt.failure);
+        let is_ok_or_ended_by_client = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
+            || [FailureKind::ClientTimeout, FailureKind::TotalTimeout]
+                .iter()
+                .any(|kind| last_failure == Some(kind.as_str()));
+        let is_charged =
+            is_ok_or_ended_by_client && computes_prompt(record) && !record.attempts.is_empty();
+        let input =
+            observed.usage.input.or_else(|| estimated_tokens(record).filter(|_| is_charged));
+        let is_whole = is_charged && !observed.is_stream && record.api.is_some_and(Api::generates);
+        let estimated_output =
+            || is_whole.then_some((record.bytes_out as f64 * TOKENS_PER_BYTE) as u64);
+        let output = record.output_tokens().or_else(estimated_output);
+        Self { input: input.unwrap_or(0), output: output.unwrap_or(0) }
+    }
+
+    /// Sum of the prompt and output tokens.
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
+/// Whether an engine computes the prompt of the request. Tokenizers and templates take no time of a
+/// GPU, and a request about a stored response has no prompt.
+fn computes_prompt(record: &RequestRecord) -> bool {
+    let route = record.route.unwrap_or_default();
+    let is_template = route.ends_with("/render") || route.ends_with("/derender");
+    let is_tokenizer = route.ends_with("tokenize") || route.ends_with("/count_tokens");
+    record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
+}
+
+/// The estimated prompt tokens of a request: those that were predicted for the text of its prompt parts,
+/// in the proportion of all text that can be prompt, and those of its media.
+fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
+    let predicted = record.selected_candidate()?.candidate.prompt;
+    Some(tokens_of_body(predicted, record.options.prompt_bytes))
+}
+
+/// The tokens of all text and media. `predicted`: those of the prompt parts.
+fn tokens_of_body(predicted: f64, PromptBytes { parts, text, media }: PromptBytes) -> u64 {
+    let media_in_parts = media.min(parts);
+    let predicted = (predicted - media_in_parts as f64 * TOKENS_PER_MEDIA_BYTE).max(0.0);
+    let parts = parts - media_in_parts;
+    let text_tokens = if text == 0 && media == 0 {
+        predicted
+    } else if parts == 0 || predicted <= 0.0 {
+        text as f64 * TOKENS_PER_BYTE
+    } else {
+        predicted * text as f64 / parts as f64
+    };
+    (text_tokens + media as f64 * TOKENS_PER_MEDIA_BYTE).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{UsageSource, fixtures};
+    use tokenweir_protocol::openai::Usage;
+
+    #[test]
+    fn a_response_is_charged_by_the_usage_of_the_engine() {
+        let record = fixtures::streamed();
+        let usage = record.observed.usage;
+        let charge = TokenCharge::from_record(&record);
+        assert_eq!(Some(charge.input), usage.input);
+        assert_eq!(Some(charge.output), usage.output);
+        assert_eq!(charge.total(), charge.input + charge.output);
+        assert!(charge.input > 0 && charge.output > 0);
+    }
+
+    #[test]
+    fn a_client_disconnect_is_charged_for_the_prompt_and_the_output_so_far() {
+        let mut record = fixtures::streamed();
+        let predicted = record.selected_candidate().unwrap().candidate.prompt.round() as u64;
+        record.outcome = Outcome::Cancelled;
+        record.observed.usage.input = None;
+        record.observed.usage.output = None;
+        record.observed.usage_source = UsageSource::Estimated;
+        record.observed.estimated_tokens = 7;
+        assert_eq!(TokenCharge::from_record(&record), TokenCharge { input: predicted, output: 7 });
+        record.attempts.clear();
+        record.observed.estimated_tokens = 0;
+        assert_eq!(
+            TokenCharge::from_record(&record),
+            TokenCharge::default(),
+            "no backend received it"
+        );
+    }
+
+    #[test]
+    fn leaving_costs_as_much_as_the_text_and_media_of_the_body_whatever_the_path_is() {
+        let mut record = fixtures::streamed();
+        let predicted = record.selected_candidate().unwrap().candidate.prompt;
+        record.outcome = Outcome::Cancelled;
+        record.observed.usage.input = None;
+        record.observed.usage_source = UsageSource::Missing;
+        let mut charged = |api, route, [parts, text, media]: [u64; 3]| {
+            (record.api, record.route) = (Some(api), Some(route));
+            record.options.prompt_bytes = PromptBytes { parts, text, media };
+            TokenCharge::from_record(&record).input
+        };
+        let doubled = (predicted * 2.0).round() as u64;
+        for route in ["/v1/embeddings", "/pooling", "/score", "/v1/chat/completions/batch"] {
+            assert_eq!(charged(Api::Other, route, [1_000, 2_000, 0]), doubled, "{route}");
+        }
+        assert_eq!(charged(Api::Chat, "/v1/chat/completions", [0, 4_000, 0]), 1_000);
+        assert_eq!(charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]), 1_024);
+        let (text, media) = (1_024, (1 << 20) - 1_024);
+        let image = PromptBytes { parts: text + media, text, media };
+        // Routing predicts the tokens of the media as well: 1,023 and 50.
+        let image = tokens_of_body(1_073.0, image);
+        assert!((1_023..1_100).contains(&image), "{image}");
+        for route in ["/tokenize", "/v1/messages/count_tokens", "/v1/completions/render"] {
+            assert_eq!(charged(Api::Other, route, [1_000, 1_000, 0]), 0, "{route}");
+        }
+        assert_eq!(charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]), 0);
+    }
+
+    #[test]
+    fn a_whole_response_without_a_valid_count_is_charged_by_its_bytes() {
+        let mut record = fixtures::streamed();
+        record.observed.is_stream = false;
+        record.observed.usage = Usage::default();
+        record.observed.usage_source = UsageSource::Missing;
+        record.observed.output_events = 0;
+        record.bytes_out = 4_000;
+        let charge = TokenCharge::from_record(&record);
+        assert!(charge.input > 0);
+        assert_eq!(charge.output, 1_000);
+        record.outcome = Outcome::UpstreamError;
+        assert_eq!(TokenCharge::from_record(&record), TokenCharge::default());
+    }
+
+    #[test]
+    fn a_client_timeout_is_charged_for_the_prompt() {
+        let mut record = fixtures::streamed();
+        let predicted = record.selected_candidate().unwrap().candidate.prompt.round() as u64;
+        record.outcome = Outcome::Timeout;
+        record.observed.usage.input = None;
+        record.observed.usage.output = None;
+        record.observed.usage_source = UsageSource::Missing;
+        record.attempts.last_mut().unwrap().failure = Some(FailureKind::SlowOutput.as_str());
+        assert_eq!(TokenCharge::from_record(&record).input, 0, "the backend was too slow");
+        record.attempts.last_mut().unwrap().failure = Some(FailureKind::ClientTimeout.as_str());
+        assert_eq!(TokenCharge::from_record(&record).input, predicted);
+    }
+
+    #[test]
+    fn a_backend_failure_is_charged_only_for_reported_usage_and_output() {
+        let mut record = fixtures::streamed();
+        record.outcome = Outcome::Truncated;
+        record.observed.usage.input = None;
+        record.observed.usage_source = UsageSource::Estimated;
+        record.observed.estimated_tokens = 3;
+        assert_eq!(TokenCharge::from_record(&record), TokenCharge { input: 0, output: 3 });
+        record.observed.usage_source = UsageSource::Missing;
+        record.outcome = Outcome::UpstreamError;
+        assert_eq!(TokenCharge::from_record(&record).total(), 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! A queue whose consumer thread takes items in batches.
+//!
+//! Producers never wait. The first item wakes the consumer thread. The thread waits until the
+//! linger time is over or a batch is full, and then takes all items. To wake a thread for each item
+//! would cost several times as much as most items cost to process.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
+
+/// A bounded queue whose consumer takes all items at once.
+#[derive(Debug)]
+pub struct BatchQueue<T> {
+    /// The items that the consumer has not taken yet.
+    pending: Mutex<PendingBatch<T>>,
+    /// Notified when the first item arrives, when the batch becomes full, and on close.
+    ready: Condvar,
+    /// Longest time for which the consumer waits for further items after the first item.
+    linger: Duration,
+    /// Greatest total size of the items in the queue.
+    capacity: usize,
+}
+
+/// Number of full batches that fit into the capacity of a queue. The consumer takes a full batch
+/// before the linger time is over.
+const FULL_BATCHES_PER_CAPACITY: usize = 32;
+
+#[derive(Debug)]
+struct PendingBatch<T> {
+    items: Vec<T>,
+    /// Sum of the sizes of `items`, as stated by the producers.
+    total_size: usize,
+    /// Time at which the queue was closed. `None`: the queue is open.
+    closed_at: Option<Instant>,
+}
+
+impl<T> BatchQueue<T> {
+    /// A queue for items with a total size of at most `capacity`. The consumer waits for up to
+    /// `linger` after the first item, or until the total size is 1/32 of `capacity`.
+    pub const fn new(linger: Duration, capacity: usize) -> Self {
+        let pending = PendingBatch { items: Vec::new(), total_size: 0, closed_at: None };
+        Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
+    }
+
+    /// Adds an item of this size. Returns the item as an error if it exceeds the free capacity or
+    /// the queue is closed.
+    pub fn push(&self, item: T, size: usize) -> Result<(), T> {
+        let mut pending = self.lock_pending();
+        if pending.closed_at.is_some() || pending.total_size + size > self.capacity {
+            return Err(item);
+        }
+        pending.items.push(item);
+        let was_full = self.is_batch_full(&pending);
+        pending.total_size += size;
+        let should_notify = pending.items.len() == 1 || was_full != self.is_batch_full(&pending);
+        drop(pending);
+        if should_notify {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until a batch is ready or the queue is closed. Returns whether the queue is open.
+    /// `true`: a batch is ready, and further items can follow it. `false`: the queue is closed, and
+    /// the items that it still contains, possibly none, are the last batch.
+    pub fn wait_for_batch(&self) -> bool {
+        let should_wait_for_item =
+            |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();
+        let pending = self.ready.wait_while(self.lock_pending(), should_wait_for_item);
+        let pending = pending.unwrap_or_else(PoisonError::into_inner);
+        let should_wait_for_more = |pending: &mut PendingBatch<T>| {
+            pending.closed_at.is_none() && !self.is_batch_full(pending)
+        };
+        let batch = self.ready.wait_timeout_while(pending, self.linger, should_wait_for_more);
+        batch.unwrap_or_else(PoisonError::into_inner).0.closed_at.is_none()
+    }
+
+    fn is_batch_full(&self, pending: &PendingBatch<T>) -> bool {
+        pending.total_size >= (self.capacity / FULL_BATCHES_PER_CAPACITY).max(1)
+    }
+
+    /// Takes all items in the order in which they were added.
+    pub fn take_batch(&self) -> Vec<T> {
+        let mut pending = self.lock_pending();
+        pending.total_size = 0;
+        std::mem::take(&mut pending.items)
+    }
+
+    /// Closes the queue: it accepts no further items, and waiting consumers wake up.
+    pub fn close(&self) {
+        self.lock_pending().closed_at.get_or_insert_with(clock::now);
+        self.ready.notify_all();
+    }
+
+    /// Time at which the queue was closed. `None`: the queue is open.
+    pub fn closed_at(&self) -> Option<Instant> {
+        self.lock_pending().closed_at
+    }
+
+    fn lock_pending(&self) -> MutexGuard<'_, PendingBatch<T>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    const LONG_LINGER: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn items_are_taken_in_order_as_one_batch() {
+        let queue = BatchQueue::new(Duration::ZERO, 10);
+        (0..10).for_each(|number| queue.push(number, 1).unwrap());
+        assert!(queue.wait_for_batch());
+        assert_eq!(queue.take_batch(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(queue.take_batch().is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_returns_the_item_and_taking_a_batch_frees_capacity() {
+        let queue = BatchQueue::new(Duration::ZERO, 10);
+        assert_eq!(queue.push("large", 9), Ok(()));
+        assert_eq!(queue.push("small", 2), Err("small"));
+        assert_eq!(queue.take_batch(), ["large"]);
+        assert_eq!(queue.push("small", 2), Ok(()));
+    }
+
+    #[test]
+    fn a_full_batch_is_not_delayed() {
+        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
+        let thread = {
+            let queue = queue.clone();
+            thread::spawn(move || (queue.wait_for_batch(), queue.take_batch().len()))
+        };
+        (0..10).for_each(|number| queue.push(number, 1).unwrap());
+        assert_eq!(thread.join().unwrap(), (true, 10));
+    }
+
+    #[test]
+    fn a_closed_queue_is_drained_and_accepts_nothing() {
+        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
+        queue.push("before", 1).unwrap();
+        let thread = {
+            let queue = queue.clone();
+            thread::spawn(move || (queue.wait_for_batch(), queue.take_batch()))
+        };
+        queue.close();
+        assert_eq!(thread.join().unwrap(), (false, vec!["before"]));
+        assert_eq!(queue.push("after", 1), Err("after"));
+        assert!(queue.closed_at().is_some());
+    }
+
+    #[test]
+    fn each_item_of_many_threads_is_taken_once() {
+        let queue = BatchQueue::new(Duration::from_millis(1), 10_000);
+        let mut taken = Vec::new();
+        thread::scope(|scope| {
+            for first in [0, 1_000, 2_000, 3_000] {
+                let queue = &queue;
+                let push_all =
+                    move || (first..first + 1_000).all(|number| queue.push(number, 1).is_ok());
+                scope.spawn(move || assert!(push_all()));
+            }
+            while taken.len() < 4_000 {
+                assert!(queue.wait_for_batch());
+                taken.extend(queue.take_batch());
+            }
+        });
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..4_000));
+    }
+}

@@ -1,0 +1,81 @@
+//! Edits of one event.
+
+use super::plan::integer;
+use std::ops::Range;
+use tokenweir_protocol::json::members::visit_members;
+
+/// The bytes of the event that are replaced, and their replacement.
+pub(super) type Edit = (Range<usize>, Vec<u8>);
+
+/// The event with edits that do not overlap.
+pub(super) fn apply(mut edits: Vec<Edit>, event: &[u8]) -> Vec<u8> {
+    edits.sort_unstable_by_key(|(range, _)| range.start);
+    let mut edited = Vec::with_capacity(event.len() + 64);
+    let mut at = 0;
+    for (range, replacement) in edits {
+        edited.extend_from_slice(&event[at..range.start]);
+        edited.extend_from_slice(&replacement);
+        at = range.end;
+    }
+    edited.extend_from_slice(&event[at..]);
+    edited
+}
+
+/// Adds the edits of a `usage` object that counts the output of earlier streams as prompt. `earlier`:
+/// their number of tokens.
+pub(super) fn add_usage(
+    event: &[u8],
+    range: &Range<usize>,
+    earlier: u64,
+    prompt_tokens: Option<u64>,
+    edits: &mut Vec<Edit>,
+) {
+    let (usage, start) = (&event[range.clone()], range.start);
+    let mut counts = [None, None, None, None];
+    let mut on_count = |name: &[u8], range: Range<usize>| {
+        let index = match name {
+            b"prompt_tokens" => 0,
+            b"completion_tokens" => 1,
+            b"total_tokens" => 2,
+            b"cached_tokens" => 3,
+            _ => return,
+        };
+        counts[index] = Some((integer(&usage[range.clone()]), range));
+    };
+    let _ = visit_members(usage, |member| {
+        let (name, value) = (&usage[member.name], member.value);
+        if name == b"prompt_tokens_details" {
+            let details = &usage[value.clone()];
+            let _ = visit_members(details, |member| {
+                let range = member.value.start + value.start..member.value.end + value.start;
+                on_count(&details[member.name], range);
+            });
+        } else {
+            on_count(name, value);
+        }
+    });
+    let value = |index: usize| counts[index].as_ref().and_then(|(count, _)| *count);
+    let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
+    let completion = value(1).map(|completion| completion + earlier);
+    let total = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
+    // The tokens of the output so far can be in the cache, too.
+    let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));
+    for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
+        if let (Some((_, range)), Some(count)) = (slot, count) {
+            let range = range.start + start..range.end + start;
+            edits.push((range, count.to_string().into_bytes()));
+        }
+    }
+}
+
+/// The edit that removes the details of the output tokens from `usage`. An engine counts those of its own
+/// output only.
+pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Option<Edit> {
+    let (usage, mut details) = (&event[range.clone()], None);
+    visit_members(usage, |member| {
+        if usage[member.name] == *b"completion_tokens_details" {
+            details = Some(member.value.start + range.start..member.value.end + range.start);
+        }
+    })?;
+    Some((details?, b"null".to_vec()))
+}

@@ -1,0 +1,171 @@
+//! The parts of one event of a stream of chat completions or completions.
+
+use memchr::memchr;
+use std::ops::Range;
+use tokenweir_protocol::json::members::{visit_elements, visit_members};
+
+/// Offsets in the bytes of one event.
+#[derive(Debug, Default)]
+pub(super) struct Event {
+    /// The data is `[DONE]`.
+    pub is_done: bool,
+    /// The event reports an error.
+    pub is_error: bool,
+    pub id: Option<Range<usize>>,
+    pub object: Option<Range<usize>>,
+    pub created: Option<Range<usize>>,
+    pub model: Option<Range<usize>>,
+    /// The object `usage`.
+    pub usage: Option<Range<usize>>,
+    /// The array of the token ids of the prompt.
+    pub prompt_ids: Option<Range<usize>>,
+    /// Number of choices.
+    pub choices: usize,
+    /// The index of the choice is not 0.
+    pub is_other_choice: bool,
+    /// The array of token ids.
+    pub ids: Option<Range<usize>>,
+    /// The text, without its quotes. `None`: there is none, or it is empty.
+    pub text: Option<Range<usize>>,
+    pub is_reasoning: bool,
+    /// The event has a part of a tool call, or output of an unknown kind.
+    pub has_other_output: bool,
+    /// The member `role` of the delta, with the comma after it.
+    pub role: Option<Range<usize>>,
+    /// The delta has no member.
+    pub is_empty_delta: bool,
+    /// The finish reason, without its quotes.
+    pub finish: Option<Range<usize>>,
+    pub has_logprobs: bool,
+}
+
+/// Where the next event ends that begins at `at`: after its blank line. `None`: it is incomplete.
+pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at += memchr(b'\n', bytes.get(at..)?)? + 1;
+        match bytes.get(at..)? {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+}
+
+/// The numbers of an array. `None`: it has something else.
+pub(super) fn numbers(array: &[u8]) -> Option<Vec<u32>> {
+    let inner = array.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    if inner.trim_ascii().is_empty() {
+        return Some(Vec::new());
+    }
+    let number = |part: &[u8]| std::str::from_utf8(part.trim_ascii()).ok()?.parse().ok();
+    inner.split(|byte| *byte == b',').map(number).collect()
+}
+
+impl Event {
+    /// Reads an event that has one `data` line. `None`: it has another form.
+    pub(super) fn read(is_chat: bool, bytes: &[u8]) -> Option<Self> {
+        let line_end = memchr(b'\n', bytes)?;
+        if !bytes.get(line_end..)?.trim_ascii().is_empty() {
+            return None;
+        }
+        let line = bytes.get(..line_end)?.trim_ascii_end();
+        let data = line.strip_prefix(b"data:")?;
+        let data = data.strip_prefix(b" ").unwrap_or(data);
+        let data = line.len() - data.len()..line.len();
+        let mut event = Self::default();
+        if &bytes[data.clone()] == b"[DONE]" {
+            event.is_done = true;
+            return Some(event);
+        }
+        event.read_members(is_chat, bytes, data)?;
+        Some(event)
+    }
+
+    fn read_members(&mut self, is_chat: bool, bytes: &[u8], data: Range<usize>) -> Option<()> {
+        let mut choices = None;
+        members(bytes, data, |name, value| match &bytes[name] {
+            b"id" => self.id = Some(value),
+            b"object" => self.object = Some(value),
+            b"created" => self.created = Some(value),
+            b"model" => self.model = Some(value),
+            b"usage" if bytes[value.start] == b'{' => self.usage = Some(value),
+            b"prompt_token_ids" if bytes[value.start] == b'[' => self.prompt_ids = Some(value),
+            b"error" => self.is_error = bytes[value] != *b"null",
+            b"choices" => choices = Some(value),
+            _ => {}
+        })?;
+        let Some(choices) = choices else { return Some(()) };
+        let mut first = None;
+        visit_elements(&bytes[choices.clone()], |choice| {
+            self.choices += 1;
+            first.get_or_insert(shifted(choices.start, &choice));
+        })?;
+        first.map_or(Some(()), |choice| self.read_choice(is_chat, bytes, choice))
+    }
+
+    fn read_choice(&mut self, is_chat: bool, bytes: &[u8], choice: Range<usize>) -> Option<()> {
+        let mut delta = None;
+        members(bytes, choice, |name, value| match &bytes[name] {
+            b"index" => self.is_other_choice = bytes[value] != *b"0",
+            b"delta" if is_chat => delta = Some(value),
+            b"text" if !is_chat => self.text = string(bytes, &value),
+            b"finish_reason" => self.finish = string(bytes, &value),
+            b"token_ids" if bytes[value.start] == b'[' => self.ids = Some(value),
+            b"prompt_token_ids" if bytes[value.start] == b'[' => self.prompt_ids = Some(value),
+            b"logprobs" => self.has_logprobs = bytes[value] != *b"null",
+            _ => {}
+        })?;
+        delta.map_or(Some(()), |delta| self.read_delta(bytes, delta))
+    }
+
+    fn read_delta(&mut self, bytes: &[u8], delta: Range<usize>) -> Option<()> {
+        self.is_empty_delta = true;
+        members(bytes, delta, |name, value| {
+            self.is_empty_delta = false;
+            let is_null = bytes[value.clone()] == *b"null";
+            match &bytes[name.clone()] {
+                b"role" => {
+                    let comma = bytes[value.end..].iter().take_while(|byte| **byte == b',').count();
+                    self.role = Some(name.start - 1..value.end + comma);
+                }
+                b"content" => {
+                    let text = string(bytes, &value);
+                    self.has_other_output |= self.is_reasoning && text.is_some();
+                    self.text = self.text.take().or(text);
+                }
+                b"reasoning" | b"reasoning_content" => {
+                    let text = string(bytes, &value);
+                    let is_content = self.text.is_some() && !self.is_reasoning;
+                    self.has_other_output |= is_content && text.is_some();
+                    self.is_reasoning |= text.is_some();
+                    // Some versions write both.
+                    self.text = self.text.take().or(text);
+                }
+                b"tool_calls" if bytes[value.clone()] == *b"[]" => {}
+                _ => self.has_other_output |= !is_null,
+            }
+        })
+    }
+}
+
+/// Calls `visit` with the offsets of each member of the object at `object`.
+fn members(
+    bytes: &[u8],
+    object: Range<usize>,
+    mut visit: impl FnMut(Range<usize>, Range<usize>),
+) -> Option<()> {
+    let start = object.start;
+    visit_members(&bytes[object], |member| {
+        visit(shifted(start, &member.name), shifted(start, &member.value));
+    })
+}
+
+fn shifted(by: usize, range: &Range<usize>) -> Range<usize> {
+    range.start + by..range.end + by
+}
+
+/// The contents of a string that is not empty.
+fn string(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize>> {
+    let is_string = bytes[value.start] == b'"' && value.len() > 2;
+    is_string.then(|| value.start + 1..value.end - 1)
+}

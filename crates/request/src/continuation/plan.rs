@@ -1,0 +1,220 @@
+//! Reads from a request whether its stream can be continued.
+
+use super::reasons::{ContinuationMode, ContinuationRefusal};
+use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
+use tokenweir_protocol::openai::Api;
+
+/// What the request of a stream says about a continuation of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinuationPlan {
+    /// Chat completions; else completions.
+    pub(super) is_chat: bool,
+    /// By token ids; else by text.
+    pub(super) is_exact: bool,
+    /// The engine takes the most probable token each time.
+    pub(super) is_greedy: bool,
+    /// The events have log probabilities.
+    pub(super) has_logprobs: bool,
+    /// The client itself asked for token ids.
+    pub(super) shows_ids: bool,
+    /// Most tokens of the output. `None`: only the context limits them.
+    pub(super) max_tokens: Option<u64>,
+}
+
+/// `max_tokens` of a completion that does not have it, in vLLM.
+pub(super) const DEFAULT_COMPLETION_TOKENS: u64 = 16;
+
+impl ContinuationPlan {
+    /// The plan for a request with this body. Fails with the reason why its stream cannot be continued.
+    pub fn read(
+        api: Option<Api>,
+        body: &[u8],
+        mode: ContinuationMode,
+        is_greedy_only: bool,
+    ) -> Result<Self, ContinuationRefusal> {
+        let is_chat = match api {
+            Some(Api::Chat) => true,
+            Some(Api::Completions) => false,
+            _ => return Err(ContinuationRefusal::Api),
+        };
+        let mut reader = PlanReader::new(is_chat, mode == ContinuationMode::Exact);
+        visit_members(body, |member| {
+            reader.on_field(&body[member.name], &body[member.value]);
+        })
+        .ok_or(ContinuationRefusal::Unreadable)?;
+        reader.finish(is_greedy_only)
+    }
+
+    /// Whether the request to a backend must ask for token ids.
+    pub const fn adds_token_ids(&self) -> bool {
+        !self.shows_ids
+    }
+}
+
+struct PlanReader {
+    plan: ContinuationPlan,
+    has_seed: bool,
+    has_max_tokens: bool,
+    has_max_completion_tokens: bool,
+    refusal: Option<ContinuationRefusal>,
+}
+
+impl PlanReader {
+    const fn new(is_chat: bool, is_exact: bool) -> Self {
+        let plan = ContinuationPlan {
+            is_chat,
+            is_exact,
+            is_greedy: false,
+            has_logprobs: false,
+            shows_ids: false,
+            max_tokens: None,
+        };
+        Self {
+            plan,
+            has_seed: false,
+            has_max_tokens: false,
+            has_max_completion_tokens: false,
+            refusal: None,
+        }
+    }
+
+    fn on_field(&mut self, name: &[u8], value: &[u8]) {
+        use ContinuationRefusal as R;
+        let (is_chat, is_exact) = (self.plan.is_chat, self.plan.is_exact);
+        let is_set = is_set(value);
+        let refused = match name {
+            b"n" | b"best_of" => (is_set && number(value) != Some(1.0)).then_some(R::Choices),
+            b"use_beam_search" => is_set.then_some(R::Choices),
+            b"logprobs" if is_chat => {
+                self.plan.has_logprobs |= is_set;
+                None
+            }
+            b"logprobs" | b"prompt_logprobs" => is_set.then_some(R::Logprobs),
+            b"temperature" => {
+                self.plan.is_greedy |= number(value) == Some(0.0);
+                None
+            }
+            b"top_k" => {
+                self.plan.is_greedy |= number(value) == Some(1.0);
+                None
+            }
+            b"seed" => {
+                self.has_seed = is_set;
+                None
+            }
+            b"presence_penalty" | b"frequency_penalty" => {
+                (is_set && number(value) != Some(0.0)).then_some(R::Penalties)
+            }
+            b"bad_words" => is_set.then_some(R::Penalties),
+            b"stop" => is_set.then_some(R::StopStrings),
+            b"response_format" => (is_set && !is_text_format(value)).then_some(R::StructuredOutput),
+            b"tool_choice" => (is_set && !matches!(value, b"\"auto\"" | b"\"none\""))
+                .then_some(R::StructuredOutput),
+            b"structured_outputs" => is_set.then_some(R::StructuredOutput),
+            b"store" => is_set.then_some(R::Stored),
+            b"echo"
+            | b"suffix"
+            | b"kv_transfer_params"
+            | b"prompt_embeds"
+            | b"logits_processors"
+            | b"thinking_token_budget" => is_set.then_some(R::Field),
+            b"skip_special_tokens" => (value == b"false").then_some(R::Field),
+            b"truncate_prompt_tokens" | b"continue_final_message" => {
+                (is_set && !is_exact).then_some(R::Field)
+            }
+            b"return_token_ids" => {
+                self.plan.shows_ids = is_set;
+                None
+            }
+            b"max_completion_tokens" if is_chat => {
+                self.has_max_completion_tokens = is_set;
+                self.plan.max_tokens = integer(value).or(self.plan.max_tokens);
+                None
+            }
+            b"max_tokens" => {
+                self.has_max_tokens = true;
+                if !self.has_max_completion_tokens {
+                    self.plan.max_tokens = integer(value);
+                }
+                None
+            }
+            b"messages" => (is_exact && has_media(value)).then_some(R::Media),
+            b"prompt" => prompt_refusal(value, is_exact),
+            // A name with escapes could be any of these.
+            _ if name.contains(&b'\\') => Some(R::Field),
+            _ if name.starts_with(b"guided_") => is_set.then_some(R::StructuredOutput),
+            _ => None,
+        };
+        self.refusal = self.refusal.or(refused);
+    }
+
+    fn finish(mut self, is_greedy_only: bool) -> Result<ContinuationPlan, ContinuationRefusal> {
+        let is_sampled = !self.plan.is_greedy;
+        let of_sampling = match (self.has_seed, is_greedy_only) {
+            (true, _) if is_sampled => Some(ContinuationRefusal::Seed),
+            (_, true) if is_sampled => Some(ContinuationRefusal::Sampled),
+            _ => None,
+        };
+        if !self.plan.is_chat && !self.has_max_tokens {
+            self.plan.max_tokens = Some(DEFAULT_COMPLETION_TOKENS);
+        }
+        self.refusal.or(of_sampling).map_or(Ok(self.plan), Err)
+    }
+}
+
+pub(super) fn integer(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether a `response_format` asks for plain text.
+fn is_text_format(value: &[u8]) -> bool {
+    let (mut is_text, mut members) = (false, 0);
+    let read = visit_members(value, |member| {
+        members += 1;
+        is_text |= value[member.name] == *b"type" && value[member.value] == *b"\"text\"";
+    });
+    read.is_some() && is_text && members == 1
+}
+
+/// Whether a message has content that is not text.
+fn has_media(messages: &[u8]) -> bool {
+    let mut has_media = false;
+    let read = visit_elements(messages, |message| {
+        let message = &messages[message];
+        let of_message = visit_members(message, |member| {
+            if message[member.name.clone()] == *b"content" {
+                has_media |= is_media_content(&message[member.value]);
+            }
+        });
+        has_media |= of_message.is_none();
+    });
+    has_media || read.is_none()
+}
+
+fn is_media_content(content: &[u8]) -> bool {
+    if content.first() != Some(&b'[') {
+        return false;
+    }
+    let mut has_media = false;
+    let read = visit_elements(content, |part| {
+        let part = &content[part];
+        let mut is_text = part.first() == Some(&b'"');
+        visit_members(part, |member| {
+            is_text |= part[member.name] == *b"type" && part[member.value] == *b"\"text\"";
+        });
+        has_media |= !is_text;
+    });
+    has_media || read.is_none()
+}
+
+/// Why the prompt of a completion cannot be continued.
+fn prompt_refusal(prompt: &[u8], is_exact: bool) -> Option<ContinuationRefusal> {
+    match prompt {
+        [b'"', ..] => None,
+        [b'[', rest @ ..] => match rest.trim_ascii_start() {
+            [b'"' | b'[', ..] => Some(ContinuationRefusal::Choices),
+            _ => (!is_exact).then_some(ContinuationRefusal::Field),
+        },
+        _ => Some(ContinuationRefusal::Field),
+    }
+}

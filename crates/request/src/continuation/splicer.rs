@@ -1,0 +1,392 @@
+//! Makes one stream of the streams of several backends.
+//!
+//! Only whole events are forwarded, so that each of them can be the last one of its backend. While a
+//! stream can be continued, the splicer keeps what a continuation needs: token ids, or the text.
+//!
+//! A token belongs to the text so far if the engine has sent its text. An engine holds text back: bytes
+//! of an unfinished character, and what may become a marker. So the next backend continues after a
+//! token whose event had text. If an event has several tokens, the last of them may be unfinished. A
+//! greedy engine therefore repeats what followed the last event of one token, and what is repeated is
+//! compared with what was shown. A sampling engine would not repeat it. It continues after the last
+//! event, and a first text that is longer than its tokens shows that the engine wrote its prompt, as
+//! vLLM does after an unfinished character.
+
+mod events;
+
+use super::event::event_end;
+use super::plan::ContinuationPlan;
+use super::reasons::{ContinuationRefusal, InterruptionCause};
+use super::request::Continued;
+use super::shown_text::ShownText;
+use bytes::{Bytes, BytesMut};
+use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
+
+/// Reads the stream of each backend in turn, and writes the stream of the client.
+#[derive(Debug)]
+pub struct StreamSplicer {
+    plan: ContinuationPlan,
+    /// The memory of what is kept.
+    charge: Charge,
+    limits: MemoryLimits,
+    /// Bytes that were added to `charge`.
+    taken: usize,
+    /// The stream is forwarded as it is.
+    is_passive: bool,
+    /// Why the stream cannot be continued. Nothing is kept then.
+    refusal: Option<ContinuationRefusal>,
+    /// The beginning of an event.
+    partial: BytesMut,
+    /// Events that are not forwarded unless the stream is not continued.
+    held: BytesMut,
+    /// Why the present backend cannot go on, as its stream shows.
+    interruption: Option<InterruptionCause>,
+    /// The first event has been read: the members that all events of the stream repeat.
+    head: Option<Head>,
+    prompt_ids: Vec<u32>,
+    prompt_tokens: Option<u64>,
+    ids: Vec<u32>,
+    /// Number of tokens of the output so far.
+    tokens: usize,
+    has_all_ids: bool,
+    has_reasoning: bool,
+    has_other_output: bool,
+    is_finished: bool,
+    /// The stream reports usage.
+    has_usage: bool,
+    /// The event with the usage of the whole stream was read.
+    has_last_usage: bool,
+    is_done: bool,
+    text: ShownText,
+    /// After the last event with text.
+    latest: Position,
+    /// After the last two events with text and one token.
+    certain: [Position; 2],
+    /// The client has events with tokens or log probabilities, but without text, after `latest`.
+    has_shown_more: bool,
+    /// The present stream continues an earlier one. `None`: it is the first one.
+    continued: Option<ContinuedStream>,
+}
+
+/// The members of the first event, as it wrote them.
+#[derive(Debug)]
+struct Head {
+    id: Option<Box<[u8]>>,
+    object: Option<Box<[u8]>>,
+    created: Option<Box<[u8]>>,
+    model: Option<Box<[u8]>>,
+}
+
+/// A place in the output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Position {
+    /// Number of tokens before it.
+    tokens: usize,
+    /// Bytes of the text before it.
+    bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ContinuedStream {
+    /// Number of tokens that earlier streams made.
+    tokens: usize,
+    /// The prompt has been compared.
+    is_checked: bool,
+    has_text: bool,
+}
+
+/// What becomes of an event.
+enum Action {
+    Keep,
+    Drop,
+    Hold,
+    Edit(Vec<u8>),
+}
+
+/// Room for token ids grows in steps of this many.
+const IDS_STEP: usize = 100;
+/// Memory is taken in steps of this many bytes.
+const MEMORY_STEP: usize = 4 << 10;
+/// Longest event. A prompt of a million tokens has this many bytes of ids.
+const MAX_EVENT_BYTES: usize = 8 << 20;
+
+impl StreamSplicer {
+    /// A splicer for the stream of a request with this plan. `charge` gets what it keeps, within `limits`.
+    pub fn new(
+        plan: Result<ContinuationPlan, ContinuationRefusal>,
+        charge: Charge,
+        limits: MemoryLimits,
+    ) -> Self {
+        let refusal = plan.as_ref().err().copied();
+        let plan = plan.unwrap_or(ContinuationPlan {
+            is_chat: false,
+            is_exact: false,
+            is_greedy: false,
+            has_logprobs: false,
+            shows_ids: true,
+            max_tokens: None,
+        });
+        Self {
+            plan,
+            charge,
+            limits,
+            taken: 0,
+            is_passive: refusal.is_some(),
+            refusal,
+            partial: BytesMut::new(),
+            held: BytesMut::new(),
+            interruption: None,
+            head: None,
+            prompt_ids: Vec::new(),
+            prompt_tokens: None,
+            ids: Vec::new(),
+            tokens: 0,
+            has_all_ids: true,
+            has_reasoning: false,
+            has_other_output: false,
+            is_finished: false,
+            has_usage: false,
+            has_last_usage: false,
+            is_done: false,
+            text: ShownText::default(),
+            latest: Position::default(),
+            certain: [Position::default(); 2],
+            has_shown_more: false,
+            continued: None,
+        }
+    }
+
+    /// Whether the stream may be changed.
+    pub const fn is_active(&self) -> bool {
+        !self.is_passive
+    }
+
+    /// The request is sent to another backend before its stream had output: nothing has been read.
+    pub fn restart(&mut self) {
+        if !self.is_passive {
+            let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
+            // The memory that lacks is that of the request.
+            let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
+            let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
+            *self = Self { taken, refusal, ..fresh };
+        }
+    }
+
+    /// The stream is none of events: it is forwarded as it is.
+    pub fn ignore(&mut self) {
+        self.is_passive = true;
+        self.refuse(ContinuationRefusal::Unreadable);
+    }
+
+    /// Why the present backend cannot go on, as its events show.
+    pub const fn interruption(&self) -> Option<InterruptionCause> {
+        self.interruption
+    }
+
+    /// Whether the stream had its last event.
+    pub const fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Why the stream cannot be continued. `None`: it can, as far as is known.
+    pub const fn refusal(&self) -> Option<ContinuationRefusal> {
+        self.refusal
+    }
+
+    /// Number of tokens of the output so far.
+    pub const fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The stream will not be continued.
+    pub fn refuse(&mut self, reason: ContinuationRefusal) {
+        self.refusal.get_or_insert(reason);
+        (self.ids, self.prompt_ids) = Default::default();
+        self.text.tail = String::new();
+    }
+
+    /// The bytes for the client of a part of the present stream. They can be empty.
+    pub fn push(&mut self, part: Bytes) -> Bytes {
+        if !self.is_active() {
+            return part;
+        }
+        // A part that consists of whole events, as vLLM writes them, is not copied.
+        let part = if self.partial.is_empty() {
+            part
+        } else {
+            self.partial.extend_from_slice(&part);
+            self.partial.split().freeze()
+        };
+        let mut edited: Option<BytesMut> = None;
+        let mut at = 0;
+        while let Some(end) = event_end(&part, at) {
+            let event = &part[at..end];
+            let action =
+                if self.interruption.is_some() { Action::Hold } else { self.on_event(event) };
+            if !matches!(action, Action::Keep) {
+                edited.get_or_insert_with(|| BytesMut::from(&part[..at]));
+            }
+            match (&mut edited, action) {
+                (_, Action::Hold) => self.held.extend_from_slice(event),
+                (Some(edited), Action::Edit(event)) => edited.extend_from_slice(&event),
+                (Some(edited), Action::Keep) => edited.extend_from_slice(event),
+                _ => {}
+            }
+            at = end;
+        }
+        self.partial.extend_from_slice(&part[at..]);
+        self.check_memory();
+        let mut forwarded = edited.map_or_else(|| part.slice(..at), BytesMut::freeze);
+        if self.partial.len() > MAX_EVENT_BYTES {
+            self.ignore();
+            forwarded = [forwarded, self.partial.split().freeze()].concat().into();
+        }
+        forwarded
+    }
+
+    /// What was held back, after the continuation of the stream was refused.
+    pub fn release(&mut self) -> Bytes {
+        let held = self.held.split().freeze();
+        if self.is_done {
+            return held;
+        }
+        let partial = self.partial.split();
+        if self.interruption == Some(InterruptionCause::Diverged) {
+            return Bytes::new();
+        }
+        self.interruption = None;
+        let held = self.push(held);
+        self.partial = partial;
+        held
+    }
+
+    /// Completes a stream that had its finish reason: what it lacks is held until its
+    /// [`release`](Self::release). `reports_usage`: the request asks for usage. `false`: the stream had no
+    /// finish reason, or its usage is not known.
+    pub fn complete(&mut self, reports_usage: bool) -> bool {
+        let is_read = matches!(self.refusal, None | Some(ContinuationRefusal::Memory));
+        if !(self.is_finished && is_read) || self.is_done || self.is_passive {
+            return false;
+        }
+        let usage = if self.has_last_usage || !(reports_usage || self.has_usage) {
+            Vec::new()
+        } else if let Some(usage) = self.usage_event() {
+            usage
+        } else {
+            return false;
+        };
+        self.partial.clear();
+        self.held.clear();
+        self.interruption = None;
+        self.is_done = true;
+        self.held.extend_from_slice(&usage);
+        self.held.extend_from_slice(b"data: [DONE]\n\n");
+        true
+    }
+
+    /// The event with the usage of the whole stream. `None`: it is not known.
+    fn usage_event(&self) -> Option<Vec<u8>> {
+        let Head { id, object, created, model } = self.head.as_ref()?;
+        let prompt = self.prompt_tokens.filter(|_| self.has_all_ids)?;
+        let (output, mut event) = (self.tokens as u64, b"data: {".to_vec());
+        let members = [("id", id), ("object", object), ("created", created), ("model", model)];
+        for (name, value) in members {
+            if let Some(value) = value {
+                event.extend_from_slice(format!("\"{name}\":").as_bytes());
+                event.extend_from_slice(value);
+                event.push(b',');
+            }
+        }
+        let usage = format!(
+            "\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"total_tokens\":{},\"completion_tokens\":{output}}}}}\n\n",
+            prompt + output
+        );
+        event.extend_from_slice(usage.as_bytes());
+        Some(event)
+    }
+
+    /// The beginning of an event with which the stream ended.
+    pub fn finish(&mut self) -> Bytes {
+        self.partial.split().freeze()
+    }
+
+    /// The body of the request that continues the stream, made from the body of the first request.
+    /// Fails if the stream cannot be continued.
+    pub fn request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
+        let position = self.position()?;
+        let continued = if self.plan.is_exact {
+            let ids = self.ids.get(..position.tokens).ok_or(ContinuationRefusal::NoTokenIds)?;
+            Continued::Ids([&self.prompt_ids, ids])
+        } else {
+            Continued::Text(&self.text.tail)
+        };
+        self.plan.request(body, &continued, position.tokens as u64)
+    }
+
+    /// From now on the parts are those of the backend that got the request.
+    pub fn switch(&mut self) {
+        let Ok(position) = self.position() else { return };
+        self.ids.truncate(position.tokens);
+        self.tokens = position.tokens;
+        self.text.generated = position.bytes;
+        (self.latest, self.certain) = (position, [position; 2]);
+        self.partial.clear();
+        self.held.clear();
+        self.interruption = None;
+        self.continued =
+            Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
+    }
+
+    /// The place after which another backend continues.
+    fn position(&self) -> Result<Position, ContinuationRefusal> {
+        use ContinuationRefusal as R;
+        let Self { plan, latest, .. } = self;
+        let refused = match self.refusal {
+            Some(refusal) => Some(refusal),
+            None if self.is_finished => Some(R::Finished),
+            None if self.has_other_output => Some(R::ToolCall),
+            None if plan.is_exact && !(self.has_all_ids && self.prompt_tokens.is_some()) => {
+                Some(R::NoTokenIds)
+            }
+            None if !plan.is_exact && self.has_reasoning => Some(R::Reasoning),
+            None => None,
+        };
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let has_tokens_left = |position: &Position| {
+            plan.max_tokens.is_none_or(|max_tokens| (position.tokens as u64) < max_tokens)
+        };
+        let certain = self.certain.iter().rev().find(|position| has_tokens_left(position));
+        let position = match certain {
+            Some(certain) if plan.is_exact && plan.is_greedy => certain,
+            _ => latest,
+        };
+        if !has_tokens_left(position) {
+            return Err(R::Finished);
+        }
+        let repeats_nothing = position.bytes == self.text.shown && !self.has_shown_more;
+        if (plan.has_logprobs || plan.shows_ids) && !repeats_nothing {
+            return Err(if plan.has_logprobs { R::Logprobs } else { R::Position });
+        }
+        let is_continuable = plan.is_exact || self.text.shown > 0;
+        if is_continuable { Ok(*position) } else { Err(R::Position) }
+    }
+
+    /// Bytes that are kept for a continuation.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let ids = self.ids.capacity() + self.prompt_ids.capacity();
+        ids * size_of::<u32>() + self.text.tail.capacity()
+    }
+
+    /// Takes memory for what is kept.
+    fn check_memory(&mut self) {
+        let kept = self.kept_bytes();
+        if kept > self.taken {
+            let more = (kept - self.taken).next_multiple_of(MEMORY_STEP);
+            self.taken += more;
+            if self.charge.add(more, &self.limits).is_err() {
+                self.refuse(ContinuationRefusal::Memory);
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Streams of a small engine, cut at every byte and continued.
+
+mod engine;
+
+use super::*;
+use bytes::Bytes;
+use engine::{ENGINE, Engine, Read, read};
+use serde_json::{Value, json};
+use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
+use tokenweir_protocol::openai::Api;
+
+const UNLIMITED: MemoryLimits =
+    MemoryLimits { one: usize::MAX, party: usize::MAX, total: usize::MAX };
+
+fn splicer(is_chat: bool, body: &Value, mode: ContinuationMode) -> StreamSplicer {
+    let api = if is_chat { Api::Chat } else { Api::Completions };
+    let body = body.to_string();
+    let plan = ContinuationPlan::read(Some(api), body.as_bytes(), mode, false).unwrap();
+    StreamSplicer::new(Ok(plan), Charge::default(), UNLIMITED)
+}
+
+fn request(is_chat: bool, max_tokens: u64, temperature: f64) -> Value {
+    let mut body = json!({"temperature": temperature, "max_tokens": max_tokens, "min_tokens": 2, "return_token_ids": true});
+    if is_chat {
+        body["messages"] = json!([{"role": "user", "content": "hi"}]);
+    } else {
+        body["prompt"] = json!("hi");
+    }
+    body
+}
+
+/// The body of the client, which does not ask for token ids.
+fn asked(body: &Value) -> Value {
+    let mut asked = body.clone();
+    asked.as_object_mut().unwrap().remove("return_token_ids");
+    asked
+}
+
+fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
+    splicer.push(Bytes::copy_from_slice(bytes))
+}
+
+/// What the client reads if the streams end after so many bytes. The last stream is whole.
+fn continued(
+    is_chat: bool,
+    engine: Engine,
+    body: &Value,
+    cuts: &[usize],
+) -> Result<Read, ContinuationRefusal> {
+    let mut splicer = splicer(is_chat, &asked(body), ContinuationMode::Exact);
+    let mut request = body.to_string().into_bytes();
+    let mut client = Vec::new();
+    let names = ["a", "bb", "ccc"];
+    for (name, cut) in names.into_iter().zip(cuts.iter().map(|cut| Some(*cut)).chain([None])) {
+        let stream = Engine { name, ..engine }.answer(is_chat, &request).concat();
+        let part = &stream.as_bytes()[..cut.unwrap_or(stream.len()).min(stream.len())];
+        client.extend_from_slice(&push(&mut splicer, part));
+        if let Some(InterruptionCause::Diverged) = splicer.interruption() {
+            return Err(ContinuationRefusal::Diverged);
+        }
+        if splicer.is_done() {
+            break;
+        }
+        if cut.is_some() {
+            match splicer.request(body.to_string().as_bytes()) {
+                Ok(next) => request = next.to_vec(),
+                Err(_) if splicer.complete(true) => {
+                    client.extend_from_slice(&splicer.release());
+                    break;
+                }
+                Err(refusal) => return Err(refusal),
+            }
+            splicer.switch();
+        }
+    }
+    Ok(read(&client))
+}
+
+fn unbroken(is_chat: bool, engine: Engine, body: &Value) -> Read {
+    continued(is_chat, engine, body, &[]).unwrap()
+}
+
+#[test]
+fn a_greedy_stream_that_is_cut_at_any_byte_is_continued_to_the_same_stream() {
+    for (is_chat, merges, max_tokens) in
+        [(true, false, 12), (true, true, 40), (false, false, 40), (false, true, 12)]
+    {
+        let (engine, body) = (Engine { merges, ..ENGINE }, request(is_chat, max_tokens, 0.0));
+        let whole = unbroken(is_chat, engine, &body);
+        assert!(!whole.has_token_ids && whole.done == 1 && whole.finish.len() == 1, "{whole:?}");
+        let stream = engine.answer(is_chat, body.to_string().as_bytes());
+        for cut in stream[0].len()..stream.concat().len() {
+            for cuts in [&[cut][..], &[cut, cut / 2]] {
+                let read = continued(is_chat, engine, &body, cuts);
+                assert_eq!(read.as_ref(), Ok(&whole), "cut at {cuts:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sampled_stream_is_continued_after_its_last_text_or_refused() {
+    for merges in [false, true] {
+        let (engine, body) = (Engine { merges, ..ENGINE }, request(true, 40, 1.0));
+        let whole = unbroken(true, engine, &body);
+        let stream = engine.answer(true, body.to_string().as_bytes());
+        for cut in stream[0].len()..stream.concat().len() {
+            match continued(true, engine, &body, &[cut]) {
+                Ok(read) => assert_eq!(read, whole, "cut at {cut}"),
+                Err(refusal) => {
+                    assert_eq!((refusal, merges), (ContinuationRefusal::Diverged, true));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_starts_afresh_or_gives_no_ids_is_noticed() {
+    let body = request(true, 40, 0.0);
+    let stream = ENGINE.answer(true, body.to_string().as_bytes());
+    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+    push(&mut splicer, stream[..6].concat().as_bytes());
+    splicer.request(body.to_string().as_bytes()).unwrap();
+    splicer.switch();
+    assert!(push(&mut splicer, stream.concat().as_bytes()).is_empty());
+    assert_eq!(splicer.interruption(), Some(InterruptionCause::Diverged));
+    splicer.refuse(ContinuationRefusal::Diverged);
+    assert!(splicer.release().is_empty());
+    let no_ids = Engine { has_ids: false, ..ENGINE };
+    assert_eq!(continued(true, no_ids, &body, &[900]), Err(ContinuationRefusal::NoTokenIds));
+}
+
+#[test]
+fn a_stream_that_lacks_only_its_end_gets_the_end_if_its_usage_is_known() {
+    let (body, end) = (request(true, 12, 0.0), "data: [DONE]\n\n");
+    for (has_ids, lacks, asks, expected) in [
+        (true, 1, true, Some("")),
+        (true, 2, false, Some("")),
+        (
+            true,
+            2,
+            true,
+            Some(
+                r#""choices":[],"usage":{"prompt_tokens":3,"total_tokens":15,"completion_tokens":12}}"#,
+            ),
+        ),
+        (true, 3, true, None),
+        (false, 1, true, Some("")),
+        (false, 2, true, None),
+        (false, 2, false, Some("")),
+    ] {
+        let stream = Engine { has_ids, ..ENGINE }.answer(true, body.to_string().as_bytes());
+        let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+        push(&mut splicer, stream[..stream.len() - lacks].concat().as_bytes());
+        // The beginning of the next event is not for the client.
+        push(&mut splicer, b"data: {\"id\"");
+        assert_eq!(splicer.complete(asks), expected.is_some(), "{has_ids} {lacks} {asks}");
+        if let Some(expected) = expected {
+            let written = String::from_utf8(splicer.release().to_vec()).unwrap();
+            let usage = written.strip_suffix(end).unwrap();
+            assert!(
+                usage.trim_end().ends_with(expected) && usage.is_empty() == expected.is_empty()
+            );
+            assert!(splicer.finish().is_empty() && splicer.is_done());
+        }
+    }
+}
+
+#[test]
+fn another_text_of_a_greedy_engine_is_not_shown() {
+    let body = request(false, 40, 0.0);
+    let stream = Engine { merges: true, ..ENGINE }.answer(false, body.to_string().as_bytes());
+    // The last event of one token is followed by one of two.
+    let is_pair = |event: &String| {
+        event.contains("\"text\":\"w") && event.contains(',') && {
+            let ids = &event[event.find("\"token_ids\":[").unwrap()..];
+            ids[..ids.find(']').unwrap()].contains(',')
+        }
+    };
+    let end = stream.iter().position(is_pair).unwrap() + 1;
+    let mut splicer = splicer(false, &asked(&body), ContinuationMode::Exact);
+    push(&mut splicer, stream[..end].concat().as_bytes());
+    let request = splicer.request(body.to_string().as_bytes()).unwrap();
+    splicer.switch();
+    let other = ENGINE.answer(false, &request).concat().replace("\"text\":\"w", "\"text\":\"v");
+    assert!(push(&mut splicer, other.as_bytes()).is_empty());
+    assert_eq!(splicer.interruption(), Some(InterruptionCause::Diverged));
+}
+
+#[test]
+fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() {
+    let abort = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\",\"token_ids\":[]}]}\n\n";
+    let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n";
+    for (event, cause) in
+        [(abort, InterruptionCause::Aborted), (error, InterruptionCause::EngineFailed)]
+    {
+        let body = request(true, 40, 0.0);
+        let stream = ENGINE.answer(true, body.to_string().as_bytes());
+        let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+        push(&mut splicer, stream[..5].concat().as_bytes());
+        assert!(push(&mut splicer, format!("{event}data: [DONE]\n\n").as_bytes()).is_empty());
+        assert_eq!(splicer.interruption(), Some(cause));
+        splicer.refuse(ContinuationRefusal::NoOtherBackend);
+        let released = splicer.release();
+        assert_eq!(released, event.replace("[]}]", "null}]") + "data: [DONE]\n\n");
+    }
+}
+
+#[test]
+fn a_stream_without_memory_for_its_request_is_not_continued_after_a_failover_either() {
+    let mut splicer = splicer(true, &request(true, 40, 0.0), ContinuationMode::Exact);
+    splicer.refuse(ContinuationRefusal::Memory);
+    splicer.restart();
+    assert_eq!(splicer.refusal(), Some(ContinuationRefusal::Memory));
+}
+
+#[test]
+fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
+    let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
+    let body = request(true, 40, 0.0);
+    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+    let stream = ENGINE.answer(true, body.to_string().as_bytes());
+    push(&mut splicer, stream[..4].concat().as_bytes());
+    splicer.request(body.to_string().as_bytes()).unwrap();
+    splicer.switch();
+    assert!(push(&mut splicer, error).is_empty());
+    splicer.refuse(ContinuationRefusal::MaxAttempts);
+    assert_eq!(splicer.release(), error[..]);
+}
+
+#[test]
+fn a_text_continuation_extends_the_messages_or_the_prompt() {
+    for is_chat in [true, false] {
+        let body = asked(&request(is_chat, 40, 0.0));
+        let mut splicer = splicer(is_chat, &body, ContinuationMode::Text);
+        let text = |text: &str| {
+            if is_chat {
+                format!(
+                    "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
+                )
+            } else {
+                format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n")
+            }
+        };
+        for part in ["a \\\"b\\\"", " \\u00e9"] {
+            let event = text(part);
+            assert_eq!(push(&mut splicer, event.as_bytes()), event);
+        }
+        let request = splicer.request(body.to_string().as_bytes()).unwrap();
+        let request: Value = serde_json::from_slice(&request).unwrap();
+        let mut expected = body.clone();
+        (expected["max_tokens"], expected["min_tokens"]) = (json!(38), json!(0));
+        if is_chat {
+            let said = json!({"role": "assistant", "content": "a \"b\" é"});
+            expected["messages"].as_array_mut().unwrap().push(said);
+            expected["continue_final_message"] = json!(true);
+            expected["add_generation_prompt"] = json!(false);
+        } else {
+            expected["prompt"] = json!("hia \"b\" é");
+        }
+        assert_eq!(request, expected);
+    }
+}
+
+#[test]
+fn a_stream_keeps_four_bytes_for_each_token() {
+    let mut splicer = splicer(true, &asked(&request(true, 4000, 0.0)), ContinuationMode::Exact);
+    for id in 0..1000 {
+        let event = format!(
+            "data: {{\"id\":\"a\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"word\"}},\"token_ids\":[{id}]}}]}}\n\n"
+        );
+        push(&mut splicer, event.as_bytes());
+    }
+    assert!(splicer.kept_bytes() <= 4 << 10, "{}", splicer.kept_bytes());
+}
+
+#[test]
+fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
+    use ContinuationRefusal as R;
+    let image =
+        json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+    let cases = [
+        (json!({"n": 2}), R::Choices),
+        (json!({"prompt_logprobs": 1}), R::Logprobs),
+        (json!({"stop": ["x"]}), R::StopStrings),
+        (json!({"frequency_penalty": 0.5}), R::Penalties),
+        (json!({"seed": 1, "temperature": 1.5}), R::Seed),
+        (json!({"temperature": 0.7}), R::Sampled),
+        (json!({}), R::Sampled),
+        (json!({"response_format": {"type": "json_object"}}), R::StructuredOutput),
+        (json!({"guided_regex": "a"}), R::StructuredOutput),
+        (json!({"tool_choice": "required"}), R::StructuredOutput),
+        (json!({"store": true}), R::Stored),
+        (json!({"messages": image}), R::Media),
+        (json!({"kv_transfer_params": {"a": 1}}), R::Field),
+    ];
+    for (body, reason) in cases {
+        let read = |api| {
+            ContinuationPlan::read(
+                Some(api),
+                body.to_string().as_bytes(),
+                ContinuationMode::Exact,
+                true,
+            )
+        };
+        assert_eq!(read(Api::Chat), Err(reason), "{body}");
+        assert_eq!(read(Api::Responses), Err(R::Api));
+    }
+    let accepted = json!({"n": 1, "temperature": 0, "seed": 3, "stop": [], "presence_penalty": 0.0, "logprobs": true,
+        "tool_choice": "auto", "response_format": {"type": "text"}, "max_completion_tokens": 9, "max_tokens": 5,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]});
+    let read =
+        |body: &[u8]| ContinuationPlan::read(Some(Api::Chat), body, ContinuationMode::Exact, true);
+    let plan = read(accepted.to_string().as_bytes());
+    assert_eq!(plan.map(|plan| (plan.is_greedy, plan.max_tokens)), Ok((true, Some(9))));
+    assert_eq!(read(br#"{"\u006e":2,"temperature":0}"#), Err(R::Field));
+}

@@ -1,0 +1,316 @@
+//! The errors of the gateway and their messages.
+
+use std::fmt;
+use std::time::Duration;
+use tokenweir_protocol::openai::request_fields::RequestBodyError;
+
+/// Greatest length of a model name in an error message, in characters.
+const MAX_MODEL_NAME_CHARS: usize = 100;
+/// Greatest number of names that an error message lists.
+const MAX_LISTED_NAMES: usize = 20;
+
+/// The reason for which the gateway answered a request with an error itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GatewayError {
+    /// The gateway does not serve the path.
+    #[error("the path `{path}` does not exist; {}", path_hint(.nearest.as_deref()))]
+    NotFound {
+        /// The path that the client sent.
+        path: String,
+        /// The served path that the client probably meant. `None`: none is near.
+        nearest: Option<&'static str>,
+    },
+    /// The client asks for a WebSocket or another protocol on a path that does not offer it.
+    #[error("this path offers no upgrade to another protocol: send a {allow} request over HTTP")]
+    UpgradeNotOffered {
+        /// The allowed method.
+        allow: &'static str,
+    },
+    /// The gateway serves the path with another method only.
+    #[error("this path allows the method {allow} only")]
+    MethodNotAllowed {
+        /// The allowed method.
+        allow: &'static str,
+    },
+    /// The path serves WebSocket only, and the request is no valid opening handshake.
+    #[error(
+        "this path serves WebSocket only: send a GET request over HTTP/1.1 with `upgrade: websocket`, \
+         `sec-websocket-version: 13` and a key"
+    )]
+    WebSocketRequired,
+    /// The stored response does not exist, or the gateway cannot know that it belongs to the tenant.
+    #[error("this gateway knows no stored response `{id}` of this client")]
+    ResponseNotFound {
+        /// The id that the client sent.
+        id: String,
+    },
+    /// The body is malformed.
+    #[error("{0}")]
+    BadBody(#[from] RequestBodyError),
+    /// The head of the request is not valid HTTP.
+    #[error("the request is not valid HTTP, or is ambiguous, so that servers parse it differently")]
+    BadHead,
+    /// The head of the request exceeds `limits.header` bytes or 100 headers.
+    #[error("the request headers are longer or more numerous than this gateway allows")]
+    HeadTooLarge,
+    /// The target of the request is too long.
+    #[error("the request path is longer than this gateway allows")]
+    UriTooLong,
+    /// The gateway would have to rename the model in the body, but a header has a digest of the
+    /// body, which would no longer match.
+    #[error(
+        "`{model}` is an alias of this gateway: it must change the body for the backend, but a \
+         header has a digest of the body; request `{served_as}` instead"
+    )]
+    SignedBody {
+        /// The name that the client sent.
+        model: String,
+        /// The name of the model at the backends.
+        served_as: String,
+    },
+    /// The gateway would have to change a field of the body, but a header has a digest of the body,
+    /// which would no longer match.
+    #[error(
+        "the gateway must change `{field}` in the body for the backend, but a header has a digest \
+         of the body; leave that header out"
+    )]
+    SignedField {
+        /// Name of the field.
+        field: &'static str,
+    },
+    /// The body has an engine-control field that the client has no permission to use.
+    #[error(
+        "`{field}` controls the engine, and this client has no permission for it; leave it out, or \
+         ask the operator of this gateway for the permission `{permission}`"
+    )]
+    EngineControl {
+        /// Name of the field.
+        field: &'static str,
+        /// The permission to use the field.
+        permission: &'static str,
+    },
+    /// The body has a `Content-Encoding`.
+    #[error("the request body is encoded as `{encoding}`; send it without a Content-Encoding")]
+    EncodedBody {
+        /// The value of `Content-Encoding`.
+        encoding: String,
+    },
+    /// The body exceeds `limits.body`.
+    #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
+    BodyTooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The body ended before its declared length.
+    #[error("the request body ended before its declared length")]
+    IncompleteBody,
+    /// The gateway requires an API key, and the request has no valid one.
+    #[error(
+        "the API key is missing or unknown to this gateway; send it as `Authorization: Bearer KEY`"
+    )]
+    InvalidApiKey,
+    /// The tenant may not use the model.
+    #[error("this API key may not use {model}; GET /v1/models lists the models that it may use")]
+    ModelNotAllowed {
+        /// The name that the client sent, in backticks, or a text for a request without a model.
+        model: String,
+    },
+    /// The `Idempotency-Key` is in use, and the request cannot get the response of its run.
+    #[error("{}", .0.message())]
+    IdempotencyKey(IdempotencyProblem),
+    /// A limit of the tenant or of the API key is reached.
+    #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
+    RateLimited {
+        /// The kind of limit.
+        limited: RateLimitKind,
+        /// The limit: requests per minute, tokens per minute or open requests.
+        allowed: u32,
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
+    /// No byte of the request body arrived for too long, or too few bytes.
+    #[error("no byte of the request body arrived for {seconds} s, or too few bytes")]
+    BodyTimeout {
+        /// The limit, in seconds.
+        seconds: u64,
+    },
+    /// The IP address of the client has reached its limit of open requests.
+    #[error("this client address has reached its limit of open requests; wait for one to end")]
+    ClientBusy,
+    /// The gateway has reached its limit of requests, open files or memory.
+    #[error("the gateway is at its limit of requests, open files or memory; retry shortly")]
+    Overloaded,
+    /// The gateway cannot open a connection to a backend for lack of file descriptors or ports.
+    #[error(
+        "the gateway has no file descriptor or port left for a connection to a backend; the \
+         backends are not at fault; its operator can raise the limit of open files (LimitNOFILE, \
+         ulimit -n); retry shortly"
+    )]
+    Exhausted,
+    /// The memory of all request bodies in the gateway has reached `limits.body_memory`.
+    #[error(
+        "the request bodies in the gateway take as much memory as limits.body_memory allows; retry \
+         shortly"
+    )]
+    BodyMemory,
+    /// No backend serves the model.
+    #[error("the model `{model}` does not exist; available models: {known}")]
+    UnknownModel {
+        /// The name that the client sent.
+        model: String,
+        /// List of the models that the client may use, as text.
+        known: String,
+    },
+    /// No backend that serves the model is available.
+    #[error("no backend of the model is available now; retry shortly")]
+    NoBackend,
+    /// The request has passed this gateway before.
+    #[error(
+        "the request came back to this gateway through its own backends: a gateway is a backend of itself"
+    )]
+    Loop,
+    /// No backend has capacity for the request, and the admission queue is full.
+    #[error("all backends are full, and so is the admission queue; retry after {retry_after} s")]
+    Saturated {
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
+    /// The request waited in the admission queue and was displaced by a request of a higher class,
+    /// or of a tenant with fewer requests in the queue.
+    #[error(
+        "all backends are full, and a request with precedence displaced this one in the admission \
+         queue; retry after {retry_after} s"
+    )]
+    Shed {
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
+    /// The request waited in the admission queue for the longest time that a request may wait.
+    #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
+    QueueTimeout {
+        /// The longest time that a request may wait.
+        waited: Duration,
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
+    /// Every backend is full, and the first output would come later than the objective of its TTFT
+    /// allows.
+    #[error(
+        "all backends are full: the first output would come later than the objective of \
+         {objective:?}; retry after {retry_after} s"
+    )]
+    Late {
+        /// The limit of the TTFT.
+        objective: Duration,
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
+    /// The backend closed the connection before it sent a response.
+    #[error("the backend closed the connection before it sent a response")]
+    Closed,
+    /// The backend sent invalid HTTP.
+    #[error("the backend did not answer in valid HTTP")]
+    Garbage,
+    /// The backend sent no response head before the timeout.
+    #[error("the backend sent no response head within {seconds} s")]
+    ResponseHeadTimeout {
+        /// The limit, in seconds.
+        seconds: u64,
+    },
+    /// The response of the backend had no output before the timeout.
+    #[error("the response of the backend had no output within {limit:?}")]
+    FirstOutputTimeout {
+        /// The timeout.
+        limit: Duration,
+    },
+    /// No byte came or went for longer than the timeout that the client announced.
+    #[error("no byte was exchanged for {limit:?}, the timeout that the client announced")]
+    ClientTimeout {
+        /// The timeout.
+        limit: Duration,
+    },
+    /// The response did not end before the total timeout of the request.
+    #[error("the request took longer than {limit:?}, the limit of this gateway")]
+    TotalTimeout {
+        /// The timeout.
+        limit: Duration,
+    },
+    /// Backends crashed while they processed the request, so it is not sent to further backends.
+    #[error("backends crashed while they processed this request; the gateway does not retry it")]
+    Poison,
+    /// The gateway failed because of a defect in itself.
+    #[error("the gateway failed to process this request; its log has the cause")]
+    Internal,
+}
+
+/// Why a request cannot get the response of the run of its `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdempotencyProblem {
+    /// The key belongs to a request with another path, query or body.
+    OtherRequest,
+    /// Too many connections already get the response.
+    TooManyReaders,
+    /// `Last-Event-ID` is no id of the gateway.
+    LastEventId,
+}
+
+/// The kinds of limits of a tenant or an API key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateLimitKind {
+    /// Requests per minute.
+    Requests,
+    /// Tokens per minute.
+    Tokens,
+    /// Open requests at the same time.
+    Concurrency,
+}
+
+impl IdempotencyProblem {
+    const fn message(self) -> &'static str {
+        match self {
+            Self::OtherRequest => {
+                "the Idempotency-Key belongs to another request of this client: repeat that request \
+                 unchanged, or use a new key"
+            }
+            Self::TooManyReaders => {
+                "too many connections get the response of this Idempotency-Key: close one, or wait"
+            }
+            Self::LastEventId => {
+                "Last-Event-ID is no id of this gateway: send the number of an event, or 0"
+            }
+        }
+    }
+}
+
+impl fmt::Display for RateLimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Requests => "requests per minute",
+            Self::Tokens => "tokens per minute",
+            Self::Concurrency => "concurrent requests",
+        })
+    }
+}
+
+/// What the error about an unknown path says about other paths.
+fn path_hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "the gateway serves inference APIs only".to_owned(),
+        |nearest| format!("did you mean `{nearest}`? A client adds the path to its base URL, which usually ends in `/v1`"),
+    )
+}
+
+/// A list of names for an error message, each in backticks: the first 20, and the number of further
+/// names.
+pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
+    let omitted_count = names.len().saturating_sub(MAX_LISTED_NAMES);
+    let listed: Vec<String> =
+        names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
+    let listed = listed.join(", ");
+    if omitted_count == 0 { listed } else { format!("{listed} and {omitted_count} more") }
+}
+
+/// A model name for an error message: at most its first 100 characters.
+pub fn truncate_model_name(model: &str) -> String {
+    model.chars().take(MAX_MODEL_NAME_CHARS).collect()
+}

@@ -1,0 +1,409 @@
+//! One exchange, from the head of the request to the last byte of the response.
+//!
+//! An exchange ends with its response ([`Exchange::end`]), with an answer of the gateway itself
+//! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client
+//! disconnects.
+
+mod continuation;
+
+use super::attempt_response::AttemptResponse;
+use super::observer::ResponseObserver;
+use super::open_streams::{
+    BackendMonitor, ExchangeRegistry, InFlightGuard, OnTruncation, ResponseAbortHandle,
+    StreamPolicy,
+};
+use super::sink::RecordReceiver;
+use super::stream_end::Cut;
+use crate::continuation::StreamSplicer;
+use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
+use bytes::Bytes;
+use http::HeaderMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Api;
+
+/// The owner of the record of one request. When the exchange is dropped, it completes the record
+/// and passes the record to the receiver.
+pub struct Exchange {
+    inner: Box<ExchangeState>,
+}
+
+struct ExchangeState {
+    record: RecordSlot,
+    /// The response of the current attempt.
+    response: AttemptResponse,
+    policy: StreamPolicy,
+    receiver: Arc<dyn RecordReceiver>,
+    in_flight: InFlightGuard,
+    /// Aborts the response if the client does not read it. `None`: there is no write timeout.
+    abort: Option<ResponseAbortHandle>,
+    /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
+    /// was received as a whole.
+    forwarded_bytes: Option<Arc<AtomicU64>>,
+    /// Makes one stream of those of several backends. `None`: streams are not continued.
+    splicer: Option<Box<StreamSplicer>>,
+}
+
+/// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
+struct RecordSlot(Option<Box<RequestRecord>>);
+
+/// The response of an attempt that is set aside while the request is sent to another backend.
+pub struct AttemptAside {
+    response: AttemptResponse,
+    status: Option<u16>,
+    bytes_out: u64,
+    timings: Timings,
+    /// The span of the attempt.
+    span_id: Option<u64>,
+}
+
+const OK: u16 = 200;
+/// The status of a response that begins a WebSocket.
+const SWITCHING_PROTOCOLS: u16 = 101;
+/// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
+/// client and gateway do not close an idle connection.
+pub const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
+const TOTAL_TIMEOUT_MESSAGE: &str =
+    "the gateway ended the stream: the request took longer than its total timeout";
+const KEY_REVOKED_MESSAGE: &str = "the gateway ended the stream: its API key was removed";
+const STALL_MESSAGE: &str = "the gateway ended the stream: the backend sent no output for too long";
+
+impl Exchange {
+    /// Starts an exchange with the record of a request and registers it in `registry`. The outcome
+    /// of `record` should be [`Outcome::Cancelled`], because a dropped exchange means that the
+    /// client disconnected.
+    pub fn open(
+        record: impl Into<Box<RequestRecord>>,
+        receiver: Arc<dyn RecordReceiver>,
+        registry: &Arc<ExchangeRegistry>,
+    ) -> Self {
+        let record = record.into();
+        let in_flight = registry.enter(record.timings.accepted);
+        let rules = in_flight.settings().streams;
+        // The state is made in its place. `Box::new` would copy it, and it is larger than 2 KiB.
+        let inner = Box::write(
+            Box::new_uninit(),
+            ExchangeState {
+                record: RecordSlot(Some(record)),
+                response: AttemptResponse::default(),
+                policy: StreamPolicy { rules, ..StreamPolicy::default() },
+                receiver,
+                in_flight,
+                abort: None,
+                forwarded_bytes: None,
+                splicer: None,
+            },
+        );
+        Self { inner }
+    }
+
+    /// Sets the handle that aborts the response if its client does not read it.
+    #[must_use]
+    pub fn with_abort_handle(mut self, abort: ResponseAbortHandle) -> Self {
+        self.inner.abort = Some(abort);
+        self
+    }
+
+    /// Counts the bytes of a request body that is forwarded unread. The caller adds each part to the
+    /// returned number.
+    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
+        self.inner.forwarded_bytes.insert(Arc::default()).clone()
+    }
+
+    /// The record of the request, to read or change.
+    pub fn record(&mut self) -> &mut RequestRecord {
+        &mut self.inner.record
+    }
+
+    /// The policy of the response stream: timeouts, keep-alive comments, handling of truncation.
+    pub fn policy(&mut self) -> &mut StreamPolicy {
+        &mut self.inner.policy
+    }
+
+    /// The observer of the response. `None`: the response head has not arrived.
+    pub fn observer(&self) -> Option<&ResponseObserver> {
+        self.inner.response.observer.as_ref()
+    }
+
+    /// Whether the first output of the response has arrived, or the response is complete.
+    pub fn has_output_or_ended(&self) -> bool {
+        let has_output = self.inner.record.timings.first_output.is_some();
+        has_output || self.observer().is_some_and(|observer| observer.observed().is_complete)
+    }
+
+    /// Whether the body can become longer or shorter than the backend declared.
+    pub fn may_change_length(&self) -> bool {
+        let rules = &self.inner.policy.rules;
+        let may_add_bytes =
+            rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
+        // Only event streams have an entry among the open streams.
+        self.may_shorten_frames() || (may_add_bytes && self.inner.response.entry.is_some())
+    }
+
+    /// Records the backend that the request is sent to.
+    pub fn on_request_sent(&mut self, backend: Arc<dyn BackendMonitor>) {
+        self.inner.response.backend = Some(backend);
+    }
+
+    /// Processes the head of the response.
+    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
+        let now = clock::now();
+        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
+            &mut *self.inner;
+        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
+        record.status = Some(status);
+        record.timings.headers = Some(now);
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.status = Some(status);
+        }
+        response.on_head(record, in_flight, *policy, headers, tunnel, now);
+        self.begin_splicing(status == OK);
+    }
+
+    /// Discards the response of the current attempt before a failover. `reason` is the failure of
+    /// the attempt, from a closed set.
+    pub fn discard_attempt(&mut self, reason: &'static str) {
+        let ExchangeState { record, response, abort, .. } = &mut *self.inner;
+        let AttemptResponse { backend, .. } = std::mem::take(response);
+        // The bytes of the discarded response were not sent to the client, so the write timeout
+        // must not run.
+        if let Some(abort) = abort {
+            abort.on_drained();
+        }
+        if let Some(backend) = backend {
+            record.condition = backend.condition(clock::now());
+        }
+        record.status = None;
+        record.bytes_out = 0;
+        record.timings = record.timings.without_response();
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.ended.get_or_insert_with(clock::now);
+            attempt.failure = Some(reason);
+        }
+    }
+
+    /// Discards the response of the current attempt, as [`Self::discard_attempt`] does, and returns it
+    /// for [`Self::restore_attempt`].
+    pub fn set_attempt_aside(&mut self, reason: &'static str) -> AttemptAside {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let backend = response.backend.take();
+        let aside = AttemptAside {
+            response: std::mem::take(response),
+            status: record.status,
+            bytes_out: record.bytes_out,
+            timings: record.timings,
+            span_id: record.attempts.last().map(|attempt| attempt.span_id),
+        };
+        response.backend = backend;
+        self.discard_attempt(reason);
+        aside
+    }
+
+    /// Makes a response that was set aside the response of the exchange. Its attempt becomes the last
+    /// one of the record.
+    pub fn restore_attempt(&mut self, aside: AttemptAside) {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let now = clock::now();
+        let attempts = &mut record.attempts;
+        if let Some(attempt) = attempts.last_mut() {
+            attempt.ended.get_or_insert(now);
+        }
+        if let Some(index) =
+            attempts.iter().position(|attempt| Some(attempt.span_id) == aside.span_id)
+        {
+            attempts[index..].rotate_left(1);
+        }
+        *response = aside.response;
+        record.status = aside.status;
+        record.bytes_out = aside.bytes_out;
+        record.timings = aside.timings;
+    }
+
+    /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
+    pub fn on_data(&mut self, frame: Bytes) -> Bytes {
+        if self.inner.response.is_spliced {
+            return self.on_spliced_data(frame);
+        }
+        let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
+        response.on_data(record, &**receiver, abort.as_ref(), frame, clock::now())
+    }
+
+    /// Records that the client's connection asks for more data: the write stall ends.
+    pub fn on_client_poll(&mut self) {
+        let ExchangeState { response, abort, .. } = &mut *self.inner;
+        if response.on_client_poll(clock::now)
+            && let Some(abort) = abort
+        {
+            abort.on_drained();
+        }
+    }
+
+    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
+    /// connection are written, and not only a part of them.
+    pub(super) fn on_flush(&mut self, is_complete: bool) {
+        self.inner.response.on_flush(is_complete, clock::now);
+    }
+
+    /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
+    /// after its declared length.
+    pub fn on_end(&mut self) {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        response.on_end(record, clock::now);
+    }
+
+    /// The keep-alive comment to send now. `None`: no comment is due, or the stream is inside an
+    /// event.
+    pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
+        let activity = self.inner.response.entry.as_ref()?.activity();
+        let is_due = self.is_between_events() && activity.take_keep_alive(clock::now());
+        is_due.then_some(KEEP_ALIVE_COMMENT)
+    }
+
+    /// The error event that reports a truncated stream to the client. `None`:
+    /// [`OnTruncation::ErrorEvent`] is not configured, or the stream is inside an event.
+    pub(super) fn truncation_event(&self, termination: Termination) -> Option<Bytes> {
+        let message = match termination {
+            Termination::IdleTimeout => STALL_MESSAGE,
+            Termination::TotalTimeout => TOTAL_TIMEOUT_MESSAGE,
+            Termination::KeyRevoked => KEY_REVOKED_MESSAGE,
+            _ => TRUNCATION_MESSAGE,
+        };
+        let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
+        let api = self.inner.record.api.unwrap_or(Api::Other);
+        (sends_error_event && self.is_between_events()).then(|| api.error_event(message))
+    }
+
+    /// Whether the response is an event stream that is between two events. `false` before its head.
+    fn is_between_events(&self) -> bool {
+        self.observer().is_some_and(ResponseObserver::is_between_events)
+    }
+
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
+    /// are held back.
+    pub(super) fn may_shorten_frames(&self) -> bool {
+        self.inner.response.is_spliced
+            || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
+    }
+
+    /// Why to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
+    /// be interrupted.
+    pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
+        let ExchangeState { response, policy, .. } = &*self.inner;
+        if !response.entry.as_ref()?.activity().is_cut(waker) {
+            return None;
+        }
+        if response.entry.as_ref()?.activity().take_move() {
+            return Some(Cut::Move);
+        }
+        if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
+            return Some(Cut::End(Termination::Shutdown));
+        }
+        if response.entry.as_ref()?.activity().is_revoked(clock::now()) {
+            return Some(Cut::End(Termination::KeyRevoked));
+        }
+        let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
+        let end = if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout };
+        Some(Cut::End(end))
+    }
+
+    /// The bytes that the usage filter holds back. Called at the end of the body.
+    pub(super) fn flush(&mut self) -> Bytes {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        response.flush(record)
+    }
+
+    /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes. `reason`
+    /// is the name of the error, from a closed set.
+    pub fn refuse(mut self, status: u16, bytes: u64, reason: &'static str, outcome: Outcome) {
+        let record = self.record();
+        record.status = Some(status);
+        record.bytes_out = bytes;
+        record.refusal = Some(reason);
+        record.outcome = outcome;
+        record.end = Termination::LocalReply;
+    }
+
+    /// Finishes the exchange when the body has ended.
+    pub(super) fn end(mut self, termination: Termination) {
+        let now = clock::now();
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        if termination == Termination::Complete {
+            response.on_end(record, || now);
+        }
+        response.finalize_record(record, termination, now);
+        record.timings.ended = Some(now);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let ExchangeState {
+            record,
+            response,
+            receiver,
+            in_flight,
+            abort,
+            forwarded_bytes,
+            splicer,
+            ..
+        } = &mut *self.inner;
+        if let Some(bytes) = forwarded_bytes {
+            record.bytes_in = bytes.load(Ordering::Relaxed);
+        }
+        let is_shutting_down = in_flight.is_cutting();
+        let now = record.timings.ended.unwrap_or_else(clock::now);
+        let is_aborted = abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);
+        let early_end =
+            if is_aborted { Termination::WriteTimeout } else { Termination::ClientDisconnected };
+        let termination = if is_shutting_down { Termination::Shutdown } else { early_end };
+        response.finalize_record(record, termination, now);
+        if is_shutting_down && record.end == Termination::ClientDisconnected {
+            record.end = Termination::Shutdown;
+            record.outcome = Outcome::Shutdown;
+        }
+        record.refuse_continuation(splicer.as_deref().and_then(StreamSplicer::refusal));
+        if std::thread::panicking() {
+            record.outcome = Outcome::Rejected;
+            record.refusal = Some("internal");
+            record.end = Termination::LocalReply;
+        }
+        record.timings.ended = Some(now);
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.ended.get_or_insert(now);
+        }
+        record.slow = SlowCause::from_record(record, &in_flight.settings().slow);
+        if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
+            note.set_failed();
+        }
+        if let Some(record) = record.take() {
+            receiver.finished(record);
+        }
+    }
+}
+
+impl RecordSlot {
+    /// Takes the record. The slot must not be dereferenced afterwards.
+    fn take(&mut self) -> Option<Box<RequestRecord>> {
+        self.0.take()
+    }
+}
+
+#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+impl Deref for RecordSlot {
+    type Target = RequestRecord;
+
+    fn deref(&self) -> &RequestRecord {
+        self.0.as_ref().expect("the exchange has not ended")
+    }
+}
+
+#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+impl DerefMut for RecordSlot {
+    fn deref_mut(&mut self) -> &mut RequestRecord {
+        self.0.as_mut().expect("the exchange has not ended")
+    }
+}

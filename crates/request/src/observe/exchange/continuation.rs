@@ -1,0 +1,131 @@
+//! The stream of an exchange that goes on at another backend.
+
+use super::{Exchange, ExchangeState};
+use crate::continuation::{ContinuationRefusal, InterruptionCause, StreamSplicer};
+use crate::observe::open_streams::BackendMonitor;
+use crate::observe::stream_end::EarlyEnd;
+use crate::record::Continuation;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_protocol::clock;
+
+impl Exchange {
+    /// Keeps what a continuation of the stream needs.
+    pub fn splice_streams(&mut self, splicer: StreamSplicer) {
+        self.inner.splicer = Some(Box::new(splicer));
+    }
+
+    /// Whether the stream passes the splicer, so that it may be continued.
+    pub fn is_spliced(&self) -> bool {
+        self.inner.response.is_spliced
+    }
+
+    /// The body of the request that continues the stream. `body`: that of the first request.
+    pub fn continuation_request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
+        let splicer = self.inner.splicer.as_ref().ok_or(ContinuationRefusal::Api)?;
+        splicer.request(body)
+    }
+
+    /// The stream goes on at `backend`, whose attempt is the last one of the record.
+    pub fn continue_at(
+        &mut self,
+        backend: Arc<dyn BackendMonitor>,
+        cause: InterruptionCause,
+        interrupted: Instant,
+    ) {
+        let now = clock::now();
+        let ExchangeState { record, response, policy, in_flight, splicer, .. } = &mut *self.inner;
+        let Some(splicer) = splicer else { return };
+        splicer.switch();
+        response.continue_at(backend, record, in_flight, *policy, now);
+        let span_id = record.attempts.last().map_or(0, |attempt| attempt.span_id);
+        let tokens = splicer.tokens() as u64;
+        let begun = Continuation { span_id, cause, tokens, interrupted, resumed: None };
+        record.continuations.begun.push(begun);
+    }
+
+    /// Completes the stream if only its usage or its end is missing. Returns whether it is complete.
+    pub fn complete_stream(&mut self) -> bool {
+        let ExchangeState { record, splicer, .. } = &mut *self.inner;
+        let reports_usage = record.options.usage_requested || record.options.usage_injected;
+        splicer.as_mut().is_some_and(|splicer| splicer.complete(reports_usage))
+    }
+
+    /// Whether the stream had its last event.
+    pub(in crate::observe) fn has_last_event(&self) -> bool {
+        self.inner.splicer.as_ref().is_some_and(|splicer| splicer.is_done())
+    }
+
+    /// The stream is not continued after its present interruption. `is_final`: nor after a later one.
+    pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
+        let ExchangeState { record, splicer, .. } = &mut *self.inner;
+        record.continuations.refusal = Some(reason);
+        if let Some(splicer) = splicer.as_mut().filter(|_| is_final) {
+            splicer.refuse(reason);
+        }
+    }
+
+    /// Why the stream needs another backend after `end`. `None`: it does not.
+    pub(in crate::observe) fn interruption<E>(
+        &self,
+        end: &EarlyEnd<E>,
+    ) -> Option<InterruptionCause> {
+        let ExchangeState { response, splicer, .. } = &*self.inner;
+        let splicer = splicer.as_ref().filter(|it| response.is_spliced && !it.is_done())?;
+        match end {
+            EarlyEnd::Events => splicer.interruption(),
+            EarlyEnd::Body(_) => splicer.interruption().or(Some(InterruptionCause::Died)),
+            EarlyEnd::Stall => Some(InterruptionCause::Stalled),
+            EarlyEnd::Move => Some(InterruptionCause::Migrated),
+        }
+    }
+
+    /// The events that were held back until it was known whether the stream is continued.
+    pub(in crate::observe) fn release_events(&mut self) -> Bytes {
+        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
+        let held = splicer.as_mut().map(|splicer| splicer.release()).unwrap_or_default();
+        response.on_data(record, &**receiver, abort.as_ref(), held, clock::now())
+    }
+
+    /// The beginning of an event with which the stream ended.
+    pub(in crate::observe) fn take_partial_event(&mut self) -> Bytes {
+        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
+        let partial = splicer.as_mut().map(|splicer| splicer.finish()).unwrap_or_default();
+        if partial.is_empty() {
+            return partial;
+        }
+        response.on_data(record, &**receiver, abort.as_ref(), partial, clock::now())
+    }
+
+    /// Lets the bytes of a response pass the splicer, if it is an event stream that can be continued.
+    pub(super) fn begin_splicing(&mut self, is_success: bool) {
+        let ExchangeState { response, splicer, .. } = &mut *self.inner;
+        if let (Some(splicer), Some(entry)) = (splicer, &response.entry)
+            && is_success
+            && splicer.is_active()
+        {
+            splicer.restart();
+            response.is_spliced = true;
+            entry.activity().set_continuable();
+        }
+    }
+
+    /// Observes a chunk that passes the splicer.
+    pub(super) fn on_spliced_data(&mut self, frame: Bytes) -> Bytes {
+        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
+        let (now, outputs) = (clock::now(), response.output_events());
+        let frame = splicer.as_mut().map(|splicer| splicer.push(frame)).unwrap_or_default();
+        let frame = response.on_data(record, &**receiver, abort.as_ref(), frame, now);
+        if let Some(continuation) = record.continuations.begun.last_mut()
+            && continuation.resumed.is_none()
+            && response.output_events() > outputs
+        {
+            continuation.resumed = Some(now);
+            if let Some(backend) = &response.backend {
+                backend.on_first_output(now);
+            }
+        }
+        frame
+    }
+}

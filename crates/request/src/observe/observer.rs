@@ -1,0 +1,348 @@
+//! Latency measurement of one response: bytes and instants go in, milestones and counts come out.
+//!
+//! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
+//! unchanged.
+
+mod usage;
+
+use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
+use super::inspection::{ChunkSummary, InspectionMode};
+use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
+use crate::record::{
+    ObservedResponse, ResponseBuckets, Timings, UninspectedReason, UsageEventOutcome,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::openai::{
+    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
+};
+use tokenweir_protocol::sse::{SseDecoder, SsePiece};
+
+/// Observes the response to one request.
+#[derive(Debug)]
+pub struct ResponseObserver {
+    mode: InspectionMode,
+    decoder: SseDecoder,
+    reader: ResponseReader,
+    observed: ObservedResponse,
+    /// The timers of the choices that had output, by choice index.
+    choice_timers: Vec<ChoiceTimer>,
+    /// End of the last write stall. `None`: there was no write stall.
+    write_stalled_until: Option<Instant>,
+    /// Sum of the write stalls since the last output.
+    recent_write_stall: Duration,
+    /// Removes the usage that the gateway requested. `None`: nothing is removed from this response.
+    usage_filter: Option<Box<UsageFilter>>,
+    /// Splits the usage from each event. `None`: the gateway did not request continuous usage.
+    usage_splitter: Option<Box<UsageSplitter>>,
+    /// The request asked for the usage event and not for continuous usage, so the stream shows
+    /// where the server writes usage.
+    shows_usage_layout: bool,
+    /// The gateway requested usage, the response is not read as a stream, and no byte has arrived.
+    may_leak_usage: bool,
+    /// Number of events that only keep the connection open.
+    keep_alive_events: u64,
+}
+
+impl ResponseObserver {
+    /// An observer of a response of this API. The head of the response has not arrived.
+    pub fn new(api: Api) -> Self {
+        Self {
+            mode: InspectionMode::Opaque,
+            decoder: SseDecoder::new(),
+            reader: ResponseReader::new(api),
+            observed: ObservedResponse::default(),
+            choice_timers: Vec::new(),
+            write_stalled_until: None,
+            recent_write_stall: Duration::ZERO,
+            usage_filter: None,
+            usage_splitter: None,
+            shows_usage_layout: false,
+            may_leak_usage: false,
+            keep_alive_events: 0,
+        }
+    }
+
+    /// Sets the phrases that mark a response as a model refusal.
+    pub fn set_refusal_phrases(&mut self, phrases: Option<Arc<PhraseMatcher>>) {
+        self.reader.set_phrase_matcher(phrases);
+    }
+
+    /// Captures the text of the response in `excerpt`.
+    pub fn capture_text(&mut self, excerpt: TextExcerpt) {
+        self.reader.capture_text(excerpt);
+    }
+
+    /// Sets the bucket bounds of the histograms. Call it before the first data.
+    pub fn measure_by(&mut self, buckets: &ResponseBuckets) {
+        self.observed.set_buckets(buckets);
+    }
+
+    /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot
+    /// be parsed.
+    pub fn on_head(&mut self, media_type: &str, is_encoded: bool) {
+        self.mode = InspectionMode::for_body(media_type, is_encoded);
+        self.observed.is_stream = self.mode == InspectionMode::Stream;
+        self.observed.uninspected_reason = is_encoded.then_some(UninspectedReason::ContentEncoded);
+    }
+
+    /// Reads a JSON document with usage that came in a response header instead of in the body.
+    pub fn on_metadata(&mut self, document: &[u8], now: Instant, timings: &mut Timings) {
+        if self.mode == InspectionMode::Opaque {
+            self.reader.data(document);
+            // The body is still to come, and a header that is not JSON is no error of the response.
+            let delta = Delta { terminal: false, malformed: false, ..self.reader.end_whole() };
+            self.merge_delta(delta, now, timings);
+        }
+    }
+
+    /// Observes a chunk of the body. Every event that it completes has the time `now`.
+    pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
+        match self.mode {
+            InspectionMode::Stream => return self.read_events(bytes, now, timings),
+            InspectionMode::Json => self.reader.data(bytes),
+            InspectionMode::Opaque => {}
+        }
+        if std::mem::take(&mut self.may_leak_usage) {
+            self.look_for_events(bytes);
+        }
+        ChunkSummary::default()
+    }
+
+    /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
+    pub fn forward(&mut self, frame: Bytes) -> Bytes {
+        let Some(filter) = &mut self.usage_filter else { return frame };
+        let frame = filter.forward(frame);
+        if filter.has_failed() {
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        }
+        frame
+    }
+
+    /// The bytes that the usage filter holds back. Called when the body has ended.
+    pub fn flush(&mut self) -> Bytes {
+        let Some(filter) = &mut self.usage_filter else { return Bytes::new() };
+        let held = filter.flush();
+        if filter.has_failed() {
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        }
+        held
+    }
+
+    /// Records a write stall: from `since` to `until` the client did not read the data that was
+    /// ready for it.
+    pub fn on_write_stall(&mut self, since: Instant, until: Instant) {
+        let stall = until.saturating_duration_since(since);
+        self.observed.write_stall += stall;
+        self.recent_write_stall += stall;
+        self.write_stalled_until = Some(until);
+    }
+
+    /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
+    /// after its declared length.
+    pub fn on_end(&mut self, now: Instant, timings: &mut Timings) {
+        match self.mode {
+            InspectionMode::Stream => self.on_stream_end(now, timings),
+            InspectionMode::Json => {
+                let delta = self.reader.end_whole();
+                self.observed.has_answer |= delta.output.has_answer();
+                self.merge_delta(delta, now, timings);
+            }
+            InspectionMode::Opaque => self.observed.is_complete = true,
+        }
+    }
+
+    /// Ends a stream whose body has ended regularly. The blank line after the last event can be
+    /// missing.
+    fn on_stream_end(&mut self, now: Instant, timings: &mut Timings) {
+        if self.decoder.has_pending_data() && self.reader.has_whole_event() {
+            let mut rest: &[u8] = b"\n\n";
+            while let Some(piece) = self.decoder.next(&mut rest) {
+                if piece == SsePiece::Dispatch {
+                    let delta = self.reader.finish_event(self.decoder.event_type());
+                    let event = self.event_parts(&delta);
+                    self.on_event(delta, now, timings, &mut ChunkSummary::default());
+                    self.on_block(0, event);
+                }
+            }
+        }
+        self.observed.is_complete |= self.reader.is_complete_at_end();
+    }
+
+    /// Whether the body is forwarded without being parsed.
+    pub fn is_opaque(&self) -> bool {
+        self.mode == InspectionMode::Opaque
+    }
+
+    /// Whether the stream is between two events: it has no incomplete event.
+    pub fn is_between_events(&self) -> bool {
+        self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
+    }
+
+    /// Whether the response so far only keeps the connection open: comments, blank lines and events
+    /// without content of a stream, or white space before JSON.
+    pub fn has_only_keep_alive(&self) -> bool {
+        match self.mode {
+            InspectionMode::Stream => {
+                self.observed.events == self.keep_alive_events && self.is_between_events()
+            }
+            InspectionMode::Json => self.reader.is_between_events(),
+            InspectionMode::Opaque => false,
+        }
+    }
+
+    /// Whether the engine aborted a choice.
+    pub fn has_aborted_choice(&self) -> bool {
+        self.reader.answer().finish_reasons().any(|finish| finish == Some(FinishReason::Abort))
+    }
+
+    /// The observations so far.
+    pub fn observed(&self) -> &ObservedResponse {
+        &self.observed
+    }
+
+    /// The id of the response. `None`: it has not arrived.
+    pub(super) fn response_id(&self) -> Option<&str> {
+        self.reader.answer().id.as_deref()
+    }
+
+    /// The observations so far, for changes.
+    pub(super) fn observed_mut(&mut self) -> &mut ObservedResponse {
+        &mut self.observed
+    }
+
+    /// Completes the observations and returns them.
+    pub fn into_observed(mut self) -> ObservedResponse {
+        self.complete();
+        self.observed
+    }
+
+    /// Completes the observations. Must be called once, at the end of the response.
+    pub(super) fn complete(&mut self) -> &mut ObservedResponse {
+        for timer in &mut self.choice_timers {
+            timer.finish_arrival(&mut self.observed);
+        }
+        let observed = &mut self.observed;
+        observed.text_excerpt = self.reader.take_captured_text();
+        let answer = self.reader.answer();
+        observed.finish_reasons = answer.finish_reasons().collect();
+        observed.response_id.clone_from(&answer.id);
+        observed.response_model.clone_from(&answer.model);
+        observed.has_refusal_phrase = answer.has_phrase;
+        observed.is_refusal = answer.is_refusal;
+        observed.usage_source = observed.token_count_source();
+        let filter = self.usage_filter.as_ref();
+        observed.fingerprint = filter.and_then(|filter| filter.fingerprint().cloned());
+        observed
+    }
+
+    fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
+        let mut chunk_summary = ChunkSummary::default();
+        let mut rest = bytes;
+        let mut usage_at = None;
+        while let Some(piece) = self.decoder.next(&mut rest) {
+            let mut event = EventParts::default();
+            match piece {
+                SsePiece::Data(data) => {
+                    if self.usage_splitter.is_some() {
+                        // A line feed between two `data` lines is not in the frame.
+                        let offset = data.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
+                        usage_at = self.read_without_usage(data, offset);
+                    } else {
+                        self.reader.data(data);
+                    }
+                    continue;
+                }
+                SsePiece::Comment => {
+                    self.observed.comments += 1;
+                    continue;
+                }
+                SsePiece::UnknownLine => {
+                    // Not an event, but a client may read it.
+                    timings.on_output(OutputKind::Unknown.into(), now);
+                    chunk_summary.outputs += 1;
+                    continue;
+                }
+                SsePiece::Blank => {}
+                SsePiece::Dispatch => {
+                    let delta = self.reader.finish_event(self.decoder.event_type());
+                    event = EventParts { usage_at: usage_at.take(), ..self.event_parts(&delta) };
+                    self.on_event(delta, now, timings, &mut chunk_summary);
+                }
+            }
+            if self.usage_filter.is_some() {
+                let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
+                self.on_block(bytes.len() - rest.len() + usize::from(is_crlf), event);
+            }
+        }
+        if chunk_summary.outputs > 0 {
+            self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
+        }
+        chunk_summary
+    }
+
+    fn on_event(
+        &mut self,
+        delta: Delta,
+        now: Instant,
+        timings: &mut Timings,
+        chunk_summary: &mut ChunkSummary,
+    ) {
+        self.observed.events += 1;
+        timings.first_event.get_or_insert(now);
+        if !delta.output.is_empty() {
+            timings.on_output(delta.output, now);
+            self.observed.has_answer |= delta.output.has_answer();
+            chunk_summary.outputs += 1;
+            chunk_summary.gap = chunk_summary.gap.max(self.on_output(&delta, now));
+            if delta.output.has(OutputKind::Unknown) && self.reader.knows_format() {
+                let reason = &mut self.observed.uninspected_reason;
+                reason.get_or_insert(UninspectedReason::UnknownOutput);
+            }
+        } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
+            // The engine counts the end token, which has no text.
+            self.observed.estimated_tokens += 1;
+        } else {
+            self.keep_alive_events += u64::from(delta.is_keep_alive);
+        }
+        if self.shows_usage_layout && (delta.usage.is_some() || delta.has_null_usage) {
+            self.on_usage_member(&delta);
+        }
+        self.merge_delta(delta, now, timings);
+    }
+
+    fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {
+        let Self { choice_timers, observed, write_stalled_until, recent_write_stall, .. } = self;
+        observed.last_output_write_stall = std::mem::take(recent_write_stall);
+        observed.output_events += 1;
+        observed.estimated_tokens += u64::from(delta.tokens.unwrap_or(1));
+        match delta.tokens {
+            Some(tokens) => observed.counted_event_tokens += u64::from(tokens),
+            None => observed.uncounted_events += 1,
+        }
+        let index = delta.choice.min(MAX_TIMED_CHOICES - 1);
+        if choice_timers.len() <= index {
+            choice_timers.resize(index + 1, ChoiceTimer::default());
+        }
+        choice_timers[index].on_output(delta.tokens, now, *write_stalled_until, observed)
+    }
+
+    fn merge_delta(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
+        let observed = &mut self.observed;
+        if let Some(usage) = &delta.usage {
+            observed.usage.absorb(usage);
+        }
+        observed.engine_times = delta.engine.or(observed.engine_times);
+        if let Some(error) = delta.error {
+            observed.error.get_or_insert(error);
+        }
+        if delta.terminal {
+            observed.is_complete = true;
+            timings.terminal.get_or_insert(now);
+        }
+        if delta.malformed {
+            observed.uninspected_reason = Some(UninspectedReason::Malformed);
+        }
+    }
+}

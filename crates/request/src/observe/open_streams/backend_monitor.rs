@@ -1,0 +1,34 @@
+//! The reports between an exchange and its backend.
+
+use crate::record::{BackendCondition, ObservedResponse, WaitReports};
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::openai::Api;
+
+/// The backend of an exchange: where its observers report to and read from.
+pub trait BackendMonitor: Send + Sync + 'static {
+    /// The load and state that the backend last reported.
+    fn condition(&self, now: Instant) -> BackendCondition;
+    /// What its reports show about the wait of a request that was sent at `from` and had its first
+    /// output, or ended without, at `until`.
+    fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
+    /// Records the time between two outputs of a stream, the second of them at `now`.
+    fn on_gap(&self, gap: Duration, now: Instant);
+    /// The p99 of its recent output gaps, in seconds. `None`: too few samples.
+    fn usual_gap(&self) -> Option<f64>;
+    /// Records that one of its streams stalled (`true`), or that a stall ended (`false`).
+    fn on_stall(&self, is_stalled: bool);
+    /// Records the first output of a response: the prefill of its prompt is done.
+    fn on_first_output(&self, _now: Instant) {}
+    /// Mean tokens per output event of its streams, learned from exact counts. 1.0 before that.
+    fn tokens_per_event(&self) -> f64 {
+        1.0
+    }
+    /// The `system_fingerprint` member that its usage events have. Empty: they have none. `None`:
+    /// not known.
+    fn fingerprint(&self) -> Option<Bytes> {
+        None
+    }
+    /// Records the observations of a response of `api` that has ended.
+    fn on_answer(&self, _api: Option<Api>, _observed: &ObservedResponse) {}
+}

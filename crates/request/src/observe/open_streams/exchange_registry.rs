@@ -1,0 +1,309 @@
+//! The exchanges and response streams that are open.
+//!
+//! Each stream stores the time of its last output, and whether it waits for its backend, in atomics
+//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; a stream
+//! pays one atomic store per frame.
+
+use super::backend_monitor::BackendMonitor;
+use super::open_requests::OpenRequests;
+use super::open_table::{OpenTable, TableEntry};
+use super::stream_activity::StreamActivity;
+use super::stream_policy::{StreamPolicy, StreamRules};
+use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};
+use crate::record::{ClientIdentity, ResponseBuckets, SlowLimits};
+use arc_swap::ArcSwap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_protocol::openai::PhraseMatcher;
+use tokenweir_protocol::units;
+
+/// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
+const P99_MULTIPLIER: f64 = 10.0;
+
+/// When a silence between two outputs is a stall, and how long it may last.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StallLimits {
+    /// Shortest silence that is a stall, if ten times the p99 of the backend's recent output gaps is not
+    /// longer.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub min_gap: Duration,
+    /// Silence after which the gateway aborts a stream. `null`: never.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub abort_after: Option<Duration>,
+}
+
+/// Settings of exchanges and their observers.
+#[derive(Debug, Clone, Default)]
+pub struct ObservationSettings {
+    /// When an open stream is stalled.
+    pub stalls: StallLimits,
+    /// Keep-alive comments and the handling of truncated streams.
+    pub streams: StreamRules,
+    /// When a finished request was slow.
+    pub slow: SlowLimits,
+    /// Phrases that mark a response as a model refusal.
+    pub phrases: Option<Arc<PhraseMatcher>>,
+    /// Bucket bounds of latency and token histograms.
+    pub scales: ResponseBuckets,
+}
+
+/// The registry of all open exchanges.
+#[derive(Debug)]
+pub struct ExchangeRegistry {
+    settings: ArcSwap<ObservationSettings>,
+    epoch: Instant,
+    open: AtomicUsize,
+    open_requests: OpenRequests,
+    /// The gateway aborts what is still open.
+    is_shutting_down: AtomicBool,
+    /// The gateway closes each WebSocket, because it shuts down.
+    is_closing_tunnels: AtomicBool,
+    streams: Arc<OpenTable<StreamActivity>>,
+}
+
+/// The entry of a stream among the open streams. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct StreamEntry {
+    entry: TableEntry<StreamActivity>,
+    epoch: Instant,
+}
+
+/// Counts an exchange as open until it is dropped. Holds the settings at its start.
+#[derive(Debug)]
+pub struct InFlightGuard {
+    registry: Arc<ExchangeRegistry>,
+    settings: Arc<ObservationSettings>,
+    /// The slot of the request in the registry.
+    slot: usize,
+}
+
+impl Default for StallLimits {
+    /// At least one second. No stream is aborted.
+    fn default() -> Self {
+        Self { min_gap: Duration::from_secs(1), abort_after: None }
+    }
+}
+
+// === impl StallLimits ===
+
+impl StallLimits {
+    fn threshold(&self, backend: &dyn BackendMonitor) -> Duration {
+        let seconds = backend.usual_gap().map(|gap| gap * P99_MULTIPLIER);
+        let from_gaps = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        from_gaps.unwrap_or_default().max(self.min_gap)
+    }
+}
+
+// === impl ExchangeRegistry ===
+
+impl ExchangeRegistry {
+    /// An empty registry. `epoch` is the origin of its times.
+    pub fn new(settings: ObservationSettings, epoch: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            settings: ArcSwap::from_pointee(settings),
+            epoch,
+            open: AtomicUsize::new(0),
+            open_requests: OpenRequests::default(),
+            is_shutting_down: AtomicBool::new(false),
+            is_closing_tunnels: AtomicBool::new(false),
+            streams: Arc::default(),
+        })
+    }
+
+    /// Replaces the settings. Exchanges that are open keep theirs, but for the stall limits, which
+    /// apply to all at once.
+    pub fn change(&self, settings: ObservationSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Number of open exchanges.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// The start of the exchange that has been open longest. `None`: no exchange is open.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.open_requests.oldest()
+    }
+
+    /// Registers an exchange whose request head was read at `accepted`.
+    pub fn enter(self: &Arc<Self>, accepted: Instant) -> InFlightGuard {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let slot = self.open_requests.add(accepted);
+        InFlightGuard { registry: self.clone(), settings: self.settings.load_full(), slot }
+    }
+
+    /// From now on, a dropped exchange counts as aborted by the gateway, not by its client.
+    pub fn begin_shutdown(&self) {
+        self.is_shutting_down.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, each sweep closes every WebSocket: its end cannot be waited for.
+    pub fn close_tunnels(&self) {
+        self.is_closing_tunnels.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the gateway is aborting open exchanges.
+    pub fn is_cutting(&self) -> bool {
+        self.is_shutting_down.load(Ordering::Relaxed)
+    }
+
+    /// Checks every stream once. Reports new stalls to their backends and records, aborts streams
+    /// whose silence, wait for a first output or whole duration is too long, and requests keep-alive comments.
+    pub fn sweep(&self, now: Instant) {
+        let limits = self.settings.load().stalls;
+        for (_, activity) in self.streams.values() {
+            activity.check_keep_alive(now);
+            if activity.is_first_output_overdue(now)
+                || activity.is_overdue(now)
+                || activity.is_revoked(now)
+            {
+                activity.cut();
+            }
+            if activity.is_tunnel() {
+                let idle =
+                    activity.terms.idle.is_some_and(|idle| activity.is_tunnel_idle(idle, now));
+                if idle || self.is_closing_tunnels.load(Ordering::Relaxed) {
+                    activity.cut();
+                }
+                continue;
+            }
+            let Some(silent_for) = activity.backend_silence(now) else { continue };
+            if silent_for >= limits.threshold(&*activity.backend) {
+                activity.stall(now);
+            }
+            let abort_after = activity.terms.idle.or(limits.abort_after);
+            if abort_after.is_some_and(|limit| silent_for >= limit) {
+                activity.cut();
+            }
+        }
+    }
+
+    /// Marks the streams whose client has no valid key any more. A sweep closes a WebSocket at once, and
+    /// another stream if it does not end soon.
+    pub fn mark_revoked(&self, is_valid: impl Fn(&Arc<ClientIdentity>) -> bool, now: Instant) {
+        for (_, activity) in self.streams.values() {
+            let has_key = activity.subject.caller.as_ref().is_none_or(&is_valid);
+            activity.set_revoked((!has_key).then_some(now));
+        }
+    }
+
+    /// Requests that the streams of a backend go on at other backends. Returns how many could.
+    pub fn move_streams(&self, backend: &str) -> usize {
+        let streams = self.streams.values();
+        let of_backend = streams.iter().filter(|(_, activity)| {
+            activity.subject.backend.as_ref().is_some_and(|id| id.as_str() == backend)
+        });
+        of_backend.filter(|(_, activity)| activity.request_move()).count()
+    }
+
+    /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
+    /// been open longest.
+    pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
+        let activities = self.streams.values();
+        let slow_ttft = self.settings.load().slow.ttft;
+        let mut snapshot =
+            OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
+        for (sequence_number, activity) in activities {
+            let (phase, silent_for) = activity.phase(now);
+            let tokens = activity.tokens();
+            snapshot.tokens += tokens;
+            *snapshot.phases.entry(phase).or_default() += 1;
+            let age = now.saturating_duration_since(activity.subject.accepted);
+            snapshot.late += usize::from(phase == StreamPhase::NoOutput && age > slow_ttft);
+            if snapshot.oldest.len() < max_oldest {
+                let subject = activity.subject.clone();
+                snapshot.oldest.push(OpenStream {
+                    number: sequence_number,
+                    subject,
+                    phase,
+                    tokens,
+                    since_last_output: silent_for,
+                });
+            }
+        }
+        snapshot
+    }
+
+    /// Calls `visit` with the identity of each open stream.
+    pub fn visit_streams(&self, mut visit: impl FnMut(&StreamInfo)) {
+        self.streams.values().iter().for_each(|(_, activity)| visit(&activity.subject));
+    }
+
+    /// The origin of the registry's times: when the gateway started.
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    fn add_stream(
+        self: &Arc<Self>,
+        backend: Arc<dyn BackendMonitor>,
+        subject: StreamInfo,
+        terms: StreamPolicy,
+        tunnel: Option<Arc<AtomicU64>>,
+        now: Instant,
+    ) -> StreamEntry {
+        let activity = StreamActivity::new(backend, subject, terms, tunnel, [self.epoch, now]);
+        StreamEntry { entry: self.streams.insert(activity), epoch: self.epoch }
+    }
+}
+
+// === impl InFlightGuard ===
+
+impl InFlightGuard {
+    /// Registers the response stream of `backend`. `tunnel`: the number of bytes of the client, if the
+    /// stream is a WebSocket.
+    pub fn stream(
+        &self,
+        backend: Arc<dyn BackendMonitor>,
+        subject: StreamInfo,
+        terms: StreamPolicy,
+        tunnel: Option<Arc<AtomicU64>>,
+        now: Instant,
+    ) -> StreamEntry {
+        self.registry.add_stream(backend, subject, terms, tunnel, now)
+    }
+
+    /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
+    pub fn is_closing(&self, activity: &StreamActivity) -> bool {
+        activity.is_tunnel() && self.registry.is_closing_tunnels.load(Ordering::Relaxed)
+    }
+
+    /// Whether the gateway is aborting open exchanges.
+    pub fn is_cutting(&self) -> bool {
+        self.registry.is_cutting()
+    }
+
+    /// The settings at the start of the exchange.
+    pub fn settings(&self) -> &ObservationSettings {
+        &self.settings
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.registry.open_requests.remove(self.slot);
+        self.registry.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl StreamEntry ===
+
+impl StreamEntry {
+    /// The activity of the stream.
+    pub fn activity(&self) -> &Arc<StreamActivity> {
+        self.entry.value()
+    }
+}
+
+impl Drop for StreamEntry {
+    fn drop(&mut self) {
+        self.entry.value().close(self.epoch);
+    }
+}

@@ -1,0 +1,66 @@
+//! The start times of the open requests, for the age of the oldest one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The start times of all open requests. A slot is used again after its request has ended, so a
+/// request allocates only while the number of open requests reaches a new maximum.
+#[derive(Debug, Default)]
+pub(super) struct OpenRequests(Mutex<Slots>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    started: Vec<Option<Instant>>,
+    free: Vec<usize>,
+}
+
+impl OpenRequests {
+    /// Adds a request. Returns the slot to pass to [`OpenRequests::remove`].
+    pub(super) fn add(&self, started: Instant) -> usize {
+        let mut slots = self.lock();
+        let slot = slots.free.pop().unwrap_or_else(|| {
+            slots.started.push(None);
+            slots.started.len() - 1
+        });
+        slots.started[slot] = Some(started);
+        slot
+    }
+
+    /// Removes the request of a slot.
+    pub(super) fn remove(&self, slot: usize) {
+        let mut slots = self.lock();
+        slots.started[slot] = None;
+        slots.free.push(slot);
+    }
+
+    /// The start of the request that has been open longest. `None`: no request is open.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.lock().started.iter().flatten().min().copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokenweir_protocol::clock;
+
+    #[test]
+    fn the_oldest_request_is_known_in_any_order_of_ends_and_slots_are_used_again() {
+        let (requests, now) = (OpenRequests::default(), clock::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(requests.oldest(), None);
+        let [second, first, third] = [2, 1, 3].map(|start| requests.add(at(start)));
+        assert_eq!(requests.oldest(), Some(at(1)));
+        requests.remove(first);
+        assert_eq!(requests.oldest(), Some(at(2)));
+        assert_eq!(requests.add(at(4)), first);
+        requests.remove(second);
+        requests.remove(third);
+        assert_eq!(requests.oldest(), Some(at(4)));
+    }
+}

@@ -1,0 +1,107 @@
+//! Snapshots of open streams, for the admin API.
+
+use crate::record::{ClientIdentity, ModelLabel, RequestRecord};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::headers::RequestId;
+
+/// Identity of a stream. It contains no part of a prompt or a response.
+#[derive(Debug, Clone)]
+pub struct StreamInfo {
+    /// The `x-request-id` of the request.
+    pub request_id: RequestId,
+    /// The model as a label.
+    pub model: ModelLabel,
+    /// The backend that serves the stream.
+    pub backend: Option<BackendId>,
+    /// The client's identity, if it authenticated with a key.
+    pub caller: Option<Arc<ClientIdentity>>,
+    /// IP address of the client's connection.
+    pub client: IpAddr,
+    /// Estimated number of prompt tokens. 0: unknown.
+    pub prompt_tokens: u64,
+    /// When the request head was read.
+    pub accepted: Instant,
+}
+
+/// The phase of an open stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamPhase {
+    /// The response head has arrived, but no output: the request waits in the queue of the engine, or
+    /// the engine computes its prompt. An engine does not report which of the two it is for a request.
+    NoOutput,
+    /// Output has arrived, and more can follow.
+    Decode,
+    /// The backend has sent no output for longer than its stall threshold.
+    Stalled,
+    /// The client does not read data that has arrived.
+    WriteStalled,
+    /// The last event has arrived, but not the end of the body.
+    Closing,
+}
+
+/// One stream at one moment.
+#[derive(Debug, Clone)]
+pub struct OpenStream {
+    /// Sequence number of the stream since the start of the gateway, from 0.
+    pub number: u64,
+    /// The identity of the stream.
+    pub subject: StreamInfo,
+    /// The phase of the stream.
+    pub phase: StreamPhase,
+    /// Tokens so far: exact where events report their counts, else one per event with output.
+    pub tokens: u64,
+    /// Time since the last output. `None`: no output, or also the last event has arrived.
+    pub since_last_output: Option<Duration>,
+}
+
+/// All streams at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct OpenStreamsSnapshot {
+    /// Number of open streams.
+    pub count: usize,
+    /// Number of open streams by phase.
+    pub phases: BTreeMap<StreamPhase, usize>,
+    /// Tokens of all open streams so far.
+    pub tokens: u64,
+    /// Number of streams without output for longer than [`SlowLimits::ttft`](crate::record::SlowLimits::ttft).
+    pub late: usize,
+    /// The streams that have been open longest, in the order in which their response heads arrived.
+    pub oldest: Vec<OpenStream>,
+}
+
+// === impl StreamInfo, StreamPhase ===
+
+impl StreamInfo {
+    /// The identity of the stream that answers the request of `record`.
+    pub(in crate::observe) fn from_record(record: &RequestRecord) -> Self {
+        Self {
+            request_id: record.request_id.clone(),
+            model: record.model.clone(),
+            backend: record.backend().cloned(),
+            caller: record.caller.clone(),
+            client: record.client,
+            prompt_tokens: record
+                .decision
+                .as_ref()
+                .map_or(0, |decision| decision.selected_candidate().prompt.round() as u64),
+            accepted: record.timings.accepted,
+        }
+    }
+}
+
+impl StreamPhase {
+    /// The name in the admin API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoOutput => "no_output",
+            Self::Decode => "decode",
+            Self::Stalled => "stalled",
+            Self::WriteStalled => "write_stalled",
+            Self::Closing => "closing",
+        }
+    }
+}

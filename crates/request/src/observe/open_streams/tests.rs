@@ -1,0 +1,299 @@
+//! Tests of the stream sweep at fixed instants.
+
+use super::*;
+use crate::record::{BackendCondition, ModelLabel, WaitReports};
+use http::{HeaderMap, HeaderValue};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::{RequestId, X_REQUEST_ID};
+
+const MIN_GAP: Duration = Duration::from_millis(100);
+const ABORT_AFTER: Duration = Duration::from_secs(1);
+const OUTPUT_GAP: Duration = Duration::from_millis(590);
+
+/// A backend that records what exchanges report to it.
+#[derive(Default)]
+struct RecordingBackend {
+    usual_gap: Option<f64>,
+    gaps: Mutex<Vec<Duration>>,
+    stalled_streams: AtomicUsize,
+    stall_count: AtomicUsize,
+}
+
+impl BackendMonitor for RecordingBackend {
+    fn condition(&self, _now: Instant) -> BackendCondition {
+        BackendCondition { running: Some(7), ..BackendCondition::default() }
+    }
+
+    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
+        WaitReports::default()
+    }
+
+    fn on_gap(&self, gap: Duration, _: Instant) {
+        self.gaps.lock().unwrap().push(gap);
+    }
+
+    fn usual_gap(&self) -> Option<f64> {
+        self.usual_gap
+    }
+
+    fn on_stall(&self, is_stalled: bool) {
+        if is_stalled {
+            self.stall_count.fetch_add(1, Ordering::Relaxed);
+            self.stalled_streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.stalled_streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RecordingBackend {
+    /// Number of streams that are stalled, and of stalls so far.
+    fn counts(&self) -> [usize; 2] {
+        [self.stalled_streams.load(Ordering::Relaxed), self.stall_count.load(Ordering::Relaxed)]
+    }
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct WakeCounter(AtomicUsize);
+
+impl Wake for WakeCounter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn stream_info(request_id: &'static str, accepted: Instant) -> StreamInfo {
+    let id = HeaderValue::from_static(request_id);
+    StreamInfo {
+        request_id: RequestId::from_headers(&HeaderMap::from_iter([(X_REQUEST_ID, id)]), 1),
+        model: ModelLabel::known("tiny".into()),
+        backend: Some(BackendId::new("vllm-0")),
+        caller: None,
+        client: std::net::Ipv4Addr::LOCALHOST.into(),
+        prompt_tokens: 0,
+        accepted,
+    }
+}
+
+struct StreamFixture {
+    epoch: Instant,
+    registry: Arc<ExchangeRegistry>,
+    backend: Arc<RecordingBackend>,
+    in_flight: InFlightGuard,
+}
+
+/// A registry without streams. `usual_gap` is the p99 of the backend's output gaps, in seconds.
+fn fixture(usual_gap: Option<f64>, abort_after: Option<Duration>) -> StreamFixture {
+    let epoch = clock::now();
+    let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
+    let registry = ExchangeRegistry::new(
+        ObservationSettings { stalls, ..ObservationSettings::default() },
+        epoch,
+    );
+    let backend = Arc::new(RecordingBackend { usual_gap, ..RecordingBackend::default() });
+    let in_flight = registry.enter(epoch);
+    StreamFixture { epoch, registry, backend, in_flight }
+}
+
+impl StreamFixture {
+    fn stream(&self) -> StreamEntry {
+        self.open_stream_with(StreamPolicy::default())
+    }
+
+    fn open_stream_with(&self, terms: StreamPolicy) -> StreamEntry {
+        let info = stream_info("r-1", self.epoch);
+        self.in_flight.stream(self.backend.clone(), info, terms, None, self.epoch)
+    }
+
+    fn at(&self, millis: u64) -> Instant {
+        self.epoch + Duration::from_millis(millis)
+    }
+
+    fn sweep(&self, millis: u64) -> [usize; 2] {
+        self.registry.sweep(self.at(millis));
+        self.backend.counts()
+    }
+}
+
+#[test]
+fn a_silence_of_the_min_gap_is_reported_once_and_ends_with_the_next_output() {
+    let fixture = fixture(None, None);
+    let entry = fixture.stream();
+    assert_eq!(entry.activity().on_output(fixture.at(10), None), None);
+    assert_eq!(fixture.sweep(109), [0, 0]);
+    assert_eq!(fixture.sweep(110), [1, 1]);
+    assert_eq!(fixture.sweep(500), [1, 1], "the same stall");
+    let stall = entry.activity().on_output(fixture.at(600), Some(OUTPUT_GAP)).unwrap();
+    assert_eq!((stall.last_output_at, stall.detected_at), (fixture.at(10), fixture.at(110)));
+    assert_eq!((stall.ended_at, stall.condition.running), (Some(fixture.at(600)), Some(7)));
+    assert_eq!(*fixture.backend.gaps.lock().unwrap(), [OUTPUT_GAP]);
+    assert_eq!(fixture.sweep(699), [0, 1]);
+    assert_eq!(fixture.sweep(700), [1, 2], "another stall");
+}
+
+#[test]
+fn the_stall_threshold_is_a_multiple_of_the_p99_gap_and_at_least_min_gap() {
+    for (usual_gap, threshold) in [(0.05, 500), (0.001, 100), (f64::NAN, 100), (-1.0, 100)] {
+        let fixture = fixture(Some(usual_gap), None);
+        let entry = fixture.stream();
+        entry.activity().on_output(fixture.at(1), None);
+        assert_eq!(fixture.sweep(threshold), [0, 0], "{usual_gap}");
+        assert_eq!(fixture.sweep(threshold + 1), [1, 1], "{usual_gap}");
+    }
+}
+
+#[test]
+fn no_stall_is_reported_before_the_first_output_or_after_the_end() {
+    let fixture = fixture(None, Some(ABORT_AFTER));
+    let entry = fixture.stream();
+    assert_eq!(fixture.sweep(60_000), [0, 0]);
+    entry.activity().on_output(fixture.at(60_000), None);
+    assert_eq!(entry.activity().on_end(fixture.at(60_001)), None);
+    assert_eq!(fixture.sweep(120_000), [0, 0]);
+    assert!(!entry.activity().is_cut(Waker::noop()));
+}
+
+#[test]
+fn a_stream_that_its_client_does_not_read_is_not_stalled() {
+    let fixture = fixture(None, Some(ABORT_AFTER));
+    let entry = fixture.stream();
+    entry.activity().on_output(fixture.at(10), None);
+    entry.activity().set_waits_for_backend(false);
+    assert_eq!(fixture.sweep(60_000), [0, 0]);
+    assert!(!entry.activity().is_cut(Waker::noop()));
+    entry.activity().set_waits_for_backend(true);
+    assert_eq!(fixture.sweep(60_000), [1, 1]);
+}
+
+#[test]
+fn a_silence_beyond_abort_after_aborts_the_stream_and_wakes_it() {
+    let fixture = fixture(None, Some(ABORT_AFTER));
+    let (silent, active) = (fixture.stream(), fixture.stream());
+    let woken = Arc::new(WakeCounter::default());
+    silent.activity().on_output(fixture.at(10), None);
+    active.activity().on_output(fixture.at(900), None);
+    assert!(!silent.activity().is_cut(&woken.clone().into()));
+    assert_eq!(fixture.sweep(1_009), [2, 2]);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+    fixture.registry.sweep(fixture.at(1_010));
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    assert!(silent.activity().is_cut(Waker::noop()));
+    assert!(!active.activity().is_cut(Waker::noop()));
+}
+
+#[test]
+fn a_dropped_stream_is_no_longer_stalled() {
+    let fixture = fixture(None, None);
+    let (first, second) = (fixture.stream(), fixture.stream());
+    first.activity().on_output(fixture.at(10), None);
+    second.activity().on_output(fixture.at(10), None);
+    assert_eq!(fixture.sweep(200), [2, 2]);
+    drop(first);
+    assert_eq!(fixture.sweep(300), [1, 2]);
+    let stall = second.activity().on_end(fixture.at(400)).unwrap();
+    assert_eq!(stall.ended_at, Some(fixture.at(400)));
+    drop(second);
+    assert_eq!(fixture.sweep(500), [0, 2]);
+}
+
+#[test]
+fn an_exchange_is_open_as_long_as_its_guard() {
+    let fixture = fixture(None, None);
+    assert_eq!(fixture.registry.open(), 1);
+    let more = [10, 20].map(|millis| fixture.registry.enter(fixture.at(millis)));
+    assert_eq!(fixture.registry.open(), 3);
+    assert_eq!(fixture.registry.oldest(), Some(fixture.at(0)));
+    drop(more);
+    assert_eq!(fixture.registry.open(), 1);
+    fixture.registry.begin_shutdown();
+    assert!(fixture.in_flight.is_cutting());
+}
+
+fn is_cut(entry: &StreamEntry) -> bool {
+    entry.activity().is_cut(Waker::noop())
+}
+
+#[test]
+fn a_stream_is_aborted_only_while_its_first_output_is_overdue() {
+    let fixture = fixture(None, None);
+    let terms = StreamPolicy { first_output_by: Some(fixture.at(500)), ..StreamPolicy::default() };
+    let (overdue, on_time) = (fixture.open_stream_with(terms), fixture.open_stream_with(terms));
+    on_time.activity().on_output(fixture.at(400), None);
+    fixture.sweep(499);
+    assert!(!is_cut(&overdue));
+    fixture.sweep(501);
+    assert!(is_cut(&overdue) && !is_cut(&on_time));
+}
+
+#[test]
+fn the_idle_timeout_of_a_stream_policy_overrides_abort_after() {
+    let fixture = fixture(None, Some(2 * MIN_GAP));
+    let terms = StreamPolicy { idle: Some(MIN_GAP / 2), ..StreamPolicy::default() };
+    let (with_idle_timeout, default) = (fixture.open_stream_with(terms), fixture.stream());
+    for entry in [&with_idle_timeout, &default] {
+        entry.activity().on_output(fixture.at(10), None);
+    }
+    fixture.sweep(10 + MIN_GAP.as_millis() as u64);
+    assert!(is_cut(&with_idle_timeout) && !is_cut(&default));
+}
+
+#[test]
+fn a_keep_alive_comment_is_due_once_per_interval_of_silence() {
+    let fixture = fixture(None, None);
+    let keep_alive = Some(Duration::from_secs(15));
+    let rules = StreamRules { keep_alive, ..StreamRules::default() };
+    let entry = fixture.open_stream_with(StreamPolicy { rules, ..StreamPolicy::default() });
+    let is_keep_alive_due = |millis| {
+        fixture.sweep(millis);
+        entry.activity().take_keep_alive(fixture.at(millis))
+    };
+    entry.activity().on_bytes(fixture.at(1_000));
+    entry.activity().set_waits_for_backend(true);
+    assert_eq!(
+        [15_900, 16_000, 16_100, 30_900, 31_000].map(is_keep_alive_due),
+        [false, true, false, false, true]
+    );
+    entry.activity().set_waits_for_backend(false);
+    assert!(!is_keep_alive_due(60_000), "the client does not read");
+}
+
+#[test]
+fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
+    let fixture = fixture(None, None);
+    let [_prefilling, decoding, write_blocked, stalled, ending] =
+        [(); 5].map(|()| fixture.stream());
+    for entry in [&decoding, &write_blocked, &stalled, &ending] {
+        entry.activity().on_bytes(fixture.at(10));
+        entry.activity().on_output(fixture.at(10), None);
+        entry.activity().count(3);
+    }
+    stalled.activity().set_waits_for_backend(true);
+    fixture.sweep(1_500);
+    decoding.activity().on_output(fixture.at(1_900), None);
+    decoding.activity().count(7);
+    ending.activity().on_end(fixture.at(1_900));
+    let snapshot = fixture.registry.snapshot(4, fixture.at(2_000));
+    let phases: Vec<_> =
+        snapshot.oldest.iter().map(|stream| (stream.phase, stream.tokens)).collect();
+    let expected = [
+        (StreamPhase::NoOutput, 0),
+        (StreamPhase::Decode, 7),
+        (StreamPhase::WriteStalled, 3),
+        (StreamPhase::Stalled, 3),
+    ];
+    assert_eq!(phases, expected);
+    assert_eq!(
+        (snapshot.count, snapshot.tokens, snapshot.phases[&StreamPhase::Closing]),
+        (5, 16, 1)
+    );
+    assert_eq!(snapshot.oldest[1].since_last_output, Some(Duration::from_millis(100)));
+    assert_eq!(snapshot.oldest[0].since_last_output, None);
+    drop(ending);
+    assert_eq!(fixture.registry.snapshot(4, fixture.at(2_000)).count, 4);
+}

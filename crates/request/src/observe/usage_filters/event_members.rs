@@ -1,0 +1,152 @@
+//! The members of the JSON object in the data of an event, in any order and with any white space.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use tokenweir_protocol::json::members::{Member, visit_members};
+
+/// The members of the outermost object of the data of one event.
+pub(super) struct EventMembers<'a> {
+    /// The data. Further `data` lines are joined to the first.
+    data: Cow<'a, [u8]>,
+    /// Offset of the data in the event. `None`: the data has several lines, so a position in it is
+    /// none in the event.
+    offset: Option<usize>,
+    members: Vec<Member>,
+}
+
+/// Members of a usage event that every chunk of the stream has, or that describe the request as usage
+/// does. They can be removed with the event.
+const REMOVABLE_MEMBERS: [&[u8]; 10] = [
+    b"id",
+    b"object",
+    b"created",
+    b"model",
+    b"choices",
+    b"usage",
+    b"service_tier",
+    b"metrics",
+    b"timings",
+    FINGERPRINT,
+];
+const FINGERPRINT: &[u8] = b"system_fingerprint";
+/// Longest `system_fingerprint` that is inserted, in bytes.
+const MAX_FINGERPRINT_BYTES: usize = 256;
+
+impl<'a> EventMembers<'a> {
+    /// The members of an event, which may have further lines. `None`: its data is no JSON object.
+    pub(super) fn read(event: &'a [u8]) -> Option<Self> {
+        let (data, offset) = data_of(event)?;
+        let members = read_members(&data)?;
+        Some(Self { data, offset, members })
+    }
+
+    /// The byte ranges of the event to cut, so that it has no `usage` object. Each range includes
+    /// one comma if other members remain. Empty: the event has no such member, or none that can be
+    /// cut.
+    pub(super) fn usage_cuts(&self) -> Vec<Range<usize>> {
+        let Some(offset) = self.offset else { return Vec::new() };
+        let is_cut = |member: &Member| {
+            self.is_named(member, b"usage") && self.data[member.value.start] == b'{'
+        };
+        let leading = self.members.iter().take_while(|member| is_cut(member)).count();
+        let mut cuts = Vec::new();
+        if let (Some(first), Some(last)) = (self.members.first(), self.members[..leading].last()) {
+            let next = self.members.get(leading);
+            let end = next.map_or(last.value.end, |member| member.name.start - 1);
+            cuts.push(first.name.start - 1..end);
+        }
+        for (before, member) in self.members.iter().zip(self.members.iter().skip(1)).skip(leading) {
+            if is_cut(member) {
+                cuts.push(before.value.end..member.value.end);
+            }
+        }
+        cuts.into_iter().map(|cut| cut.start + offset..cut.end + offset).collect()
+    }
+
+    /// The offset in the event at which vLLM writes `system_fingerprint`: after `choices`. `None`:
+    /// nothing can be inserted there.
+    pub(super) fn end_of_choices(&self) -> Option<usize> {
+        Some(self.find(b"choices")?.value.end + self.offset?)
+    }
+
+    /// The value of `system_fingerprint`, with its quotes. `None`: the event has none, or it is
+    /// `null` or empty.
+    pub(super) fn fingerprint(&self) -> Option<&[u8]> {
+        let member = self.find(FINGERPRINT)?;
+        Some(&self.data[member.value.clone()]).filter(|value| has_content(value))
+    }
+
+    /// Whether the event has a `system_fingerprint` member of any value.
+    pub(super) fn has_fingerprint_member(&self) -> bool {
+        self.find(FINGERPRINT).is_some()
+    }
+
+    /// Whether the usage event has a member with content that the client would not get if the event
+    /// were removed.
+    pub(super) fn has_unknown_content(&self) -> bool {
+        let is_unknown = |member: &Member| {
+            let is_removable = REMOVABLE_MEMBERS.iter().any(|name| self.is_named(member, name));
+            !is_removable && has_content(&self.data[member.value.clone()])
+        };
+        let is_long = |value: &[u8]| value.len() > MAX_FINGERPRINT_BYTES;
+        self.members.iter().any(is_unknown) || self.fingerprint().is_some_and(is_long)
+    }
+
+    fn find(&self, name: &[u8]) -> Option<&Member> {
+        self.members.iter().find(|member| self.is_named(member, name))
+    }
+
+    fn is_named(&self, member: &Member, name: &[u8]) -> bool {
+        let raw = &self.data[member.name.clone()];
+        raw == name || (raw.contains(&b'\\') && decoded(raw).is_some_and(|text| text == name))
+    }
+}
+
+/// A string with its escapes decoded. `None`: it is invalid.
+fn decoded(raw: &[u8]) -> Option<Vec<u8>> {
+    let quoted = [b"\"", raw, b"\""].concat();
+    serde_json::from_slice::<String>(&quoted).ok().map(String::into_bytes)
+}
+
+/// Whether a value is none of `null`, `false`, `""`, `[]` and `{}`.
+fn has_content(value: &[u8]) -> bool {
+    match value {
+        b"null" | b"false" | b"\"\"" => false,
+        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
+        _ => true,
+    }
+}
+
+/// The data of an event, and its offset if it has one line. `None`: the event has no data.
+fn data_of(event: &[u8]) -> Option<(Cow<'_, [u8]>, Option<usize>)> {
+    let mut lines = data_lines(event);
+    let first = lines.next()?;
+    let Some(second) = lines.next() else {
+        return Some((Cow::Borrowed(&event[first.clone()]), Some(first.start)));
+    };
+    let parts: Vec<&[u8]> = [first, second].into_iter().chain(lines).map(|at| &event[at]).collect();
+    Some((Cow::Owned(parts.join(&b'\n')), None))
+}
+
+/// The byte ranges of the data in the `data` lines of an event.
+fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
+    lines.filter_map(move |line| {
+        let line_start = start;
+        start += line.len() + 1;
+        let byte_order_mark = b"\xEF\xBB\xBF";
+        let marked = line.strip_prefix(byte_order_mark).filter(|_| line_start == 0);
+        let data = marked.unwrap_or(line).strip_prefix(b"data:")?;
+        let data = data.strip_prefix(b" ").unwrap_or(data);
+        let end = line_start + line.len();
+        Some(end - data.len()..end)
+    })
+}
+
+/// The members of the object that `data` consists of. `None`: it is no object.
+fn read_members(data: &[u8]) -> Option<Vec<Member>> {
+    let mut members = Vec::new();
+    visit_members(data, |member| members.push(member))?;
+    Some(members)
+}

@@ -1,0 +1,230 @@
+//! Tests of the usage filter with members in any order and with any white space.
+
+use super::tests::{
+    ONE_TOKEN_EVENT, expected_stream, filter_stream, filter_with, options, read_recorded_body,
+};
+use crate::observe::ResponseObserver;
+use crate::record::{Timings, UsageEventOutcome};
+use bytes::Bytes;
+use serde_json::{Deserializer, Value, json};
+use std::path::Path;
+use tokenweir_protocol::openai::Api;
+
+#[test]
+fn an_event_that_cannot_be_edited_passes_as_it_came_and_is_reported() {
+    let usage = r#""usage":{"completion_tokens":1}"#;
+    let finish = r#""choices":[{"index":0,"delta":{},"finish_reason":"stop"}]"#;
+    let cases = [
+        // The data has several lines.
+        format!("data: {{\ndata: {usage},\ndata: \"choices\":[{{\"index\":0}}]}}\n\n"),
+        // The usage event has a member that the client would lose.
+        format!("data: {{\"choices\":[],{usage},\"kv_transfer_params\":{{\"a\":1}}}}\n\n"),
+        format!("data: {{\"choices\":[],\"audio\":\"x\",{usage}}}\n\n"),
+        // The fingerprint cannot be inserted into the event with the finish reason.
+        format!(
+            "data: {{\ndata: {finish}}}\n\n\
+             data: {{\"choices\":[],{usage},\"system_fingerprint\":\"a\"}}\n\n"
+        ),
+    ];
+    for sent in cases {
+        for size in [1, 7, sent.len()] {
+            let (filtered, observed) = filter_stream(sent.as_bytes().chunks(size));
+            assert_eq!(filtered, sent);
+            assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{sent}");
+        }
+    }
+}
+
+/// Each case: an event, and the event that the client should receive.
+#[test]
+fn usage_is_removed_wherever_it_stands_in_its_event() {
+    // Neither a text that resembles the member nor a nested member is the usage of the event.
+    let choices =
+        r#""choices":[{"index":0,"delta":{"content":"\",\"usage\":{}}","usage":{"x":1}}}]"#;
+    let usage = r#""usage":{"completion_tokens":1}"#;
+    let cases = [
+        (format!("{{{usage},{choices}}}"), format!("{{{choices}}}")),
+        (format!("{{ {usage} , {choices} }}"), format!("{{ {choices} }}")),
+        (format!("{{{choices}, {usage}}}"), format!("{{{choices}}}")),
+        (format!("{{{choices},{usage},\"b\":[1]}}"), format!("{{{choices},\"b\":[1]}}")),
+        (format!("{{{usage},{choices},{usage}}}"), format!("{{{choices}}}")),
+        (format!("{{{usage},{usage},{choices},{usage},{usage}}}"), format!("{{{choices}}}")),
+        (
+            format!("{{{choices},\"us\\u0061ge\":{{\"completion_tokens\":1}}}}"),
+            format!("{{{choices}}}"),
+        ),
+        (format!("{{{usage}}}"), "{}".into()),
+    ];
+    for (sent, expected) in cases {
+        let body =
+            format!("data: {ONE_TOKEN_EVENT}\n\ndata: {sent}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
+        let event = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+        for size in [1, 7, body.len()] {
+            let (filtered, observed) = filter_stream(body.as_bytes().chunks(size));
+            assert_eq!(filtered, format!("{event}data: {expected}\n\n{event}"));
+            assert_eq!(observed.usage_event, Some(UsageEventOutcome::Missing), "{sent}");
+        }
+    }
+}
+
+#[test]
+fn a_usage_event_without_a_blank_line_at_the_end_of_the_stream_is_removed() {
+    let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    let usage = r#"{"choices":[],"usage":{"completion_tokens":1}}"#;
+    let body = format!("data: {finish}\n\ndata: {usage}");
+    let now = tokenweir_protocol::clock::now();
+    let (mut observer, mut timings) = (ResponseObserver::new(Api::Chat), Timings::begin(now));
+    observer.on_head("text/event-stream", false);
+    observer.remove_injected_usage(&options(true, false), None);
+    observer.on_data(body.as_bytes(), now, &mut timings);
+    let mut filtered = observer.forward(Bytes::from(body)).to_vec();
+    observer.on_end(now, &mut timings);
+    filtered.extend_from_slice(&observer.flush());
+    assert_eq!(String::from_utf8(filtered).unwrap(), format!("data: {finish}\n\n"));
+    assert_eq!(observer.observed().usage.output, Some(1));
+}
+
+/// The members of a JSON object as the text has them: names with quotes, and values.
+fn members_of(object: &str) -> Vec<(&str, &str)> {
+    let mut rest = object.trim().strip_prefix('{').unwrap();
+    let mut members = Vec::new();
+    while !rest.trim_start().starts_with('}') {
+        let mut parts = [""; 2];
+        for part in &mut parts {
+            rest = rest.trim_start_matches([' ', ',', ':']);
+            let mut values = Deserializer::from_str(rest).into_iter::<Value>();
+            values.next().unwrap().unwrap();
+            (*part, rest) = rest.split_at(values.byte_offset());
+        }
+        members.push((parts[0], parts[1]));
+    }
+    members
+}
+
+/// The bodies of all recorded streams of chunks.
+fn recorded_chunk_streams() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/wire");
+    let mut streams = Vec::new();
+    for front_end in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        for entry in std::fs::read_dir(&front_end).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            let is_stream = text.contains("content-type: text/event-stream");
+            if path.extension().is_some_and(|extension| extension == "http")
+                && is_stream
+                && text.contains("\r\n0\r\n\r\n")
+                && text.contains("\"choices\":[{")
+            {
+                let name = path.strip_prefix(front_end.parent().unwrap()).unwrap();
+                streams.push(read_recorded_body(name.with_extension("").to_str().unwrap()));
+            }
+        }
+    }
+    streams
+}
+
+/// One object of members in a random order with random white space: the text with all members, and
+/// the text without the members for which `is_removed` holds.
+fn write_object(
+    random: &mut fastrand::Rng,
+    mut members: Vec<(String, String)>,
+    is_removed: impl Fn(&str) -> bool,
+    after_choices: &str,
+) -> (String, String) {
+    let spaces = [("", ""), (" ", ""), ("", " "), ("  ", "\t")];
+    random.shuffle(&mut members);
+    let (mut sent, mut expected) = ("{".to_owned(), "{".to_owned());
+    let mut has_kept = false;
+    for (number, (name, value)) in members.iter().enumerate() {
+        let (before, after) = spaces[random.usize(..spaces.len())];
+        let comma = format!("{before},{after}");
+        let member = format!("{name}{before}:{after}{value}");
+        if number > 0 {
+            sent.push_str(&comma);
+        }
+        sent.push_str(&member);
+        if !is_removed(name) {
+            if has_kept {
+                expected.push_str(&comma);
+            }
+            expected.push_str(&member);
+            has_kept = true;
+            if name == "\"choices\"" {
+                expected.push_str(after_choices);
+            }
+        }
+    }
+    (sent + "}", expected + "}")
+}
+
+/// Every recorded stream with its members in another order, with usage in its events, and with a
+/// fingerprint in its usage event. The expected stream is written member by member.
+#[test]
+fn the_order_of_members_does_not_matter_in_any_recorded_event() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let mut count = 0;
+    for body in recorded_chunk_streams() {
+        let has_counts = random.bool();
+        let finishes = body.matches("\"finish_reason\":\"").count();
+        let is_known = finishes != 1 || random.bool();
+        let fingerprint = "\"vllm-9\"";
+        let (mut sent, mut expected) = (String::new(), String::new());
+        for block in body.split_inclusive("\n\n") {
+            let data = block.trim_end().strip_prefix("data: ").unwrap_or_default();
+            let event: Value = serde_json::from_str(data).unwrap_or_default();
+            if !event["choices"].is_array() {
+                if data == "[DONE]" {
+                    let usage = r#"{"prompt_tokens":3,"completion_tokens":4,"x":{"y":"}{"}}"#;
+                    let members = [("\"choices\"", "[]"), ("\"usage\"", usage), ("\"id\"", "1")];
+                    let mut members: Vec<_> = members.iter().map(owned).collect();
+                    members.push(("\"system_fingerprint\"".into(), "\"vllm-9\"".into()));
+                    let (event, _) = write_object(&mut random, members, |_| false, "");
+                    sent.extend(["data: ", &event, "\n\n"]);
+                }
+                sent.push_str(block);
+                expected.push_str(block);
+                continue;
+            }
+            if event["choices"] == json!([]) {
+                continue;
+            }
+            let is_other =
+                |(name, _): &(&str, &str)| !["\"usage\"", "\"system_fingerprint\""].contains(name);
+            let members = members_of(data);
+            let mut members: Vec<_> = members.iter().filter(|m| is_other(m)).map(owned).collect();
+            members.push(("\"unknown\"".into(), r#"[{"usage":{"a":"],}"}}]"#.into()));
+            if has_counts {
+                let usage = r#"{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4}"#;
+                members.push(("\"usage\"".into(), usage.into()));
+            }
+            let choices = event["choices"].as_array().unwrap();
+            let has_finish = choices.iter().any(|choice| choice["finish_reason"].is_string());
+            let inserted = if has_finish {
+                format!(",\"system_fingerprint\":{fingerprint}")
+            } else {
+                String::new()
+            };
+            let is_usage = |name: &str| name == "\"usage\"";
+            let (event, kept) = write_object(&mut random, members, is_usage, &inserted);
+            sent.extend(["data: ", &event, "\n\n"]);
+            expected.extend(["data: ", &kept, "\n\n"]);
+        }
+        if !sent.contains("[DONE]") {
+            continue;
+        }
+        count += 1;
+        for size in [random.usize(1..40), 700, sent.len()] {
+            let known = is_known.then_some(fingerprint);
+            let options = options(true, has_counts);
+            let (filtered, observed) = filter_with(&options, known, sent.as_bytes().chunks(size));
+            let events = filtered.split("\n\n").zip(expected.split("\n\n"));
+            for (event, expected) in events {
+                assert_eq!(event, expected, "pieces of {size}, of {sent:.200}");
+            }
+            assert_eq!(filtered.len(), expected.len());
+            assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
+        }
+    }
+    assert!(count > 40, "{count}");
+}

@@ -1,0 +1,308 @@
+//! Tests of the usage filter with recorded and generated streams, at every split.
+
+use super::usage_filter::MAX_HELD_BYTES;
+use crate::observe::ResponseObserver;
+use crate::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome, UsageLayout};
+use bytes::Bytes;
+use serde_json::{Deserializer, Value, json};
+use std::path::Path;
+use tokenweir_protocol::openai::Api;
+
+/// Recorded streams with usage in every event.
+const RECORDED_STREAMS: [&str; 4] = [
+    "python/chat-stream-continuous-usage",
+    "python/interval-stream-continuous-usage",
+    "python/spec-stream-continuous-usage",
+    "rust/chat-stream-continuous-usage",
+];
+
+/// The body of a recording, without the framing of HTTP.
+pub(super) fn read_recorded_body(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/wire/{name}.http"));
+    let raw = std::fs::read_to_string(path).unwrap();
+    let mut rest = raw.split_once("\r\n\r\n").unwrap().1;
+    let mut body = String::new();
+    loop {
+        let (size, chunks) = rest.split_once("\r\n").unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.push_str(&chunks[..size]);
+        rest = &chunks[size + 2..];
+    }
+}
+
+/// The options of a request to which the gateway added a request for the usage event or for
+/// continuous usage. The client requests the usage event if the gateway does not.
+pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> RequestOptions {
+    RequestOptions {
+        stream: true,
+        usage_requested: !usage_injected,
+        usage_injected,
+        continuous_usage_injected,
+        ..RequestOptions::default()
+    }
+}
+
+/// The stream that the client should receive of a stream with usage in every event. It is computed
+/// by another method, which parses each event as JSON.
+pub(super) fn expected_stream(body: &str) -> String {
+    let fingerprint = body
+        .split_once(r#","system_fingerprint":""#)
+        .map(|(_, rest)| format!(r#","system_fingerprint":"{}""#, rest.split_once('"').unwrap().0));
+    let mut expected = String::new();
+    for block in body.split_inclusive("\n\n") {
+        let data = block.trim_end().strip_prefix("data: ").unwrap_or_default();
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        if !event["usage"].is_object() {
+            expected.push_str(block);
+        } else if event["choices"] != json!([]) {
+            let start = block.find(r#","usage":"#).unwrap();
+            let value = start + r#","usage":"#.len();
+            let mut values = Deserializer::from_str(&block[value..]).into_iter::<Value>();
+            assert_eq!(values.next().unwrap().unwrap(), event["usage"]);
+            expected.push_str(&block[..start]);
+            if event["choices"][0]["finish_reason"].is_string() {
+                expected.push_str(fingerprint.as_deref().unwrap_or_default());
+            }
+            expected.push_str(&block[value + values.byte_offset()..]);
+        }
+    }
+    expected
+}
+
+/// The bytes that the client receives of a stream in these pieces, and the observations.
+pub(super) fn filter_stream<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (String, ObservedResponse) {
+    filter_with(&options(true, true), None, pieces)
+}
+
+/// The bytes that the client receives of the response to a request with these options, and the
+/// observations. `fingerprint`: the member that an earlier stream had.
+pub(super) fn filter_with<'a>(
+    options: &RequestOptions,
+    fingerprint: Option<&'static str>,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (String, ObservedResponse) {
+    let (frames, observed) = filter_frames(options, fingerprint, pieces);
+    (String::from_utf8(frames.concat()).unwrap(), observed)
+}
+
+/// The same with the bytes that are forwarded for each piece, and those at the end of the stream.
+fn filter_frames<'a>(
+    options: &RequestOptions,
+    fingerprint: Option<&'static str>,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Vec<u8>>, ObservedResponse) {
+    let now = tokenweir_protocol::clock::now();
+    let (mut observer, mut timings) = (ResponseObserver::new(Api::Chat), Timings::begin(now));
+    observer.on_head("text/event-stream", false);
+    observer.remove_injected_usage(options, fingerprint.map(Bytes::from));
+    let mut frames = Vec::new();
+    for piece in pieces {
+        observer.on_data(piece, now, &mut timings);
+        frames.push(observer.forward(Bytes::copy_from_slice(piece)).to_vec());
+    }
+    frames.push(observer.flush().to_vec());
+    (frames, observer.into_observed())
+}
+
+/// The observations of a body that arrives in one chunk. The usage of its events is then parsed
+/// separately.
+fn observed_in_one_chunk(body: &str) -> ObservedResponse {
+    filter_stream([body.as_bytes()]).1
+}
+
+#[test]
+fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
+    for name in RECORDED_STREAMS {
+        let body = read_recorded_body(name);
+        let expected = expected_stream(&body);
+        assert!(!expected.contains("\"usage\"") && expected.len() < body.len() * 3 / 4);
+        for ending in ["\n", "\r\n", "\r"] {
+            let (body, expected) = (body.replace('\n', ending), expected.replace('\n', ending));
+            for size in (1..24).chain([333, 1_000, body.len()]) {
+                let (filtered, observed) = filter_stream(body.as_bytes().chunks(size));
+                assert_eq!(filtered, expected, "{name} in pieces of {size}, {ending:?}");
+                assert_eq!(observed, observed_in_one_chunk(&body), "{name} in pieces of {size}");
+                assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
+                assert_eq!(observed.uncounted_events, 0);
+                assert_eq!(u64::from(observed.chunk_tokens.count()), observed.output_events);
+            }
+        }
+    }
+}
+
+pub(super) const ONE_TOKEN_EVENT: &str =
+    r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"completion_tokens":1}}"#;
+
+#[test]
+fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
+    let long_text = format!("\"{}\"", "x".repeat(MAX_HELD_BYTES + 2_000));
+    let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
+    let body = format!("data: {long}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
+    let (filtered, observed) = filter_stream(body.as_bytes().chunks(1 << 10));
+    let expected = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    assert_eq!(filtered, format!("data: {long}\n\n{expected}"));
+    assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved));
+}
+
+#[test]
+fn the_bytes_of_an_event_that_does_not_end_are_not_lost() {
+    let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
+    let complete = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
+    assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
+}
+
+/// vLLM's stream with and without a request for the usage event.
+#[derive(Clone, Copy)]
+struct FrontEnd {
+    text: &'static str,
+    finish: &'static str,
+    /// The finish event if the request does not ask for usage.
+    plain_finish: &'static str,
+    usage_event: &'static str,
+}
+
+const PYTHON: FrontEnd = FrontEnd {
+    text: r#"{"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#,
+    finish: r#"{"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"b"},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}]}"#,
+    plain_finish: r#"{"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"b"},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"system_fingerprint":"vllm-1-\\\"x"}"#,
+    usage_event: r#"{"id":"c","model":"m","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2},"system_fingerprint":"vllm-1-\\\"x"}"#,
+};
+
+const RUST: FrontEnd = FrontEnd {
+    text: r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}"#,
+    finish: r#"{"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    plain_finish: r#"{"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    usage_event: r#"{"id":"c","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2}}"#,
+};
+
+/// The text of these events as a stream. With `tokens`, each event but the usage event has usage.
+fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
+    let write = |event: &&str| {
+        let Some(tokens) = tokens.filter(|_| !event.contains(r#""choices":[]"#)) else {
+            return format!("data: {event}\n\n");
+        };
+        let event = event.strip_suffix('}').unwrap_or(event);
+        format!(
+            "data: {event},\"usage\":{{\"prompt_tokens\":9,\"total_tokens\":{},\
+             \"completion_tokens\":{tokens}}}}}\n\n",
+            9 + tokens
+        )
+    };
+    events.iter().map(write).collect::<String>() + "data: [DONE]\n\n"
+}
+
+#[test]
+fn the_client_gets_the_stream_of_a_direct_connection_wherever_the_frames_end() {
+    for front_end in [PYTHON, RUST] {
+        let FrontEnd { text, finish, plain_finish, usage_event } = front_end;
+        let plain = stream_of(&[text, text, plain_finish], None);
+        let at_end = [text, text, finish, usage_event];
+        // Requested by the gateway, received from the backend, forwarded to the client.
+        let cases = [
+            (options(true, false), stream_of(&at_end, None), plain.clone()),
+            (options(true, true), stream_of(&at_end, Some(2)), plain.clone()),
+            (options(false, true), stream_of(&at_end, Some(2)), stream_of(&at_end, None)),
+        ];
+        let fingerprints =
+            [None, (usage_event == PYTHON.usage_event).then_some("\"vllm-1-\\\\\\\"x\"")];
+        for (options, sent, expected) in cases {
+            for fingerprint in fingerprints {
+                for ending in ["\n", "\r\n", "\r"] {
+                    let (sent, expected) =
+                        (sent.replace('\n', ending), expected.replace('\n', ending));
+                    for size in (1..40).chain([200, sent.len()]) {
+                        let (filtered, observed) =
+                            filter_with(&options, fingerprint, sent.as_bytes().chunks(size));
+                        assert_eq!(filtered, expected, "pieces of {size}, {ending:?}");
+                        let layout =
+                            (!options.continuous_usage_injected).then_some(UsageLayout::AtEnd);
+                        assert_eq!(observed.usage_layout, layout);
+                        assert_eq!(observed.usage.output, Some(2));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn complete_blocks_pass_at_once_and_a_part_waits_for_the_rest() {
+    let at_end = options(true, false);
+    let usage_event = format!("data: {}\n\n", RUST.usage_event);
+    let pieces: [&[u8]; 5] =
+        [b"data: 1\n\ndata: 2", b"\n", b"\ndata: 3\n\n", usage_event.as_bytes(), b"data: [DO"];
+    let expected: [&[u8]; 6] =
+        [b"data: 1\n\n", b"", b"data: 2\n\ndata: 3\n\n", b"", b"data: [DO", b""];
+    assert_eq!(filter_frames(&at_end, None, pieces).0, expected);
+    let long = vec![b'x'; MAX_HELD_BYTES];
+    let pieces: [&[u8]; 4] = [b"data: ", &long, b"y", b"y\n\ndata: 2"];
+    let (frames, _) = filter_frames(&at_end, None, pieces);
+    assert_eq!(frames[1].len(), MAX_HELD_BYTES + 6);
+    assert_eq!((&frames[2][..], &frames[3][..]), (&b"y"[..], &b"y\n\n"[..]));
+}
+
+#[test]
+fn an_event_waits_for_an_unknown_fingerprint_only_until_the_next_block() {
+    let FrontEnd { text, finish, usage_event, .. } = PYTHON;
+    let at_end = options(true, false);
+    // A second choice continues after the end of the first one.
+    let sent = stream_of(&[text, finish, text, finish, usage_event], None);
+    let (filtered, observed) = filter_with(&at_end, None, [sent.as_bytes()]);
+    let plain = PYTHON.plain_finish;
+    assert_eq!(filtered, stream_of(&[text, finish, text, plain], None));
+    let member = "\"vllm-1-\\\\\\\"x\"";
+    assert_eq!(observed.fingerprint.as_deref(), Some(member.as_bytes()));
+    // Later streams of the server know the fingerprint.
+    let (filtered, _) = filter_with(&at_end, Some(member), [sent.as_bytes()]);
+    assert_eq!(filtered, stream_of(&[text, plain, text, plain], None));
+    let (filtered, observed) = filter_with(&at_end, Some(""), [sent.as_bytes()]);
+    assert_eq!(filtered, stream_of(&[text, finish, text, plain], None));
+    assert_eq!(observed.fingerprint.as_deref(), Some(member.as_bytes()), "another server");
+    // Comments wait with the event.
+    let commented = sent.replace(usage_event, &format!("{usage_event}\n\n: b"));
+    let commented = commented.replace(
+        "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[],",
+        ": a\n\ndata: {\"id\":\"c\",\"model\":\"m\",\"choices\":[],",
+    );
+    let (filtered, _) = filter_with(&at_end, None, commented.as_bytes().chunks(5));
+    let expected = stream_of(&[text, finish, text, plain], None);
+    assert_eq!(filtered, expected.replace("data: [DONE]", ": a\n\n: b\n\ndata: [DONE]"));
+    // Without a usage event, the fingerprint stays unknown and no byte is lost.
+    for events in [&[text, finish][..], &[finish]] {
+        for end in ["", ": keep-alive\n\n", "data: [DO"] {
+            let cut = stream_of(events, None).replace("data: [DONE]\n\n", end);
+            for size in [1, 7, cut.len()] {
+                let (filtered, observed) = filter_with(&at_end, None, cut.as_bytes().chunks(size));
+                assert_eq!((filtered, observed.fingerprint), (cut.clone(), None));
+            }
+        }
+    }
+}
+
+#[test]
+fn usage_that_is_always_sent_is_learned_and_not_removed() {
+    let FrontEnd { text, finish, usage_event, .. } = PYTHON;
+    let null = text.replace("}]}", "}],\"usage\":null}");
+    let events = [text, finish, usage_event];
+    let cases = [
+        (stream_of(&events, Some(1)), UsageLayout::EveryEvent),
+        // A model can stop at once.
+        (stream_of(&[RUST.finish, RUST.usage_event], Some(1)), UsageLayout::EveryEvent),
+        (stream_of(&[&null, finish, usage_event], None), UsageLayout::Nulls),
+        (stream_of(&events, None), UsageLayout::AtEnd),
+    ];
+    for (sent, layout) in cases {
+        for options in [options(true, false), options(false, false)] {
+            let (filtered, observed) = filter_with(&options, Some(""), [sent.as_bytes()]);
+            assert_eq!(observed.usage_layout, Some(layout));
+            let is_removed = options.usage_injected && layout != UsageLayout::EveryEvent;
+            assert_eq!(filtered.contains("\"choices\":[]"), !is_removed);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Splits the usage from the data of an event as vLLM writes it: `,"usage":{…}` after `choices`, in
+//! the JSON of one `data` line. Any other event is parsed as it is.
+
+use memchr::memmem::Finder;
+use std::ops::Range;
+use std::sync::LazyLock;
+use tokenweir_protocol::json::find_string_end;
+use tokenweir_protocol::json::members::length_until_closed;
+use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage};
+
+/// Splits the data of an event into its usage and its other data. Most events of a stream differ
+/// only in text and usage, so a reader that gets the events without usage need not parse them in
+/// full.
+#[derive(Debug, Default)]
+pub(in crate::observe) struct UsageSplitter {
+    /// The data of the event without its `usage` member.
+    data_without_usage: Vec<u8>,
+    /// The end of the data of the last event, after the count of output tokens. Empty: no event has
+    /// been split. Most events of a stream have the same end.
+    tail: Vec<u8>,
+    /// The usage of the last event.
+    tail_usage: Usage,
+    /// Number of bytes of the tail after the `usage` member.
+    after_member: usize,
+}
+
+/// The parts of the data of an event.
+pub(in crate::observe) struct SplitEvent<'a> {
+    /// The data without the `usage` member.
+    pub(in crate::observe) other_data: &'a [u8],
+    /// The counts of the `usage` member.
+    pub(in crate::observe) usage: Usage,
+    /// Byte range of the `usage` member in the data, including the comma before the member.
+    pub(in crate::observe) member: Range<usize>,
+}
+
+/// The start of the `usage` member, up to and including the brace that opens its object. In JSON
+/// these bytes cannot occur inside a string, because quotes are escaped there.
+const USAGE_MEMBER_START: &[u8] = br#","usage":{"#;
+const CHOICE_START: &[u8] = br#"{"index":"#;
+static USAGE_NAME_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""usage""#));
+static CHOICE_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICE_START));
+
+/// Most digits of a count. Numbers with as many digits fit into a `u64`.
+const MAX_DIGITS: usize = 18;
+
+impl UsageSplitter {
+    /// Splits the data of an event. `None`: the event must be parsed as it is, because the data is
+    /// incomplete, or has not exactly one choice, or lacks the count of input or output tokens.
+    pub(in crate::observe) fn split(&mut self, data: &[u8]) -> Option<SplitEvent<'_>> {
+        let (member, usage) =
+            self.parse_like_last(data).or_else(|| self.parse_and_keep_tail(data))?;
+        let is_single = CHOICE_FINDER.find_iter(&data[..member.start]).take(2).count() == 1;
+        if !is_single || usage.input.is_none() || usage.output.is_none() {
+            return None;
+        }
+        self.data_without_usage.clear();
+        self.data_without_usage.extend_from_slice(&data[..member.start]);
+        self.data_without_usage.extend_from_slice(&data[member.end..]);
+        Some(SplitEvent { other_data: &self.data_without_usage, usage, member })
+    }
+}
+
+impl UsageSplitter {
+    /// Parses the `usage` member of an event that differs from the last one only in its counts of
+    /// prompt, total and output tokens, which vLLM writes first.
+    fn parse_like_last(&self, data: &[u8]) -> Option<(Range<usize>, Usage)> {
+        let start = member_start(data)?;
+        let (input, output, tail) = read_first_counts(&data[start + USAGE_MEMBER_START.len()..])?;
+        if self.tail.is_empty() || tail != self.tail {
+            return None;
+        }
+        let usage = Usage { input: Some(input), output: Some(output), ..self.tail_usage };
+        Some((start..data.len() - self.after_member, usage))
+    }
+
+    fn parse_and_keep_tail(&mut self, data: &[u8]) -> Option<(Range<usize>, Usage)> {
+        let start = member_start(data)?;
+        let value = start + USAGE_MEMBER_START.len();
+        let end = value + length_until_closed(&data[value..])?;
+        let rest = &data[end..];
+        let is_outermost = length_until_closed(rest) == Some(rest.len());
+        if !is_outermost || USAGE_NAME_FINDER.find(rest).is_some() {
+            return None;
+        }
+        let usage = read_counts(&data[value..end]);
+        self.tail.clear();
+        if let Some((input, output, tail)) = read_first_counts(&data[value..])
+            && (usage.input, usage.output) == (Some(input), Some(output))
+            && tail.len() > rest.len()
+        {
+            self.tail.extend_from_slice(tail);
+            (self.tail_usage, self.after_member) = (usage, rest.len());
+        }
+        Some((start..end, usage))
+    }
+}
+
+/// The offset of `,"usage":{`, if these are the first bytes with the name.
+fn member_start(data: &[u8]) -> Option<usize> {
+    let start = USAGE_NAME_FINDER.find(data)?.checked_sub(1)?;
+    let is_member = data[start..].starts_with(USAGE_MEMBER_START);
+    let follows_value = start > 0 && !data[start - 1].is_ascii_whitespace();
+    (is_member && follows_value).then_some(start)
+}
+
+/// Reads the counts of prompt and output tokens from the beginning of the value of `usage`. Returns
+/// the bytes after them. `None`: they are not the first members, apart from the total.
+fn read_first_counts(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let (input, bytes) = read_count(bytes.strip_prefix(br#""prompt_tokens":"#)?)?;
+    let (_, bytes) = read_count(bytes.strip_prefix(br#","total_tokens":"#)?)?;
+    let (output, bytes) = read_count(bytes.strip_prefix(br#","completion_tokens":"#)?)?;
+    (input.max(output) <= MAX_TOKEN_COUNT).then_some((input, output, bytes))
+}
+
+/// Reads a count of up to 18 digits. Returns the bytes after it.
+fn read_count(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = bytes.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit()).count();
+    let add = |count, byte: &u8| count * 10 + u64::from(byte - b'0');
+    let count = bytes[..digits].iter().fold(0, add);
+    (1..=MAX_DIGITS).contains(&digits).then(|| (count, &bytes[digits..]))
+}
+
+/// Whether a `usage` member begins at this range of an event.
+pub(super) fn is_at(event: &[u8], range: &Range<usize>) -> bool {
+    event.get(range.clone()).is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
+}
+
+/// The counts among the members of an object and its nested objects. `bytes` starts after the
+/// opening brace of the object.
+fn read_counts(bytes: &[u8]) -> Usage {
+    let (mut usage, mut at) = (Usage::default(), 0);
+    while let Some(quote) = memchr::memchr(b'"', &bytes[at..]) {
+        let text = &bytes[at + quote + 1..];
+        let Some(end) = find_string_end(text) else { break };
+        at += quote + 1 + end + 1;
+        if let [b':', digits @ ..] = &text[end + 1..]
+            && digits.first().is_some_and(u8::is_ascii_digit)
+        {
+            at += 1 + store_count(&mut usage, &text[..end], digits);
+        }
+    }
+    usage
+}
+
+/// Stores the count that `digits` begins with in the field of `key`. A value that is not a count is
+/// stored as `None`. Returns the length of the value.
+fn store_count(usage: &mut Usage, key: &[u8], digits: &[u8]) -> usize {
+    let (mut count, mut length) = (Some(0_u64), 0);
+    for byte in digits {
+        match byte {
+            b'0'..=b'9' => {
+                let tens = count.and_then(|count| count.checked_mul(10));
+                count = tens.and_then(|tens| tens.checked_add(u64::from(byte - b'0')));
+            }
+            b',' | b'}' => break,
+            _ => count = None,
+        }
+        length += 1;
+    }
+    let field = match key {
+        b"prompt_tokens" => &mut usage.input,
+        b"completion_tokens" => &mut usage.output,
+        b"cached_tokens" => &mut usage.cached,
+        b"created_cache_tokens" => &mut usage.cache_created,
+        b"reasoning_tokens" => &mut usage.reasoning,
+        _ => return length,
+    };
+    *field = count.filter(|count| *count <= MAX_TOKEN_COUNT);
+    length
+}

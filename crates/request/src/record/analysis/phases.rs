@@ -1,0 +1,255 @@
+//! The phases of a request's time. The gateway measures some of them. For the other phases, the
+//! engine reports its times in the response, or the gateway estimates them.
+
+use super::first_output_wait::{Accuracy, FirstOutputWait};
+use crate::record::RequestRecord;
+use std::time::Duration;
+
+/// A phase of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestPhase {
+    /// In the admission queue of the gateway.
+    GatewayQueue,
+    /// In the gateway: request body read → handed to the connection of the last attempt, minus the
+    /// time in the admission queue, in failed attempts and in prefill legs.
+    Gateway,
+    /// In the attempts before the last one, which failed.
+    FailedAttempts,
+    /// In prefill legs at other backends.
+    PrefillLeg,
+    /// Way to the engine and its API server: sent → response head, if the engine sends the head
+    /// before it computes anything.
+    FrontEnd,
+    /// In the queue of the engine.
+    EngineQueue,
+    /// Prefill: scheduled → first token.
+    Prefill,
+    /// (Sent → first output) − front end − engine queue − prefill.
+    Unexplained,
+    /// Decode: first output → last output.
+    Decode,
+}
+
+/// The duration of one phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PhaseDuration {
+    /// The phase.
+    pub phase: RequestPhase,
+    /// Duration of the phase.
+    pub took: Duration,
+    /// The duration is an estimate from the times of other requests.
+    pub is_estimated: bool,
+}
+
+/// The known phases of one request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
+
+// === impl RequestPhase ===
+
+impl RequestPhase {
+    /// All phases in order of time. The unexplained time is somewhere between sending the request and
+    /// its first output.
+    pub const ALL: [Self; 9] = [
+        Self::GatewayQueue,
+        Self::Gateway,
+        Self::FailedAttempts,
+        Self::PrefillLeg,
+        Self::FrontEnd,
+        Self::EngineQueue,
+        Self::Prefill,
+        Self::Unexplained,
+        Self::Decode,
+    ];
+
+    /// The name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GatewayQueue => "gateway_queue",
+            Self::Gateway => "gateway",
+            Self::FailedAttempts => "failed_attempts",
+            Self::PrefillLeg => "prefill_leg",
+            Self::FrontEnd => "front_end",
+            Self::EngineQueue => "queue",
+            Self::Prefill => "prefill",
+            Self::Unexplained => "unexplained",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+// === impl RequestPhases ===
+
+impl RequestPhases {
+    /// The known phases of a request.
+    pub fn from_record(record: &RequestRecord) -> Self {
+        let engine = record.observed.engine_times.unwrap_or_default();
+        let mut phases = Self::default();
+        phases.set(RequestPhase::GatewayQueue, record.gateway_queue_wait(), false);
+        phases.set(RequestPhase::Gateway, record.overhead(), false);
+        phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
+        phases.set(RequestPhase::PrefillLeg, record.prefill_leg_time(), false);
+        phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
+        if record.upstream_ttft().is_some() {
+            phases.set_wait(&FirstOutputWait::from_record(record));
+        } else {
+            phases.set(RequestPhase::EngineQueue, engine.queue, false);
+            phases.set(RequestPhase::Prefill, engine.prefill, false);
+        }
+        phases
+    }
+
+    /// One phase. `None`: its duration is unknown.
+    pub fn get(&self, phase: RequestPhase) -> Option<PhaseDuration> {
+        self.0[phase as usize]
+    }
+
+    /// The known phases.
+    pub fn iter(&self) -> impl Iterator<Item = PhaseDuration> + '_ {
+        self.0.iter().flatten().copied()
+    }
+
+    /// Sets the phases between sending the request and its first output.
+    fn set_wait(&mut self, wait: &FirstOutputWait) {
+        let known = |took, accuracy| (accuracy != Accuracy::Unknown).then_some(took);
+        let is_estimated = |accuracy| accuracy != Accuracy::Measured;
+        let (queue, prefill) = (wait.queue_accuracy, wait.prefill_accuracy);
+        let is_rest_estimated = is_estimated(queue) || is_estimated(prefill);
+        self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
+        self.set(RequestPhase::EngineQueue, known(wait.queue, queue), is_estimated(queue));
+        self.set(RequestPhase::Prefill, known(wait.prefill, prefill), is_estimated(prefill));
+        self.set(RequestPhase::Unexplained, Some(wait.unexplained), is_rest_estimated);
+    }
+
+    fn set(&mut self, phase: RequestPhase, duration: Option<Duration>, is_estimated: bool) {
+        self.0[phase as usize] = duration.map(|took| PhaseDuration { phase, took, is_estimated });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::fixtures::{at, streamed};
+    use tokenweir_protocol::openai::EngineTimes;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Name of the phase, milliseconds, and whether they are estimated.
+    fn phase_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
+        let row =
+            |span: PhaseDuration| (span.phase.as_str(), span.took.as_millis(), span.is_estimated);
+        RequestPhases::from_record(record).iter().map(row).collect()
+    }
+
+    #[test]
+    fn engine_times_are_exact_and_the_rest_of_the_wait_is_unexplained() {
+        let mut record = streamed();
+        record.wait_reports.mean_prefill = Some(ms(1));
+        record.observed.engine_times =
+            Some(EngineTimes { queue: Some(ms(40)), prefill: Some(ms(45)), decode: Some(ms(299)) });
+        let expected = [
+            ("gateway", 8, false),
+            ("front_end", 0, false),
+            ("queue", 40, false),
+            ("prefill", 45, false),
+            ("unexplained", 5, false),
+            ("decode", 299, false),
+        ];
+        assert_eq!(phase_rows(&record), expected);
+    }
+
+    /// The phases before the first that the engine has a part in.
+    fn gateway_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
+        phase_rows(record).into_iter().take_while(|(phase, ..)| *phase != "front_end").collect()
+    }
+
+    #[test]
+    fn a_wait_for_a_backend_with_capacity_is_not_gateway_time() {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        record.timings.queued = Some(at(accepted, 2));
+        record.timings.dequeued = Some(at(accepted, 8));
+        assert_eq!(gateway_rows(&record), [("gateway_queue", 6, false), ("gateway", 2, false)]);
+    }
+
+    #[test]
+    fn the_time_of_failed_attempts_is_not_gateway_time() {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        let mut failed = record.attempts[0].clone();
+        failed.started = at(accepted, 3);
+        failed.ended = Some(at(accepted, 9));
+        record.attempts.insert(0, failed);
+        assert_eq!(gateway_rows(&record), [("gateway", 2, false), ("failed_attempts", 6, false)]);
+    }
+
+    #[test]
+    fn without_engine_times_the_wait_after_the_head_is_queue_only_if_the_request_was_queued() {
+        // The fixture found four requests at the backend, of which three waited.
+        for (slots, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
+            let mut record = streamed();
+            record.wait_reports.mean_prefill = Some(ms(10));
+            record.wait_reports.slots = Some(slots);
+            let expected = [
+                ("gateway", 8, false),
+                ("front_end", 50, false),
+                ("queue", queue, true),
+                ("prefill", 10, true),
+                ("unexplained", unexplained, true),
+                ("decode", 300, false),
+            ];
+            assert_eq!(phase_rows(&record), expected, "{slots} slots");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_the_wait_is_unexplained() {
+        let mut record = streamed();
+        record.decision = None;
+        let expected = [
+            ("gateway", 8, false),
+            ("front_end", 50, false),
+            ("unexplained", 40, true),
+            ("decode", 300, false),
+        ];
+        assert_eq!(phase_rows(&record), expected);
+        record.timings.sent = None;
+        record.timings.first_output = None;
+        assert_eq!(phase_rows(&record), []);
+    }
+
+    #[test]
+    fn a_prefill_that_the_engine_reports_without_a_queue_time_is_exact() {
+        let mut record = streamed();
+        record.wait_reports.slots = Some(5.0);
+        record.observed.engine_times =
+            Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
+        let expected = [
+            ("gateway", 8, false),
+            ("front_end", 50, false),
+            ("queue", 0, true),
+            ("prefill", 25, false),
+            ("unexplained", 15, true),
+            ("decode", 300, false),
+        ];
+        assert_eq!(phase_rows(&record), expected);
+    }
+
+    #[test]
+    fn a_response_that_is_no_stream_has_the_phases_of_its_engine() {
+        let mut record = streamed();
+        record.timings.first_output = None;
+        record.timings.last_output = None;
+        record.observed.engine_times =
+            Some(EngineTimes { queue: Some(ms(4)), prefill: Some(ms(5)), decode: Some(ms(6)) });
+        let expected = [
+            ("gateway", 8, false),
+            ("queue", 4, false),
+            ("prefill", 5, false),
+            ("decode", 6, false),
+        ];
+        assert_eq!(phase_rows(&record), expected);
+    }
+}

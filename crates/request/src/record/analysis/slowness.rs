@@ -1,0 +1,324 @@
+//! Determines the cause of a slow request: the cause that took the most time.
+
+use super::first_output_wait::FirstOutputWait;
+use super::phases::{RequestPhase, RequestPhases};
+use crate::record::{Outcome, RequestRecord, SlowCause, SlowLimits, Timings};
+use std::time::{Duration, Instant};
+
+impl SlowCause {
+    /// The cause of a finished request. `None`: the request was not slow.
+    pub fn from_record(record: &RequestRecord, limits: &SlowLimits) -> Option<Self> {
+        if !is_slow(record, limits) {
+            return None;
+        }
+        let times = time_by_cause(record, limits);
+        // If times are equal, `max_by_key` returns the last cause in the order of the list.
+        let longest = times.into_iter().max_by_key(|(_, took)| *took);
+        longest.filter(|(_, took)| !took.is_zero()).map(|(cause, _)| cause)
+    }
+}
+
+/// Whether the request exceeded a limit or its stream stalled.
+fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
+    let observed = &record.observed;
+    // A request that the gateway rejected or that was invalid does not count as slow.
+    if record.attempts.is_empty() || record.outcome == Outcome::ClientError {
+        return false;
+    }
+    let exceeds = |took: Option<Duration>, limit| took.is_some_and(|took| took > limit);
+    // A stream without output waited for its first token until the end of the request.
+    let waited = record.ttft().or_else(|| record.options.stream.then(|| record.duration()));
+    exceeds(waited, limits.ttft)
+        || exceeds(record.reasoning_wait(), limits.first_answer)
+        || exceeds(record.tpot(), limits.tpot)
+        || (!record.options.stream && record.duration() > limits.duration)
+        || observed.write_stall > limits.write_stall
+        || !observed.stalls.is_empty()
+}
+
+/// The time of the request that each cause took.
+fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 13] {
+    let timings = &record.timings;
+    let phases = RequestPhases::from_record(record);
+    let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
+    let upload = elapsed_between(Some(timings.accepted), timings.received);
+    let backend_wait = record.backend_wait().unwrap_or_default();
+    let gateway_queue = took(RequestPhase::GatewayQueue).saturating_sub(backend_wait);
+    let wait = FirstOutputWait::from_record(record);
+    let stall_time = total_stall_time(timings, record);
+    let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
+    let (preempted, stalled) =
+        if is_preempted { (stall_time, Duration::ZERO) } else { (Duration::ZERO, stall_time) };
+    let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
+    let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
+    let decode = if is_slow_decode { decode } else { Duration::ZERO };
+    let is_late_answer = record.reasoning_wait().is_some_and(|wait| wait > limits.first_answer);
+    let reasoning =
+        elapsed_between(timings.first_reasoning, timings.first_answer.or(timings.ended));
+    let reasoning = if is_late_answer { reasoning } else { Duration::ZERO };
+    // The work of the GPU itself takes longer if its clock is lower.
+    let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
+        (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
+    } else {
+        (wait.long_prompt(), decode, Duration::ZERO)
+    };
+    [
+        (SlowCause::Retry, took(RequestPhase::FailedAttempts)),
+        (SlowCause::GatewayQueue, gateway_queue),
+        (SlowCause::NoBackend, backend_wait),
+        (SlowCause::Gateway, took(RequestPhase::Gateway)),
+        (SlowCause::EngineQueue, wait.queue),
+        (SlowCause::LongPrompt, long_prompt + took(RequestPhase::PrefillLeg)),
+        (SlowCause::Reasoning, reasoning.saturating_sub(stall_time)),
+        (SlowCause::Unresponsive, wait.unresponsive()),
+        (SlowCause::Preempted, preempted),
+        (SlowCause::Stalled, stalled),
+        (SlowCause::SlowDecode, decode),
+        (SlowCause::GpuThrottled, throttled),
+        (SlowCause::SlowClient, upload + record.observed.write_stall),
+    ]
+}
+
+/// Sum of the stalls. A stall that did not end lasts until the end of the request.
+fn total_stall_time(timings: &Timings, record: &RequestRecord) -> Duration {
+    let stalls = record.observed.stalls.iter();
+    stalls
+        .map(|stall| elapsed_between(Some(stall.last_output_at), stall.ended_at.or(timings.ended)))
+        .sum()
+}
+
+fn elapsed_between(from: Option<Instant>, to: Option<Instant>) -> Duration {
+    match (from, to) {
+        (Some(from), Some(to)) => to.saturating_duration_since(from),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::fixtures::{at, streamed};
+    use crate::record::{BackendCondition, Stall};
+    use std::sync::Arc;
+    use tokenweir_protocol::openai::EngineTimes;
+
+    /// The cause of the fixture request after `change`.
+    fn slow_cause_after(
+        change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
+    ) -> Option<SlowCause> {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        change(&mut record, &|millis| at(accepted, millis));
+        SlowCause::from_record(&record, &SlowLimits::default())
+    }
+
+    /// Delays the first output and all later instants by `millis` milliseconds.
+    fn delay_output(record: &mut RequestRecord, millis: u64) {
+        let timings = &mut record.timings;
+        let moments = [
+            &mut timings.first_output,
+            &mut timings.first_answer,
+            &mut timings.last_output,
+            &mut timings.terminal,
+            &mut timings.ended,
+        ];
+        for moment in moments.into_iter().flatten() {
+            *moment += Duration::from_millis(millis);
+        }
+    }
+
+    fn set_waiting(record: &mut RequestRecord, waiting: u32) {
+        Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.waiting = Some(waiting);
+    }
+
+    fn add_stall(record: &mut RequestRecord) {
+        let (since, until) = (record.timings.first_output.unwrap(), record.timings.last_output);
+        let stall = Stall {
+            last_output_at: since,
+            detected_at: since,
+            ended_at: until,
+            condition: BackendCondition::default(),
+        };
+        record.observed.stalls.push(stall);
+    }
+
+    #[test]
+    fn a_request_within_its_limits_has_no_cause() {
+        assert_eq!(slow_cause_after(|_, _| ()), None);
+        assert_eq!(slow_cause_after(|record, _| delay_output(record, 1_900)), None, "in time");
+    }
+
+    #[test]
+    fn a_request_without_a_backend_or_with_a_client_error_is_not_slow() {
+        let delay_by_a_minute = |record: &mut RequestRecord| delay_output(record, 60_000);
+        let without_backend = slow_cause_after(|record, _| {
+            delay_by_a_minute(record);
+            record.attempts.clear();
+        });
+        let client_error = slow_cause_after(|record, _| {
+            delay_by_a_minute(record);
+            record.outcome = Outcome::ClientError;
+        });
+        assert_eq!((without_backend, client_error), (None, None));
+    }
+
+    #[test]
+    fn engine_times_decide_between_queue_and_prefill() {
+        for (queue, prefill, expected) in
+            [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
+        {
+            let set_engine_times = |record: &mut RequestRecord| {
+                delay_output(record, 3_000);
+                record.observed.usage.input = Some(4_000);
+                record.observed.engine_times = Some(EngineTimes {
+                    queue: Some(Duration::from_millis(queue)),
+                    prefill: Some(Duration::from_millis(prefill)),
+                    decode: None,
+                });
+            };
+            assert_eq!(slow_cause_after(|record, _| set_engine_times(record)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_late_first_token_was_queued_where_there_was_a_queue() {
+        for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::Unresponsive)] {
+            let slow = slow_cause_after(|record, _| {
+                delay_output(record, 3_000);
+                set_waiting(record, waiting);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn slow_decode_and_slow_prefill_are_throttling_while_a_gpu_lowers_its_clock() {
+        for is_throttled in [false, true] {
+            let slow = slow_cause_after(|record, at| {
+                let decision = Arc::make_mut(record.decision.as_mut().unwrap());
+                decision.backend_condition.is_gpu_throttled = is_throttled;
+                record.timings.last_output = Some(at(90_000));
+                record.timings.terminal = Some(at(90_000));
+                record.timings.ended = Some(at(90_000));
+            });
+            let expected =
+                if is_throttled { SlowCause::GpuThrottled } else { SlowCause::SlowDecode };
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_reasons_for_long_is_slow_until_its_answer_or_its_end() {
+        let after = |answer: Option<u64>, end: u64| {
+            slow_cause_after(|record, at| {
+                record.timings.first_reasoning = record.timings.first_output;
+                record.timings.first_answer = answer.map(at);
+                record.timings.last_output = Some(at(end));
+                record.timings.ended = Some(at(end));
+                record.observed.usage.output = Some(1_000);
+            })
+        };
+        assert_eq!(after(Some(9_900), 20_000), None);
+        assert_eq!(after(Some(10_100), 20_000), Some(SlowCause::Reasoning));
+        assert_eq!(after(None, 10_100), Some(SlowCause::Reasoning), "it ended without an answer");
+    }
+
+    #[test]
+    fn a_stream_without_a_first_token_has_waited_until_its_end() {
+        let slow = slow_cause_after(|record, at| {
+            record.timings.first_output = None;
+            record.timings.last_output = None;
+            record.timings.ended = Some(at(5_000));
+            record.outcome = Outcome::Cancelled;
+            set_waiting(record, 1);
+        });
+        assert_eq!(slow, Some(SlowCause::EngineQueue));
+    }
+
+    #[test]
+    fn time_before_the_last_attempt_is_queue_gateway_or_retry() {
+        let queued = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.timings.queued = Some(at(2));
+            record.timings.dequeued = Some(at(3_000));
+            record.timings.routed = Some(at(3_000));
+            record.attempts[0].started = at(3_001);
+            record.timings.sent = Some(at(3_001));
+        });
+        assert_eq!(queued, Some(SlowCause::GatewayQueue));
+        let slow_gateway = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.attempts[0].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(slow_gateway, Some(SlowCause::Gateway));
+        let retried = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            let again = record.attempts[0].clone();
+            record.attempts.push(again);
+            record.attempts[0].ended = Some(at(2_999));
+            record.timings.routed = Some(at(2_999));
+            record.attempts[1].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(retried, Some(SlowCause::Retry));
+    }
+
+    #[test]
+    fn a_silence_is_a_preemption_where_the_engine_has_preempted() {
+        assert_eq!(slow_cause_after(|record, _| add_stall(record)), Some(SlowCause::Stalled));
+        for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
+            let slow = slow_cause_after(|record, _| {
+                add_stall(record);
+                Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.preemptions =
+                    Some(4);
+                record.condition.preemptions = Some(after);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn slow_tokens_are_a_slow_decode_unless_they_were_one_silence() {
+        let slow_down_decode = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
+            record.timings.last_output = Some(at(100 + 15 * 300));
+            record.timings.ended = Some(at(5_000));
+        };
+        assert_eq!(slow_cause_after(slow_down_decode), Some(SlowCause::SlowDecode));
+        let stalled = slow_cause_after(|record, at| {
+            slow_down_decode(record, at);
+            add_stall(record);
+        });
+        assert_eq!(stalled, Some(SlowCause::Stalled));
+    }
+
+    #[test]
+    fn a_client_is_slow_to_send_or_to_take() {
+        let upload = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.timings.received = Some(at(3_000));
+            record.timings.routed = Some(at(3_001));
+            record.attempts[0].started = at(3_002);
+            record.timings.sent = Some(at(3_002));
+        });
+        assert_eq!(upload, Some(SlowCause::SlowClient));
+        let reader = slow_cause_after(|record, _| {
+            record.observed.write_stall = Duration::from_secs(2);
+        });
+        assert_eq!(reader, Some(SlowCause::SlowClient));
+    }
+
+    #[test]
+    fn a_response_that_is_no_stream_has_its_own_limit() {
+        let non_stream = |seconds: u64| {
+            slow_cause_after(|record, at| {
+                record.options.stream = false;
+                record.timings.first_output = None;
+                record.timings.last_output = None;
+                record.timings.ended = Some(at(seconds * 1_000));
+            })
+        };
+        assert_eq!(non_stream(60), None);
+        assert!(non_stream(61).is_some());
+    }
+}

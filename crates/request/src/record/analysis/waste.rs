@@ -1,0 +1,77 @@
+//! Tokens that engines computed and no client received.
+
+use crate::continuation::InterruptionCause;
+use crate::record::{Attempt, Outcome, RequestRecord, UsageSource};
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::resilience::FailureKind;
+
+/// Tokens of one request that engines computed in vain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WastedTokens {
+    /// Output tokens of a response that the client did not receive completely.
+    pub output: u64,
+    /// Prompt tokens of a response that the client did not receive completely.
+    pub input: u64,
+    /// Prompt tokens that a further attempt computed again, and output tokens that a continuation
+    /// computed again. An attempt that reached the engine counts with its whole prompt.
+    pub recomputed: u64,
+}
+
+impl RequestRecord {
+    /// The tokens that engines computed in vain. A token count that the engine did not report is 0,
+    /// except output tokens, which may be an estimate.
+    pub fn wasted_tokens(&self) -> WastedTokens {
+        let Usage { input, .. } = self.observed.usage;
+        let is_counted = self.observed.usage_source != UsageSource::Missing;
+        let input = input.filter(|_| is_counted).unwrap_or(0);
+        let is_wasted = self.outcome != Outcome::Ok;
+        let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
+        let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
+        // The engine that continues a stream computes the output so far, too.
+        let continued = self.continuations.begun.iter().map(|continuation| {
+            let is_moved = continuation.cause == InterruptionCause::Migrated;
+            continuation.tokens + if is_moved { input } else { 0 }
+        });
+        WastedTokens {
+            output: self.output_tokens().filter(|_| is_wasted).unwrap_or(0),
+            input: if is_wasted { input } else { 0 },
+            recomputed: input.saturating_mul(repeated as u64) + continued.sum::<u64>(),
+        }
+    }
+}
+
+impl Attempt {
+    /// Whether the failed attempt may have reached the engine, which then computed the prompt.
+    fn may_have_used_engine(&self) -> bool {
+        self.failure_kind().is_some_and(FailureKind::may_have_used_engine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::fixtures::streamed;
+
+    #[test]
+    fn a_complete_response_of_the_first_attempt_wastes_nothing() {
+        assert_eq!(streamed().wasted_tokens(), WastedTokens::default());
+    }
+
+    #[test]
+    fn a_client_that_left_wastes_the_prompt_and_the_output() {
+        let mut record = streamed();
+        record.outcome = Outcome::Cancelled;
+        let expected = WastedTokens { output: 16, input: 12, recomputed: 0 };
+        assert_eq!(record.wasted_tokens(), expected);
+    }
+
+    #[test]
+    fn a_failover_repeats_the_prompt_of_each_attempt_that_reached_an_engine() {
+        let mut record = streamed();
+        for failure in ["connection_reset", "connect_error", "busy", "inband_error"] {
+            let failed = Attempt { failure: Some(failure), ..record.attempts[0].clone() };
+            record.attempts.insert(0, failed);
+        }
+        assert_eq!(record.wasted_tokens(), WastedTokens { recomputed: 24, ..Default::default() });
+    }
+}

@@ -1,0 +1,40 @@
+//! The record of one request, which metrics, spans, logs and the routing estimates read when the
+//! request has ended. Derived figures are methods with their formulas, so that all sinks report the
+//! same values.
+
+mod labels;
+mod sample_reason;
+mod slow_cause;
+mod timings;
+
+mod request;
+mod routing;
+
+mod response;
+
+mod request_record;
+mod token_counts;
+
+mod analysis;
+#[cfg(any(test, feature = "testing"))]
+pub mod fixtures;
+
+pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, WastedTokens};
+pub use labels::ModelLabel;
+pub use request::{
+    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
+    RequestOptions, ResumeNote, ResumeOutcome, Tier, TierResolver,
+};
+pub use request_record::RequestRecord;
+pub use response::{
+    ChunkGap, ChunkTimings, ObservedResponse, Outcome, ResponseBuckets, TERMINATION_REASONS,
+    Termination, TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageLayout,
+    UsageSource,
+};
+pub use routing::{
+    Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
+    PredictedCandidate, PrefillLegs, RoutingDecision, ShadowDecision, Stall, WaitReports,
+};
+pub use sample_reason::SampleReason;
+pub use slow_cause::{SlowCause, SlowLimits};
+pub use timings::Timings;

@@ -1,0 +1,44 @@
+//! Options of a request that are reported.
+
+use tokenweir_protocol::openai::GenerationParameters;
+use tokenweir_protocol::openai::prompt::PromptBytes;
+
+/// The options of an inference request.
+#[derive(Debug, Clone, Default)]
+pub struct RequestOptions {
+    /// The request has `"stream": true`.
+    pub stream: bool,
+    /// The client's limit of generated tokens. `None`: the request has no limit.
+    pub max_tokens: Option<u64>,
+    /// Number of choices that the client requests. `None`: the request does not state it.
+    pub n: Option<u64>,
+    /// Sampling and other generation parameters.
+    pub parameters: GenerationParameters,
+    /// Number of messages of a chat. `None`: the request has no `messages`.
+    pub messages: Option<u64>,
+    /// The user, the session and the conversation of the request.
+    pub identity: RequestIdentity,
+    /// The bytes of the body that can become the prompt. Zeros: they were not counted.
+    pub prompt_bytes: PromptBytes,
+    /// The client forbids the backend to store the response.
+    pub forbids_store: bool,
+    /// The client requested the usage event, and not continuous usage.
+    pub usage_requested: bool,
+    /// The gateway added a request for usage to the body, because the client did not request usage.
+    pub usage_injected: bool,
+    /// The gateway added a request for continuous usage to the body.
+    pub continuous_usage_injected: bool,
+}
+
+/// The user, the session and the conversation that the client names, as they are reported: as
+/// pseudonyms or as the client sent them. `None`: the client names none, or they are not reported.
+/// They are never label values of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestIdentity {
+    /// The end user, such as the value of `safety_identifier` or `user`.
+    pub user: Option<Box<str>>,
+    /// The session, such as one run of an agent.
+    pub session: Option<Box<str>>,
+    /// The conversation. Several requests are turns of one conversation.
+    pub conversation: Option<Box<str>>,
+}

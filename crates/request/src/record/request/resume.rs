@@ -1,0 +1,109 @@
+//! What became of a request that its client can return to.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+
+/// What became of a request with an `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ResumeOutcome {
+    /// Its client could return, and did not before the end.
+    #[default]
+    Kept,
+    /// Its client returned before the end.
+    Resumed,
+    /// It got the response of an earlier request.
+    Attached,
+    /// Its client left and did not come back in time, so the request was aborted.
+    Abandoned,
+    /// Its client has no permission.
+    NotAllowed,
+    /// Its client has no identity: no API key and no `Authorization`.
+    NoIdentity,
+    /// The key is empty, longer than 255 bytes, or there are several.
+    InvalidKey,
+    /// Its response is larger than one may be.
+    RunMemory,
+    /// The responses of its client take all memory that they may take.
+    TenantMemory,
+    /// The responses of all clients take all memory that they may take.
+    TotalMemory,
+}
+
+/// The state of a run, which its record reads when the run has ended.
+#[derive(Debug, Default)]
+pub struct ResumeNote {
+    outcome: AtomicU8,
+    has_failed: AtomicBool,
+}
+
+impl ResumeOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 10] = [
+        Self::Kept,
+        Self::Resumed,
+        Self::Attached,
+        Self::Abandoned,
+        Self::NotAllowed,
+        Self::NoIdentity,
+        Self::InvalidKey,
+        Self::RunMemory,
+        Self::TenantMemory,
+        Self::TotalMemory,
+    ];
+
+    /// Name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Resumed => "resumed",
+            Self::Attached => "attached",
+            Self::Abandoned => "abandoned",
+            Self::NotAllowed => "not_allowed",
+            Self::NoIdentity => "no_identity",
+            Self::InvalidKey => "invalid_key",
+            Self::RunMemory => "response_memory",
+            Self::TenantMemory => "tenant_memory",
+            Self::TotalMemory => "total_memory",
+        }
+    }
+}
+
+impl From<ExceededLimit> for ResumeOutcome {
+    fn from(limit: ExceededLimit) -> Self {
+        match limit {
+            ExceededLimit::One => Self::RunMemory,
+            ExceededLimit::Party => Self::TenantMemory,
+            ExceededLimit::Total => Self::TotalMemory,
+        }
+    }
+}
+
+impl ResumeNote {
+    /// A note with this outcome.
+    pub fn new(outcome: ResumeOutcome) -> Self {
+        let note = Self::default();
+        note.set(outcome);
+        note
+    }
+
+    /// Sets the outcome.
+    pub fn set(&self, outcome: ResumeOutcome) {
+        self.outcome.store(outcome as u8, Ordering::Relaxed);
+    }
+
+    /// The outcome so far.
+    pub fn get(&self) -> ResumeOutcome {
+        let index = usize::from(self.outcome.load(Ordering::Relaxed));
+        ResumeOutcome::ALL.get(index).copied().unwrap_or_default()
+    }
+
+    /// Records that the request was not successful, so that a client that returns must run it again.
+    pub fn set_failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the request was not successful.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,403 @@
+//! The record of one request, and the figures that follow from its fields.
+
+use super::labels::ModelLabel;
+use super::request::{
+    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions,
+    ResumeNote, ResumeOutcome, Tier,
+};
+use super::response::{
+    ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
+};
+use super::routing::{
+    Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
+    PrefillLegs, RoutingDecision, WaitReports,
+};
+use super::sample_reason::SampleReason;
+use super::slow_cause::SlowCause;
+use super::timings::Timings;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::openai::{Api, FinishReason, InBandError, TextExcerpt};
+use tokenweir_protocol::trace_context::TraceContext;
+use tokenweir_routing::PromptFingerprint;
+
+/// The record of one request and its response.
+#[derive(Debug, Clone)]
+pub struct RequestRecord {
+    /// The `x-request-id`, from the client or generated.
+    pub request_id: RequestId,
+    /// The trace that the request belongs to. `None`: tracing is off.
+    pub trace: Option<TraceContext>,
+    /// Span ids: the server span of the request, and the inference span.
+    pub spans: [u64; 2],
+    /// Attributes of the request head, if tracing is on.
+    pub head: RequestHeadAttributes,
+    /// IP address of the client's connection.
+    pub client: IpAddr,
+    /// The HTTP method, or `_OTHER` for an unknown one.
+    pub method: &'static str,
+    /// The path. `None`: the gateway does not serve the path.
+    pub route: Option<&'static str>,
+    /// The API. `None`: the request is not an inference request.
+    pub api: Option<Api>,
+    /// The options of the request.
+    pub options: RequestOptions,
+    /// The requested model as a label. The label value is the name of the model if a backend serves
+    /// it or the configuration names it, else `_other`.
+    pub model: ModelLabel,
+    /// The tier of the request.
+    pub tier: Tier,
+    /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
+    /// key.
+    pub caller: Option<Arc<ClientIdentity>>,
+    /// The routing decision of the last attempt.
+    pub decision: Option<Arc<RoutingDecision>>,
+    /// All attempts, in order.
+    pub attempts: Vec<Attempt>,
+    /// Why there was no failover after the last attempt had failed.
+    pub not_retried: Option<FailoverDenialReason>,
+    /// What became of the request that its client can return to. `None`: it has no `Idempotency-Key`, or
+    /// `streams.resume` is off.
+    pub resume: Option<Arc<ResumeNote>>,
+    /// The continuations of the stream at other backends.
+    pub continuations: Continuations,
+    /// The prefill legs at other backends. `None`: no backend of an attempt serves decode legs.
+    pub prefill_legs: Option<Box<PrefillLegs>>,
+    /// HTTP status that the client received. `None`: the client disconnected before the response
+    /// head.
+    pub status: Option<u16>,
+    /// Why the gateway answered the request itself, from a closed set. `None`: a backend answered,
+    /// or there was no answer.
+    pub refusal: Option<&'static str>,
+    /// Outcome of the request.
+    pub outcome: Outcome,
+    /// How the response ended, and which side ended it.
+    pub end: Termination,
+    /// Wall-clock time of the start, for reports.
+    pub started: SystemTime,
+    /// Monotonic instants of the request.
+    pub timings: Timings,
+    /// Observations of the response.
+    pub observed: ObservedResponse,
+    /// Condition of the backend when the response ended.
+    pub condition: BackendCondition,
+    /// What the reports of the backend show about the wait for the first output.
+    pub wait_reports: WaitReports,
+    /// Why the request was slow. `None`: the request was not slow.
+    pub slow: Option<SlowCause>,
+    /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
+    /// off.
+    pub sample_reason: Option<SampleReason>,
+    /// The prompt hashes of a trace capture. `None`: the request is not captured.
+    pub captured: Option<Arc<CapturedPrompt>>,
+    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt.
+    pub fingerprint: Option<Arc<PromptFingerprint>>,
+    /// Beginning of the prompt. `None`: the text of this request is not retained.
+    pub prompt: Option<TextExcerpt>,
+    /// The consumers that the text is retained for.
+    pub text_for: PayloadConsumers,
+    /// Bytes of the request body.
+    pub bytes_in: u64,
+    /// Bytes of the response body.
+    pub bytes_out: u64,
+}
+
+/// Most tokens that one character takes. A character has at most four UTF-8 bytes, and each of its
+/// tokens has at least one of them.
+const MAX_TOKENS_PER_CHARACTER: u32 = 4;
+
+impl RequestRecord {
+    /// The record of a request whose head was read at `accepted`. The outcome is
+    /// [`Outcome::Cancelled`] until the caller changes it. It is made in its box: a copy would be one of
+    /// 2 KiB for each request.
+    pub fn begin(
+        request_id: RequestId,
+        client: IpAddr,
+        method: &'static str,
+        started: SystemTime,
+        accepted: Instant,
+    ) -> Box<Self> {
+        Box::write(
+            Box::new_uninit(),
+            Self {
+                request_id,
+                trace: None,
+                spans: [1, 2],
+                head: RequestHeadAttributes::default(),
+                client,
+                method,
+                route: None,
+                api: None,
+                options: RequestOptions::default(),
+                model: ModelLabel::unknown(),
+                tier: Tier::default(),
+                caller: None,
+                decision: None,
+                attempts: Vec::new(),
+                not_retried: None,
+                resume: None,
+                continuations: Continuations::default(),
+                prefill_legs: None,
+                status: None,
+                refusal: None,
+                outcome: Outcome::Cancelled,
+                end: Termination::ClientDisconnected,
+                started,
+                timings: Timings::begin(accepted),
+                observed: ObservedResponse::default(),
+                condition: BackendCondition::default(),
+                wait_reports: WaitReports::default(),
+                slow: None,
+                sample_reason: None,
+                captured: None,
+                fingerprint: None,
+                prompt: None,
+                text_for: PayloadConsumers::default(),
+                bytes_in: 0,
+                bytes_out: 0,
+            },
+        )
+    }
+
+    /// Time to first token as the client sees it: request head read → first generated output.
+    /// `None`: the response is not a stream, or it had no output.
+    pub fn ttft(&self) -> Option<Duration> {
+        self.elapsed_since_accepted(self.timings.first_output)
+    }
+
+    /// Time to first token as the backend sees it: request sent → first generated output. `None`:
+    /// the response is not a stream, or it had no output.
+    pub fn upstream_ttft(&self) -> Option<Duration> {
+        let (sent, first) = (self.timings.sent?, self.timings.first_output?);
+        Some(first.saturating_duration_since(sent))
+    }
+
+    /// Times from the request head to three moments of a stream: its response head, its first event
+    /// of any kind (for chat, the role), and its first output that is not reasoning.
+    pub fn stream_times(&self) -> [Option<Duration>; 3] {
+        let timings = &self.timings;
+        [timings.headers, timings.first_event, timings.first_answer]
+            .map(|at| self.stream_time_to(at))
+    }
+
+    /// Time from the request head to the first output of a stream that is not reasoning. A stream
+    /// that had only reasoning waited until its end. `None`: no stream, or no output.
+    pub fn time_to_first_answer(&self) -> Option<Duration> {
+        let Timings { first_answer, first_reasoning, ended, .. } = self.timings;
+        self.stream_time_to(first_answer.or(first_reasoning.and(ended)))
+    }
+
+    /// [`RequestRecord::time_to_first_answer`] of a stream that had reasoning. `None`: it had none.
+    pub fn reasoning_wait(&self) -> Option<Duration> {
+        self.timings.first_reasoning.and_then(|_| self.time_to_first_answer())
+    }
+
+    /// Time from the request head to the instant `at` of a stream. `None`: `at` is `None`, or the
+    /// response is not a stream.
+    pub fn stream_time_to(&self, at: Option<Instant>) -> Option<Duration> {
+        self.elapsed_since_accepted(at.filter(|_| self.observed.is_stream))
+    }
+
+    /// Time per output token after the first: (last output − first token) ÷ (n − 1), where n is the
+    /// engine's exact count. `None` for fewer than two tokens, for several choices (their counts
+    /// are a sum), without an exact count, and if write stalls of the client delayed the last
+    /// output by more than 1% of the decode time.
+    pub fn tpot(&self) -> Option<Duration> {
+        let observed = &self.observed;
+        let steps = u32::try_from(observed.usage.output?.checked_sub(1)?).ok()?;
+        let is_exact = observed.usage_source == UsageSource::Exact;
+        let is_delayed_by_client = observed.last_output_write_stall > self.decode()? / 100;
+        if !is_exact || is_delayed_by_client || observed.finish_reasons.len() > 1 {
+            return None;
+        }
+        let last = self.timings.last_output?;
+        last.saturating_duration_since(self.first_token_at(steps)?).checked_div(steps)
+    }
+
+    /// The instant of the first of `steps + 1` tokens.
+    ///
+    /// A first token that ends inside a character has no text yet, but vLLM sends the role event
+    /// when it generates that token. So the result is the instant of the first event if two
+    /// conditions hold. At most a quarter of the tokens have no event of their own (with more,
+    /// events have several tokens each). The time between first event and first output is not
+    /// longer than the tokens of one character take. Otherwise the result is the instant of the
+    /// first output.
+    fn first_token_at(&self, steps: u32) -> Option<Instant> {
+        let Timings { first_event, first_output, .. } = self.timings;
+        let (first_event, first_output) = (first_event?, first_output?);
+        let time_per_token = self.decode()?.checked_div(steps)?;
+        let tokens_in_events = u32::try_from(self.observed.estimated_tokens).ok()?;
+        let hidden_tokens = steps.saturating_add(1).saturating_sub(tokens_in_events);
+        let max_delay =
+            time_per_token.saturating_mul(hidden_tokens.min(MAX_TOKENS_PER_CHARACTER) + 1);
+        let has_early_token = (1..=steps / 4).contains(&hidden_tokens)
+            && first_output.saturating_duration_since(first_event) <= max_delay;
+        Some(if has_early_token { first_event } else { first_output })
+    }
+
+    /// Decode time: first output → last output. `None`: the response is not a stream, or it had no
+    /// output.
+    pub fn decode(&self) -> Option<Duration> {
+        let (first, last) = (self.timings.first_output?, self.timings.last_output?);
+        Some(last.saturating_duration_since(first))
+    }
+
+    /// End-to-end duration as the client sees it: request head read → end of the exchange.
+    pub fn duration(&self) -> Duration {
+        self.elapsed_since_accepted(self.timings.ended).unwrap_or_default()
+    }
+
+    /// Gateway overhead: request body received → request sent for the last attempt, without the
+    /// time in the admission queue, in earlier attempts and in prefill legs. `None`: the request was
+    /// not sent to a backend.
+    pub fn overhead(&self) -> Option<Duration> {
+        let received = self.timings.received?;
+        let elapsed = self.timings.sent?.saturating_duration_since(received);
+        let waits = [self.gateway_queue_wait(), self.failed_attempts(), self.prefill_leg_time()];
+        Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
+    }
+
+    /// Time in the attempts before the last one: each from sending the request to its failure.
+    /// `None`: there was at most one attempt.
+    pub fn failed_attempts(&self) -> Option<Duration> {
+        let (_, earlier) = self.attempts.split_last()?;
+        let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
+        (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
+    }
+
+    /// Time in prefill legs. `None`: there was none.
+    pub fn prefill_leg_time(&self) -> Option<Duration> {
+        let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
+        Some(legs.took())
+    }
+
+    /// Whether another backend computed the prompt.
+    pub fn is_prefilled_elsewhere(&self) -> bool {
+        self.prefill_legs.as_ref().is_some_and(|legs| legs.is_used)
+    }
+
+    /// The times of the chunks of a stream that was slow, stalled or did not complete. `None`: another
+    /// request, or a stream that the client left.
+    pub fn examined_chunk_timings(&self) -> Option<&ChunkTimings> {
+        let is_broken = !matches!(self.outcome, Outcome::Ok | Outcome::Cancelled);
+        let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
+        let timings = &self.observed.chunk_timings;
+        (is_examined && timings.chunks() > 0).then_some(timings)
+    }
+
+    /// What became of the request that its client can return to, as a name in metrics, logs and spans.
+    pub fn resume_outcome(&self) -> Option<&'static str> {
+        self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
+    }
+
+    /// Time in the admission queue. `None`: the request was not queued.
+    pub fn gateway_queue_wait(&self) -> Option<Duration> {
+        let Timings { queued, dequeued, ended, .. } = self.timings;
+        Some(dequeued.or(ended)?.saturating_duration_since(queued?))
+    }
+
+    /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
+    /// backend always could.
+    pub fn backend_wait(&self) -> Option<Duration> {
+        let Timings { backend_missed, without_backend, ended, .. } = self.timings;
+        let ongoing =
+            ended.zip(backend_missed).map(|(to, from)| to.saturating_duration_since(from));
+        Some(without_backend + ongoing.unwrap_or_default()).filter(|wait| !wait.is_zero())
+    }
+
+    /// Whether the end of the request shows a fault of its backend.
+    ///
+    /// A body that ended regularly shows none: vLLM sends an error event or breaks the connection
+    /// when its engine dies, and other servers omit the last events of whole responses.
+    pub fn shows_backend_fault(&self) -> bool {
+        let observed = &self.observed;
+        match (self.outcome, self.end) {
+            // The operator's limit of the whole duration shows nothing about the backend.
+            (_, Termination::TotalTimeout) => false,
+            (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
+            (Outcome::StreamError, _) => {
+                !observed.error.as_ref().is_some_and(InBandError::is_of_client)
+            }
+            (outcome, _) => outcome.is_backend_failure(),
+        }
+    }
+
+    /// Whether the engine ended the response without an error and without output other than
+    /// reasoning.
+    pub fn is_empty_response(&self) -> bool {
+        let observed = &self.observed;
+        let generates = self.api.is_some_and(Api::generates);
+        let is_inspected =
+            observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
+        self.outcome == Outcome::Ok && generates && is_inspected && !observed.has_answer
+    }
+
+    /// Whether the response is a model refusal by its API fields, a content filter ended it, or it
+    /// contains a configured refusal phrase.
+    pub fn is_model_refusal(&self) -> bool {
+        let observed = &self.observed;
+        let is_filtered = observed.finish_reasons.contains(&Some(FinishReason::ContentFilter));
+        observed.is_refusal || observed.has_refusal_phrase || is_filtered
+    }
+
+    /// Number of preemptions of any request in the backend's engine, from the routing decision to
+    /// the end of the response. `None`: the number is unknown, for example because the backend does
+    /// not report preemptions.
+    pub fn preemptions(&self) -> Option<u64> {
+        let before = self.decision.as_ref()?.backend_condition.preemptions?;
+        self.condition.preemptions?.checked_sub(before)
+    }
+
+    /// Whether a GPU of the backend lowered its clock because of a fault when the request was routed,
+    /// or at the end of the response.
+    pub fn was_gpu_throttled(&self) -> bool {
+        let at_decision = self.decision.as_ref().map(|decision| decision.backend_condition);
+        self.condition.is_gpu_throttled || at_decision.is_some_and(|it| it.is_gpu_throttled)
+    }
+
+    /// The backend of the last attempt.
+    pub fn backend(&self) -> Option<&BackendId> {
+        self.attempts.last().map(|attempt| &attempt.backend)
+    }
+
+    /// The termination reason, from [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the
+    /// outcome, and how the response ended where that adds information.
+    pub fn ending(&self) -> &'static str {
+        match self.refusal {
+            Some("first_output_timeout") => "timeout_first_output",
+            Some("total_timeout") => "timeout_total",
+            _ => termination_reason(self.outcome, self.end),
+        }
+    }
+
+    /// The candidate that the policy picked, with its values at the decision. `None`: there was no
+    /// decision.
+    pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
+        Some(self.decision.as_ref()?.selected())
+    }
+
+    /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
+    /// one of the two is missing, or another backend computed the prompt.
+    pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
+        let actual = self.upstream_ttft()?.as_secs_f64();
+        let predicted = self.selected_candidate().filter(|_| !self.is_prefilled_elsewhere())?.ttft;
+        predicted.is_finite().then_some((actual, predicted))
+    }
+
+    /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
+    /// report a count, or another backend computed the prompt.
+    pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
+        let is_exact =
+            self.observed.usage_source == UsageSource::Exact && !self.is_prefilled_elsewhere();
+        let reported = self.observed.usage.cached.filter(|_| is_exact)?;
+        let predicted = self.selected_candidate()?.candidate.cached;
+        predicted.is_finite().then_some((reported, predicted))
+    }
+
+    fn elapsed_since_accepted(&self, instant: Option<Instant>) -> Option<Duration> {
+        Some(instant?.saturating_duration_since(self.timings.accepted))
+    }
+}

@@ -1,0 +1,170 @@
+//! The observations of a response.
+
+use super::chunk_timings::ChunkTimings;
+use super::outcome::{UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource};
+use crate::record::Stall;
+use bytes::Bytes;
+use std::time::Duration;
+use tokenweir_protocol::histogram::{
+    BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
+    OutputGap, OutputGapHistogram, TokenCount,
+};
+use tokenweir_protocol::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
+
+/// The observations of one response.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObservedResponse {
+    /// The response is an event stream.
+    pub is_stream: bool,
+    /// Number of events of the stream, including the terminal event.
+    pub events: u64,
+    /// Number of comment lines, such as keep-alives.
+    pub comments: u64,
+    /// Number of events with generated output.
+    pub output_events: u64,
+    /// Sum of the tokens in output events that report their exact count.
+    pub counted_event_tokens: u64,
+    /// Number of output events that do not report a token count.
+    pub uncounted_events: u64,
+    /// Output tokens: counted where events report counts, else estimated from the number of events.
+    /// While the response is open, an event counts as one token; see
+    /// [`ObservedResponse::scale_estimated_tokens`].
+    pub estimated_tokens: u64,
+    /// Inter-chunk latency: times between output events of the same choice, as the events arrived.
+    /// Gaps in which the client stalled the stream are left out.
+    pub inter_chunk_latency: OutputGapHistogram,
+    /// Inter-token latency: each gap divided by the number of tokens that arrived at its end, with
+    /// one value per token. Gaps with an unknown number of tokens are left out.
+    pub inter_token_latency: OutputGapHistogram,
+    /// Tokens per output event, where the event reports its count.
+    pub chunk_tokens: ChunkTokensHistogram,
+    /// Times from the read of bytes of a stream from the backend to the end of their write to the
+    /// client. Writes that the client delayed are left out, and so are responses over HTTP/2.
+    pub chunk_transit: ChunkTransitHistogram,
+    /// The times of the chunks with output.
+    pub chunk_timings: ChunkTimings,
+    /// There was output other than reasoning.
+    pub has_answer: bool,
+    /// The response contains a configured refusal phrase.
+    pub has_refusal_phrase: bool,
+    /// The response is a model refusal by the refusal fields or events of its API.
+    pub is_refusal: bool,
+    /// Time in which the client did not read data that was ready for it.
+    pub write_stall: Duration,
+    /// The part of `write_stall` between the last two outputs.
+    pub last_output_write_stall: Duration,
+    /// The first stalls of the stream, in which the backend sent no output.
+    pub stalls: Vec<Stall>,
+    /// Times that the engine reported in the response.
+    pub engine_times: Option<EngineTimes>,
+    /// The gateway requested continuous usage, and the client did not.
+    pub has_continuous_usage: bool,
+    /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
+    /// usage event.
+    pub usage_event: Option<UsageEventOutcome>,
+    /// Where the server writes usage, learned from this stream. `None`: not learned.
+    pub usage_layout: Option<UsageLayout>,
+    /// The `system_fingerprint` of the usage event, with its quotes. Empty: the event had none.
+    /// `None`: not known.
+    pub fingerprint: Option<Bytes>,
+    /// Token counts that the engine reported.
+    pub usage: Usage,
+    /// Accuracy of the output token count, set when the response has ended.
+    pub usage_source: UsageSource,
+    /// Finish reasons by choice index; `None` for a choice that did not finish.
+    pub finish_reasons: Vec<Option<FinishReason>>,
+    /// An error that the backend reported inside the response.
+    pub error: Option<InBandError>,
+    /// The stream had its terminal event, or the body ended regularly and nothing shows that a part
+    /// is missing.
+    pub is_complete: bool,
+    /// Why the response could not be inspected in full. `None`: the whole response was inspected.
+    pub uninspected_reason: Option<UninspectedReason>,
+    /// The `id` of the response.
+    pub response_id: Option<Box<str>>,
+    /// The `model` of the response.
+    pub response_model: Option<Box<str>>,
+    /// Beginning of the text of the response. `None`: the text of this request is not retained.
+    pub text_excerpt: Option<TextExcerpt>,
+}
+
+/// Bucket bounds of the histograms of a response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResponseBuckets {
+    /// Bounds of [`ObservedResponse::inter_chunk_latency`], in seconds.
+    pub inter_chunk_latency: BucketBounds,
+    /// Bounds of [`ObservedResponse::inter_token_latency`], in seconds.
+    pub inter_token_latency: BucketBounds,
+    /// Bounds of [`ObservedResponse::chunk_tokens`].
+    pub chunk_tokens: BucketBounds,
+    /// Bounds of [`ObservedResponse::chunk_transit`], in seconds.
+    pub chunk_transit: BucketBounds,
+    /// The values are also counted in exponential buckets.
+    pub has_exponential: bool,
+}
+
+impl ObservedResponse {
+    /// Sets the bucket bounds, and resets the histograms.
+    pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
+        let has_exponential = buckets.has_exponential;
+        self.inter_chunk_latency =
+            OutputGapHistogram::with_bounds(buckets.inter_chunk_latency.clone())
+                .with_exponential_buckets(has_exponential);
+        self.inter_token_latency =
+            OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone())
+                .with_exponential_buckets(has_exponential);
+        self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone())
+            .with_exponential_buckets(has_exponential);
+        self.chunk_transit = ChunkTransitHistogram::with_bounds(buckets.chunk_transit.clone())
+            .with_exponential_buckets(has_exponential);
+    }
+
+    /// The accuracy of the output token count.
+    pub fn token_count_source(&self) -> UsageSource {
+        let Usage { input, output, .. } = self.usage;
+        // A count before a failure is not the final count.
+        let is_final = self.is_complete && self.error.is_none();
+        match self.output_events {
+            _ if output.is_some() && is_final => UsageSource::Exact,
+            _ if output.is_some() => UsageSource::Continuous,
+            1.. if self.uncounted_events == 0 => UsageSource::Continuous,
+            1.. => UsageSource::Estimated,
+            // Embeddings and similar responses have no output to count.
+            0 if input.is_some() && is_final => UsageSource::Exact,
+            0 => UsageSource::Missing,
+        }
+    }
+
+    /// Counts each output event without a token count as `tokens_per_event` tokens. Has an effect
+    /// only if the token count is an estimate.
+    pub fn scale_estimated_tokens(&mut self, tokens_per_event: f64) {
+        if self.usage_source == UsageSource::Estimated {
+            let additional = self.uncounted_events as f64 * (tokens_per_event - 1.0);
+            let tokens = self.estimated_tokens as f64 + additional;
+            self.estimated_tokens = tokens.round().max(0.0) as u64;
+        }
+    }
+
+    /// Number of output tokens and number of output events of a stream. Tokens are the exact count
+    /// of the engine, without a final token that had no text. `None`: the response is not a stream,
+    /// has no output event, or lacks an exact count.
+    pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
+        let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
+        let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;
+        let tokens_in_events = self.counted_event_tokens.saturating_add(self.uncounted_events);
+        let tokens_without_text = self.estimated_tokens.saturating_sub(tokens_in_events);
+        Some((output.saturating_sub(tokens_without_text), self.output_events))
+    }
+}
+
+impl Default for ResponseBuckets {
+    fn default() -> Self {
+        Self {
+            inter_chunk_latency: BucketBounds::from_static(OutputGap::BOUNDS),
+            inter_token_latency: BucketBounds::from_static(OutputGap::BOUNDS),
+            chunk_tokens: BucketBounds::from_static(TokenCount::BOUNDS),
+            chunk_transit: BucketBounds::from_static(ChunkTransit::BOUNDS),
+            has_exponential: false,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Attempts to serve a request on a backend.
+
+use crate::continuation::{ContinuationRefusal, InterruptionCause};
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_engine::address::BackendId;
+use tokenweir_routing::resilience::FailureKind;
+
+/// One attempt to serve the request on one backend.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The backend.
+    pub backend: BackendId,
+    /// Host and port of the backend.
+    pub address: (Arc<str>, u16),
+    /// The kind of the backend's engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI
+    /// conventions.
+    pub provider: &'static str,
+    /// Id of the gateway's span of the attempt. The engine's span has this span as its parent.
+    pub span_id: u64,
+    /// When the request was sent.
+    pub started: Instant,
+    /// When the attempt failed, or the response ended. `None`: the attempt has not ended.
+    pub ended: Option<Instant>,
+    /// HTTP status of the backend's response to this attempt. `None`: the gateway received no
+    /// response head.
+    pub status: Option<u16>,
+    /// Why the attempt failed, from a closed set. `None`: it did not fail.
+    pub failure: Option<&'static str>,
+}
+
+// === impl Attempt ===
+
+impl Continuation {
+    /// Seconds from the interruption to the next output. `None`: none arrived.
+    pub fn gap(&self) -> Option<f64> {
+        let resumed = self.resumed?;
+        Some(resumed.saturating_duration_since(self.interrupted).as_secs_f64())
+    }
+}
+
+impl Attempt {
+    /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
+    pub fn failure_kind(&self) -> Option<FailureKind> {
+        FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))
+    }
+}
+
+/// The continuations of one stream at other backends.
+#[derive(Debug, Clone, Default)]
+pub struct Continuations {
+    /// Those that began, in order.
+    pub begun: Vec<Continuation>,
+    /// Why the stream was not continued when it ended early. `None`: it did not, or it was continued.
+    pub refusal: Option<ContinuationRefusal>,
+}
+
+/// A continuation of a stream at another backend.
+#[derive(Debug, Clone)]
+pub struct Continuation {
+    /// Id of the span of the attempt that continues the stream.
+    pub span_id: u64,
+    /// Why the stream needed another backend.
+    pub cause: InterruptionCause,
+    /// Number of output tokens before it.
+    pub tokens: u64,
+    /// When the stream needed another backend.
+    pub interrupted: Instant,
+    /// When the next output arrived. `None`: none arrived.
+    pub resumed: Option<Instant>,
+}
+
+/// Why a failed request was not tried on another backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailoverDenialReason {
+    /// The response had begun, or another backend would have failed in the same way.
+    NotRetryable,
+    /// The request may have side effects beyond its response.
+    SideEffects,
+    /// The request may have crashed several backends.
+    PoisonRequest,
+    /// The maximum number of attempts was reached.
+    MaxAttempts,
+    /// The retry budget was exhausted.
+    RetryBudget,
+    /// There was no other backend.
+    NoOtherBackend,
+}
+
+impl FailoverDenialReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::NotRetryable,
+        Self::SideEffects,
+        Self::PoisonRequest,
+        Self::MaxAttempts,
+        Self::RetryBudget,
+        Self::NoOtherBackend,
+    ];
+
+    /// The name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotRetryable => "not_retryable",
+            Self::SideEffects => "side_effects",
+            Self::PoisonRequest => "poison",
+            Self::MaxAttempts => "max_attempts",
+            Self::RetryBudget => "retry_budget",
+            Self::NoOtherBackend => "no_other_backend",
+        }
+    }
+}

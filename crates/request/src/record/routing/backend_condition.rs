@@ -1,0 +1,71 @@
+//! The condition of the backend and its engine while it served one request.
+
+use std::time::{Duration, Instant};
+use tokenweir_engine::dialect::EngineLoad;
+
+/// The load and state that a backend last reported, and the age of the report. `None`: the backend
+/// did not report the value.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BackendCondition {
+    /// Share of the engine's KV cache that requests occupy, from 0 to 1.
+    pub kv_usage: Option<f64>,
+    /// Number of requests that run in the engine.
+    pub running: Option<u32>,
+    /// Number of requests that wait in the engine.
+    pub waiting: Option<u32>,
+    /// Number of preemptions since the start of the engine.
+    pub preemptions: Option<u64>,
+    /// The backend is down, so its last report may no longer hold.
+    pub is_down: bool,
+    /// A GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
+    pub is_gpu_throttled: bool,
+    /// Age of the reported load. `None`: the backend has not been scraped.
+    pub age: Option<Duration>,
+}
+
+/// A stall: a time without output of a stream that exceeded the stall threshold of the backend.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stall {
+    /// When the last output before the stall arrived.
+    pub last_output_at: Instant,
+    /// When the gateway detected the stall.
+    pub detected_at: Instant,
+    /// When the next output arrived, or the stream ended. `None`: the stall has not ended.
+    pub ended_at: Option<Instant>,
+    /// Condition of the backend when the stall was detected.
+    pub condition: BackendCondition,
+}
+
+/// What the reports of a backend show about the wait of one request for its first output.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WaitReports {
+    /// Mean time from the scheduling of a request to its first token, of the requests that the
+    /// engine finished recently. `None`: unknown.
+    pub mean_prefill: Option<Duration>,
+    /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
+    pub mean_prompt_tokens: f64,
+    /// Number of sequences that the engine runs at once. `None`: not known.
+    pub slots: Option<f64>,
+    /// Number of requests that ran in the engine while others waited, during the wait of this
+    /// request, or after it while `slots` is not known. `None`: no report showed a queue.
+    pub running_while_queued: Option<f64>,
+    /// Number of requests of this gateway that the engine answers at once while others wait. 0: not known.
+    pub max_answering: u32,
+    /// When a response of the backend last had output. `None`: no response had output.
+    pub last_output_at: Option<Instant>,
+}
+
+// === impl BackendCondition ===
+
+impl BackendCondition {
+    /// The part of the load that a request record contains.
+    pub fn of(load: &EngineLoad) -> Self {
+        Self {
+            kv_usage: load.kv_usage,
+            running: load.running.map(|running| running as u32),
+            waiting: load.waiting.map(|waiting| waiting as u32),
+            preemptions: load.preemptions.map(|preemptions| preemptions as u64),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The causes of slow requests, a closed set, and the limits above which a request is slow.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_protocol::units;
+
+/// The cause of a slow request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SlowCause {
+    /// An attempt failed on one backend, and the request was tried on another.
+    Retry,
+    /// The request waited in the admission queue.
+    GatewayQueue,
+    /// The request waited in the admission queue, because no backend could serve its model.
+    NoBackend,
+    /// The gateway itself was slow.
+    Gateway,
+    /// The request waited in the engine's queue.
+    EngineQueue,
+    /// The prefill of the prompt took long.
+    LongPrompt,
+    /// The model reasoned for long before the first output that is not reasoning.
+    Reasoning,
+    /// The backend sent no output, and neither its queue nor the prompt explains the wait. The
+    /// engine or the host made no progress, or the backend does not report the cause.
+    Unresponsive,
+    /// The engine evicted its KV cache for other requests and recomputed it.
+    Preempted,
+    /// The engine stalled in the middle of the response.
+    Stalled,
+    /// The engine generated tokens slowly: a large batch, or long contexts.
+    SlowDecode,
+    /// The prefill or the decode was slow while a GPU of the backend lowered its clock because of a
+    /// fault of cooling or of the power supply.
+    GpuThrottled,
+    /// The client was slow to send the request or to read the response.
+    SlowClient,
+}
+
+/// Limits above which a request is slow. One exceeded limit suffices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SlowLimits {
+    /// Time to first token of a stream.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub ttft: Duration,
+    /// Time to the first output that is not reasoning, of a stream with reasoning.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub first_answer: Duration,
+    /// Time per output token of a stream.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub tpot: Duration,
+    /// Duration of a response that is not a stream.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub duration: Duration,
+    /// Time in which the client does not read the response.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub write_stall: Duration,
+}
+
+impl Default for SlowLimits {
+    /// 2 s to the first token, 10 s to the first answer (users leave a page that shows no answer
+    /// for longer: Nielsen, Response Times), 200 ms per token, 60 s for a response that is not a stream, 1 s of
+    /// write stalls.
+    fn default() -> Self {
+        Self {
+            ttft: Duration::from_secs(2),
+            first_answer: Duration::from_secs(10),
+            tpot: Duration::from_millis(200),
+            duration: Duration::from_mins(1),
+            write_stall: Duration::from_secs(1),
+        }
+    }
+}
+
+// === impl SlowCause ===
+
+impl SlowCause {
+    /// All causes.
+    pub const ALL: [Self; 13] = [
+        Self::Retry,
+        Self::GatewayQueue,
+        Self::NoBackend,
+        Self::Gateway,
+        Self::EngineQueue,
+        Self::LongPrompt,
+        Self::Reasoning,
+        Self::Unresponsive,
+        Self::Preempted,
+        Self::Stalled,
+        Self::SlowDecode,
+        Self::GpuThrottled,
+        Self::SlowClient,
+    ];
+
+    /// The name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::GatewayQueue => "gateway_queue",
+            Self::NoBackend => "no_backend",
+            Self::Gateway => "gateway",
+            Self::EngineQueue => "engine_queue",
+            Self::LongPrompt => "long_prompt",
+            Self::Reasoning => "reasoning",
+            Self::Unresponsive => "unresponsive",
+            Self::Preempted => "preempted",
+            Self::Stalled => "stalled",
+            Self::SlowDecode => "slow_decode",
+            Self::GpuThrottled => "gpu_throttled",
+            Self::SlowClient => "slow_reader",
+        }
+    }
+    /// What took the time, in words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Retry => "an attempt failed, and the request was sent again",
+            Self::GatewayQueue => "the request waited in the admission queue of the gateway",
+            Self::NoBackend => "the request waited until a backend could serve its model",
+            Self::Gateway => "the gateway itself was slow",
+            Self::EngineQueue => "the request waited in the queue of the engine",
+            Self::LongPrompt => "the engine computed a long prompt",
+            Self::Reasoning => "the model reasoned for long before its answer",
+            Self::Unresponsive => {
+                "the backend sent no output, and neither its queue nor the prompt explains the wait"
+            }
+            Self::Preempted => "the KV cache was full: the engine computed the request again",
+            Self::Stalled => "the output stopped in the middle of the response",
+            Self::SlowDecode => "the engine generated tokens slowly",
+            Self::GpuThrottled => "a GPU lowered its clock because of heat or power",
+            Self::SlowClient => "the client was slow to send the request or to read the response",
+        }
+    }
+
+    /// Whether the request was slow after its first output. Otherwise it was slow before.
+    pub const fn is_after_first_output(self) -> bool {
+        matches!(self, Self::Preempted | Self::Stalled | Self::SlowDecode)
+    }
+}

@@ -1,0 +1,83 @@
+//! The bytes of a response that readers at different positions can still need.
+
+use std::collections::VecDeque;
+use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
+
+/// A part of a response, in segments of equal size. The size of a segment is the step in which the
+/// memory grows: a response of a few words takes one.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    segments: VecDeque<Vec<u8>>,
+    /// Position of the first byte of the first segment.
+    start: u64,
+    /// Position after the last byte.
+    end: u64,
+    charge: Charge,
+}
+
+pub(super) const SEGMENT_BYTES: usize = 4 << 10;
+
+impl Buffer {
+    /// An empty buffer, whose memory `charge` counts.
+    pub(super) fn new(charge: Charge) -> Self {
+        Self { segments: VecDeque::new(), start: 0, end: 0, charge }
+    }
+
+    /// Position after the last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Appends bytes within the limits. Fails with the limit that they exceed, and appends nothing then.
+    pub(super) fn append(
+        &mut self,
+        data: &[u8],
+        limits: &MemoryLimits,
+    ) -> Result<(), ExceededLimit> {
+        self.charge.add(self.growth(data.len()), limits)?;
+        self.write(data);
+        Ok(())
+    }
+
+    /// Appends bytes that pass through and are not kept.
+    pub(super) fn append_passing(&mut self, data: &[u8]) {
+        self.charge.add_passing(self.growth(data.len()));
+        self.write(data);
+    }
+
+    /// The bytes from `position` to the end of its segment. Empty at the end of the buffer.
+    pub(super) fn read(&self, position: u64) -> &[u8] {
+        let offset = position.saturating_sub(self.start) as usize;
+        let segment = self.segments.get(offset / SEGMENT_BYTES);
+        segment.and_then(|segment| segment.get(offset % SEGMENT_BYTES..)).unwrap_or_default()
+    }
+
+    /// Releases the memory of all bytes before `position`.
+    pub(super) fn release_before(&mut self, position: u64) {
+        let is_read = |start: u64, segment: &Vec<u8>| start + segment.len() as u64 <= position;
+        while self.segments.front().is_some_and(|segment| is_read(self.start, segment)) {
+            let is_whole = self.segments.pop_front().is_some_and(|it| it.len() == SEGMENT_BYTES);
+            self.start = if is_whole { self.start + SEGMENT_BYTES as u64 } else { self.end };
+            self.charge.release(SEGMENT_BYTES);
+        }
+    }
+
+    /// The memory that `length` further bytes take.
+    fn growth(&self, length: usize) -> usize {
+        let free = self.segments.back().map_or(0, |segment| SEGMENT_BYTES - segment.len());
+        length.saturating_sub(free).div_ceil(SEGMENT_BYTES) * SEGMENT_BYTES
+    }
+
+    fn write(&mut self, mut data: &[u8]) {
+        self.end += data.len() as u64;
+        while !data.is_empty() {
+            if self.segments.back().is_none_or(|segment| segment.len() == SEGMENT_BYTES) {
+                self.segments.push_back(Vec::with_capacity(SEGMENT_BYTES));
+            }
+            let Some(segment) = self.segments.back_mut() else { return };
+            let (now, rest) = data.split_at(data.len().min(SEGMENT_BYTES - segment.len()));
+            segment.extend_from_slice(now);
+            data = rest;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The arrival of a request: it begins a run, or attaches to one.
+
+use super::buffer::Buffer;
+use super::digest::{Digest, RunKey};
+use super::producer::Producer;
+use super::reader::Reader;
+use super::registry::Registry;
+use super::run::Run;
+use super::settings::ResumeSettings;
+use crate::record::ResumeOutcome;
+use std::sync::Arc;
+use tokenweir_protocol::limits::memory_charge::Charge;
+
+/// A request that arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// Its client and key.
+    pub key: RunKey,
+    /// The request.
+    pub request: Digest,
+    /// Whether the request may begin a run. It may attach to one in any case.
+    pub may_begin: bool,
+}
+
+/// What becomes of a request that arrives.
+#[derive(Debug)]
+pub enum Entry<H> {
+    /// It begins a run, and is its first reader.
+    Begun(Producer<H>, Reader<H>),
+    /// It gets the response of an earlier request.
+    Attached(Reader<H>),
+    /// The key belongs to another request.
+    OtherRequest,
+    /// The run has as many readers as it may have.
+    TooManyReaders,
+    /// There is no such run, and the request may not begin one.
+    Unknown,
+    /// The request runs without a client's return, because of this limit of memory.
+    OverLimit(ResumeOutcome),
+}
+
+/// The memory of a run beside its body: its entry in the table, its head and its task.
+pub(super) const RUN_BYTES: usize = 8 << 10;
+
+impl<H> Registry<H> {
+    /// Attaches a request to its run, or begins one.
+    pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &ResumeSettings) -> Entry<H> {
+        let mut table = self.lock();
+        if let Some(run) = table.runs.get(&arrival.key) {
+            if run.request != arrival.request {
+                return Entry::OtherRequest;
+            }
+            let Some(reader) = self.attach(run) else { return Entry::TooManyReaders };
+            run.note.set(ResumeOutcome::Resumed);
+            return Entry::Attached(reader);
+        }
+        if !arrival.may_begin {
+            return Entry::Unknown;
+        }
+        let limits = settings.memory_limits();
+        let used = table.clients.entry(arrival.key.client).or_default().used.clone();
+        let mut charge = Charge::new(used, self.used.clone());
+        while let Err(limit) = charge.add(RUN_BYTES, &limits) {
+            if !table.evict_delivered(&arrival.key, limit) {
+                return Entry::OverLimit(limit.into());
+            }
+        }
+        let buffer = Buffer::new(charge);
+        let run = Arc::new(Run::new(arrival.key, arrival.request, settings, buffer));
+        let Some(reader) = self.attach(&run) else { return Entry::TooManyReaders };
+        table.runs.insert(arrival.key, run.clone());
+        Entry::Begun(Producer { registry: self.clone(), run, has_ended: false }, reader)
+    }
+
+    fn attach(self: &Arc<Self>, run: &Arc<Run<H>>) -> Option<Reader<H>> {
+        let id = run.lock().attach()?;
+        Some(Reader { registry: self.clone(), run: run.clone(), id })
+    }
+}

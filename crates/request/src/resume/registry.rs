@@ -1,0 +1,124 @@
+//! The table of all runs that a client can return to.
+
+use super::digest::{Digest, RunKey};
+use super::run::Run;
+use crate::record::ResumeOutcome;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+
+/// All runs that a client can return to. `H` is the head of a response.
+#[derive(Debug)]
+pub struct Registry<H> {
+    table: Mutex<Table<H>>,
+    /// The memory of all runs.
+    pub(super) used: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Table<H> {
+    pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
+    pub(super) clients: HashMap<Digest, Client>,
+}
+
+/// The runs of one client.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// Their memory.
+    pub(super) used: Arc<AtomicUsize>,
+    /// The runs whose whole response was delivered, the earliest first. Their clients return least likely.
+    delivered: VecDeque<RunKey>,
+}
+
+impl<H> Default for Registry<H> {
+    fn default() -> Self {
+        let table = Table { runs: HashMap::new(), clients: HashMap::new() };
+        Self { table: Mutex::new(table), used: Arc::default() }
+    }
+}
+
+impl<H> Registry<H> {
+    /// The memory of all runs, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a run with this key.
+    pub fn is_known(&self, key: &RunKey) -> bool {
+        self.lock().runs.contains_key(key)
+    }
+
+    /// Ends the windows that are over at `now`. An open run without a reader is aborted.
+    pub fn sweep(&self, now: Instant) {
+        let mut table = self.lock();
+        if table.clients.is_empty() {
+            return;
+        }
+        table.runs.retain(|_, run| {
+            let mut state = run.lock();
+            let has_expired = state.has_expired(run.window, now);
+            if has_expired && state.end.is_none() {
+                run.note.set(ResumeOutcome::Abandoned);
+            }
+            if has_expired {
+                state.stop_keeping();
+            }
+            !has_expired
+        });
+        let Table { runs, clients } = &mut *table;
+        clients.retain(|_, client| {
+            while client.delivered.front().is_some_and(|key| !runs.contains_key(key)) {
+                client.delivered.pop_front();
+            }
+            client.used.load(Ordering::Relaxed) > 0
+        });
+    }
+
+    /// Removes a run from the table: its key is free for another run.
+    pub(super) fn forget(&self, run: &Arc<Run<H>>) {
+        let mut table = self.lock();
+        if table.runs.get(&run.key).is_some_and(|known| Arc::ptr_eq(known, run)) {
+            table.runs.remove(&run.key);
+        }
+        run.lock().stop_keeping();
+    }
+
+    /// Removes the run of the client that was delivered first, to make room for another. `false`: there is
+    /// none, or it would not help.
+    pub(super) fn evict_delivered(&self, key: &RunKey, limit: ExceededLimit) -> bool {
+        self.lock().evict_delivered(key, limit)
+    }
+
+    /// Records that a reader has got the whole response of a run.
+    pub(super) fn on_delivered(&self, run: &Run<H>) {
+        if let Some(client) = self.lock().clients.get_mut(&run.key.client) {
+            client.delivered.push_back(run.key);
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table<H>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H> Table<H> {
+    pub(super) fn evict_delivered(&mut self, key: &RunKey, limit: ExceededLimit) -> bool {
+        let Self { runs, clients } = self;
+        let Some(client) = clients.get_mut(&key.client) else { return false };
+        while limit != ExceededLimit::One
+            && let Some(delivered) = client.delivered.pop_front()
+        {
+            let Some(run) = runs.get(&delivered) else { continue };
+            let mut state = run.lock();
+            if state.is_delivered && state.readers.is_empty() {
+                state.stop_keeping();
+                drop(state);
+                runs.remove(&delivered);
+                return true;
+            }
+        }
+        false
+    }
+}

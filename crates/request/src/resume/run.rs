@@ -1,0 +1,154 @@
+//! One run: its response so far, its readers, and the window in which its client may return.
+
+use super::buffer::Buffer;
+use super::digest::{Digest, RunKey};
+use super::settings::ResumeSettings;
+use crate::record::ResumeNote;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::limits::memory_charge::MemoryLimits;
+
+/// How the response of a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With its regular end.
+    Whole,
+    /// Its connection broke, or the gateway ended it.
+    Broken,
+}
+
+/// A run. `H` is the head of a response.
+#[derive(Debug)]
+pub(super) struct Run<H> {
+    pub(super) key: RunKey,
+    /// The request that began the run.
+    pub(super) request: Digest,
+    pub(super) limits: MemoryLimits,
+    pub(super) window: Duration,
+    pub(super) note: Arc<ResumeNote>,
+    state: Mutex<RunState<H>>,
+}
+
+#[derive(Debug)]
+pub(super) struct RunState<H> {
+    /// `None`: the response has not begun.
+    pub(super) head: Option<Arc<H>>,
+    pub(super) buffer: Buffer,
+    /// `None`: the run is open.
+    pub(super) end: Option<End>,
+    pub(super) readers: Vec<ReaderState>,
+    /// The sweep that first saw the run without a reader. `None`: it has readers, or no sweep since.
+    pub(super) idle_since: Option<Instant>,
+    /// Whether the run keeps the bytes that its readers have read. It is in the table exactly as long.
+    pub(super) is_kept: bool,
+    /// The producer must end: nobody can get the response any more.
+    pub(super) is_abandoned: bool,
+    /// A reader has got the whole response.
+    pub(super) is_delivered: bool,
+    pub(super) producer: Option<Waker>,
+    next_reader: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ReaderState {
+    pub(super) id: u64,
+    /// Position of the next byte.
+    pub(super) position: u64,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Maximum number of readers of a run. A client that returns often is often not missed at once: its
+/// broken connections stay open until a write fails.
+pub(super) const MAX_READERS: usize = 8;
+
+impl<H> Run<H> {
+    pub(super) fn new(
+        key: RunKey,
+        request: Digest,
+        settings: &ResumeSettings,
+        buffer: Buffer,
+    ) -> Self {
+        let state = RunState {
+            head: None,
+            buffer,
+            end: None,
+            readers: Vec::new(),
+            idle_since: None,
+            is_kept: true,
+            is_abandoned: false,
+            is_delivered: false,
+            producer: None,
+            next_reader: 0,
+        };
+        let (limits, window) = (settings.memory_limits(), settings.window);
+        Self { key, request, limits, window, note: Arc::default(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RunState<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H> RunState<H> {
+    /// Adds a reader at the beginning of the response and returns its id. `None`: the run has as many
+    /// readers as it may have.
+    pub(super) fn attach(&mut self) -> Option<u64> {
+        if self.readers.len() >= MAX_READERS {
+            return None;
+        }
+        let id = self.next_reader;
+        self.next_reader += 1;
+        self.readers.push(ReaderState { id, position: 0, waker: None });
+        self.idle_since = None;
+        Some(id)
+    }
+
+    /// Removes a reader. Without a reader, a run that keeps nothing has no use.
+    pub(super) fn detach(&mut self, id: u64) {
+        self.readers.retain(|reader| reader.id != id);
+        self.after_read();
+    }
+
+    /// Stops to keep bytes that all readers have read.
+    pub(super) fn stop_keeping(&mut self) {
+        self.is_kept = false;
+        self.after_read();
+    }
+
+    /// Releases what no reader needs, if the run keeps nothing.
+    pub(super) fn after_read(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let needed = self.readers.iter().map(|reader| reader.position).min();
+        self.buffer.release_before(needed.unwrap_or(self.buffer.end()));
+        if self.readers.is_empty() && self.end.is_none() {
+            self.is_abandoned = true;
+        }
+        if self.is_abandoned || self.is_all_read() {
+            self.wake_producer();
+        }
+    }
+
+    /// Whether each reader has read everything so far.
+    pub(super) fn is_all_read(&self) -> bool {
+        self.readers.iter().all(|reader| reader.position == self.buffer.end())
+    }
+
+    pub(super) fn wake_producer(&mut self) {
+        self.producer.take().into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn wake_readers(&mut self) {
+        self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
+    }
+
+    /// Whether the window of the run is over at `now`. It begins when a sweep finds no reader.
+    pub(super) fn has_expired(&mut self, window: Duration, now: Instant) -> bool {
+        if !self.readers.is_empty() {
+            return false;
+        }
+        now.saturating_duration_since(*self.idle_since.get_or_insert(now)) >= window
+    }
+}

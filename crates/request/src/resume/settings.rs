@@ -1,0 +1,26 @@
+//! The settings of runs that clients can return to.
+
+use std::time::Duration;
+use tokenweir_protocol::limits::memory_charge::MemoryLimits;
+
+/// How long runs wait for their clients, and how much memory they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeSettings {
+    /// How long a run waits for its client to return, also after its end.
+    pub window: Duration,
+    /// Maximum memory of all runs, in bytes.
+    pub memory: usize,
+}
+
+/// The share of the memory that the runs of one client may use.
+const CLIENT_DIVISOR: usize = 2;
+/// The share of the memory that one run may use.
+const RUN_DIVISOR: usize = 16;
+
+impl ResumeSettings {
+    /// The limits of the memory of a run, of a client and of all.
+    pub fn memory_limits(&self) -> MemoryLimits {
+        let total = self.memory;
+        MemoryLimits { one: total / RUN_DIVISOR, party: total / CLIENT_DIVISOR, total }
+    }
+}

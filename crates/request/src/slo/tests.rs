@@ -1,0 +1,235 @@
+//! Tests of objective definitions as text, and of the result of every kind of request.
+
+use super::*;
+use crate::error::{GatewayError, RateLimitKind};
+use crate::record::fixtures::{at, streamed};
+use crate::record::{ModelLabel, Termination};
+use proptest::prelude::*;
+use std::time::Duration;
+use tokenweir_protocol::histogram::OutputGapHistogram;
+use tokenweir_protocol::openai::Api;
+
+fn objective(definition: &str) -> Objective {
+    let definition = definition.parse().unwrap();
+    Objective { name: "chat".into(), model: None, tier: None, definition }
+}
+
+/// The result of the sample record after a change. The sample is a stream with its first token
+/// after 100 ms, 15 gaps of 20 ms and its end after 410 ms.
+fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> ObjectiveResult {
+    let mut record = streamed();
+    change(&mut record);
+    objective(definition).judge(&record)
+}
+
+/// A client disconnect `millis` after the request head was read, before any output.
+fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
+    record.outcome = Outcome::Cancelled;
+    record.end = Termination::ClientDisconnected;
+    record.observed.inter_chunk_latency = OutputGapHistogram::default();
+    let timings = &mut record.timings;
+    (timings.first_output, timings.last_output, timings.terminal) = (None, None, None);
+    timings.ended = Some(at(timings.accepted, millis));
+}
+
+#[test]
+fn a_definition_is_parsed_from_its_text() {
+    let definition: ObjectiveDefinition = "ttft < 1s and itl_p95 < 50ms for 99 %".parse().unwrap();
+    let conditions = [
+        ObjectiveCondition::Within(LatencyMeasure::Ttft, Duration::from_secs(1)),
+        ObjectiveCondition::Within(LatencyMeasure::ItlP95, Duration::from_millis(50)),
+    ];
+    assert_eq!(definition, ObjectiveDefinition { conditions: conditions.into(), target: 0.99 });
+    let definition: ObjectiveDefinition = " success  for 99.9%".parse().unwrap();
+    assert_eq!(
+        definition,
+        ObjectiveDefinition { conditions: vec![ObjectiveCondition::Success], target: 0.999 }
+    );
+    let definition: ObjectiveDefinition = "e2e<1m 30s for 95 %".parse().unwrap();
+    assert_eq!(definition.to_string(), "e2e < 1m 30s for 95 %");
+}
+
+#[test]
+fn an_invalid_definition_is_rejected_with_a_suggestion() {
+    for (text, problem) in [
+        ("ttft < 1s", "`ttft < 1s` has no target; write it as in `ttft < 1s for 99 %`"),
+        (
+            "ttft < 1s for 99",
+            "`99` is not a target; write a share between 0 and 100 %, such as 99.9 %",
+        ),
+        (
+            "ttft < 1s for 100 %",
+            "`100 %` is not a target; write a share between 0 and 100 %, such as 99.9 %",
+        ),
+        (
+            "ttft < 1s for -1 %",
+            "`-1 %` is not a target; write a share between 0 and 100 %, such as 99.9 %",
+        ),
+        (
+            "ttft < 1s for inf %",
+            "`inf %` is not a target; write a share between 0 and 100 %, such as 99.9 %",
+        ),
+        (
+            "ttft > 1s for 99 %",
+            "`ttft > 1s` is not a condition; write one such as `ttft < 1s`, or `success`",
+        ),
+        (" for 99 %", "`` is not a condition; write one such as `ttft < 1s`, or `success`"),
+        (
+            "ttft < 1 for 99 %",
+            "`1` is not a duration; write a number and its unit, such as 250ms, 2s or 10m",
+        ),
+        ("ttft < 0s for 99 %", "`ttft`: the limit must be more than 0"),
+        ("ttft < 1s and ttft < 2s for 99 %", "the condition `ttft` occurs twice"),
+        (
+            "bytes < 1s for 99 %",
+            "`bytes` is not a measure of an SLO; write one of ttft, first_answer, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
+        ),
+        ("itl_95 < 1s for 99 %", "`itl_95` is not a measure of an SLO; did you mean `itl_p95`?"),
+    ] {
+        assert_eq!(text.parse::<ObjectiveDefinition>().unwrap_err().to_string(), problem);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_formatted_definition_parses_to_the_same_value(
+        limits in prop::collection::btree_map(0..8_usize, 1_u64..10_000_000, 1..8),
+        thousandths in 1_u32..100_000,
+    ) {
+        let within = |(measure, limit): (&usize, &u64)| {
+            ObjectiveCondition::Within(LatencyMeasure::ALL[*measure], Duration::from_micros(*limit))
+        };
+        let text = format!("success for {}.{:03} %", thousandths / 1_000, thousandths % 1_000);
+        let target = text.parse::<ObjectiveDefinition>().unwrap().target;
+        let conditions = limits.iter().map(within).collect();
+        let definition = ObjectiveDefinition { conditions, target };
+        prop_assert_eq!(definition.to_string().parse(), Ok(definition));
+    }
+
+    #[test]
+    fn any_text_is_parsed_or_rejected(text in "([a-z0-9_]{0,4}|ttft|<| for | and |%|1s|99){0,12}") {
+        let _ = text.parse::<ObjectiveDefinition>();
+    }
+}
+
+#[test]
+fn a_successful_request_is_good_if_every_condition_holds() {
+    for (definition, expected) in [
+        ("ttft < 100ms for 99 %", ObjectiveResult::Good),
+        ("ttft < 99ms for 99 %", ObjectiveResult::Bad),
+        ("tpot < 20ms for 99 %", ObjectiveResult::Good),
+        ("tpot < 19ms for 99 %", ObjectiveResult::Bad),
+        ("e2e < 410ms for 99 %", ObjectiveResult::Good),
+        ("e2e < 400ms for 99 %", ObjectiveResult::Bad),
+        ("itl_p95 < 20ms for 99 %", ObjectiveResult::Good),
+        ("itl_p95 < 15ms for 99 %", ObjectiveResult::Bad),
+        ("gap_max < 20ms for 99 %", ObjectiveResult::Good),
+        ("itl_max < 19ms for 99 %", ObjectiveResult::Bad),
+        ("ttft < 1s and itl_p99 < 15ms for 99 %", ObjectiveResult::Bad),
+        ("success for 99 %", ObjectiveResult::Good),
+    ] {
+        assert_eq!(evaluate(definition, |_| ()), expected, "{definition}");
+    }
+}
+
+#[test]
+fn inter_token_times_take_precedence_over_gaps_between_events() {
+    let token_times = |record: &mut RequestRecord| {
+        record.observed.inter_token_latency.record_duration_n(Duration::from_millis(5), 60);
+    };
+    assert_eq!(evaluate("itl_p50 < 5ms for 99 %", token_times), ObjectiveResult::Good);
+    assert_eq!(evaluate("gap_max < 5ms for 99 %", token_times), ObjectiveResult::Bad);
+}
+
+#[test]
+fn a_condition_on_an_absent_time_is_ignored() {
+    let without_stream = |record: &mut RequestRecord| {
+        record.timings.first_output = None;
+        record.observed.inter_chunk_latency = OutputGapHistogram::default();
+        record.options.stream = false;
+    };
+    let definition = "ttft < 1ms and tpot < 1ms and itl_max < 1ms for 99 %";
+    assert_eq!(evaluate(definition, without_stream), ObjectiveResult::Good);
+}
+
+#[test]
+fn the_party_at_fault_decides_the_result_of_an_error() {
+    let fail = |outcome, status| {
+        evaluate("ttft < 1s for 99 %", |record| {
+            (record.outcome, record.status) = (outcome, Some(status));
+        })
+    };
+    assert_eq!(fail(Outcome::ClientError, 400), ObjectiveResult::Excluded);
+    assert_eq!(fail(Outcome::ClientError, 404), ObjectiveResult::Excluded);
+    assert_eq!(fail(Outcome::ClientError, 429), ObjectiveResult::Bad, "no backend capacity");
+    for outcome in Outcome::ALL {
+        let is_exempt = matches!(outcome, Outcome::Ok | Outcome::Cancelled | Outcome::ClientError);
+        assert!(is_exempt || fail(outcome, 503) == ObjectiveResult::Bad, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_the_client_does_not_count_and_a_lack_of_capacity_is_bad() {
+    let reject = |error: &GatewayError| {
+        evaluate("success for 99 %", |record| {
+            record.outcome = error.outcome();
+            record.status = Some(error.status().as_u16());
+            record.refusal = Some(error.reason());
+            record.end = Termination::LocalReply;
+        })
+    };
+    for limited in [RateLimitKind::Requests, RateLimitKind::Tokens, RateLimitKind::Concurrency] {
+        let error = GatewayError::RateLimited { limited, allowed: 1, retry_after: 1 };
+        assert_eq!(reject(&error), ObjectiveResult::Excluded, "{error:?}");
+    }
+    assert_eq!(reject(&GatewayError::ClientBusy), ObjectiveResult::Excluded);
+    for error in [
+        GatewayError::Saturated { retry_after: 1 },
+        GatewayError::Shed { retry_after: 1 },
+        GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 1 },
+        GatewayError::Overloaded,
+    ] {
+        assert_eq!(reject(&error), ObjectiveResult::Bad, "{error:?}");
+    }
+}
+
+#[test]
+fn a_client_disconnect_is_bad_only_after_the_limit() {
+    let definition = "ttft < 1s and e2e < 10s for 99 %";
+    let stream = |millis| evaluate(definition, |record| disconnect_before_output(record, millis));
+    assert_eq!([stream(900), stream(1_100)], [ObjectiveResult::Excluded, ObjectiveResult::Bad]);
+    let complete = |millis| {
+        evaluate(definition, |record| {
+            disconnect_before_output(record, millis);
+            record.options.stream = false;
+        })
+    };
+    let results = [complete(1_100), complete(10_100)];
+    assert_eq!(results, [ObjectiveResult::Excluded, ObjectiveResult::Bad]);
+}
+
+#[test]
+fn a_client_disconnect_during_output_is_evaluated_by_the_output_so_far() {
+    let cancel = |record: &mut RequestRecord| record.outcome = Outcome::Cancelled;
+    assert_eq!(evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel), ObjectiveResult::Good);
+    assert_eq!(evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel), ObjectiveResult::Bad);
+}
+
+#[test]
+fn only_inference_of_its_model_and_tier_counts() {
+    let result = |model: Option<&str>, tier: Option<&str>, record: &RequestRecord| {
+        let [model, tier] = [model, tier].map(|name| name.map(str::to_owned));
+        Objective { model, tier, ..objective("success for 99 %") }.judge(record)
+    };
+    let record = streamed();
+    assert_eq!(result(Some("tiny"), None, &record), ObjectiveResult::Good);
+    assert_eq!(result(Some("large"), None, &record), ObjectiveResult::Excluded);
+    assert_eq!(result(None, Some("gold"), &record), ObjectiveResult::Excluded);
+    let unknown = RequestRecord { model: ModelLabel::unknown(), ..streamed() };
+    assert_eq!(result(None, None, &unknown), ObjectiveResult::Good);
+    assert_eq!(result(Some("tiny"), None, &unknown), ObjectiveResult::Excluded);
+    let page = RequestRecord { api: None, ..streamed() };
+    assert_eq!(result(None, None, &page), ObjectiveResult::Excluded);
+    let embedding = RequestRecord { api: Some(Api::Embeddings), ..streamed() };
+    assert_eq!(result(None, None, &embedding), ObjectiveResult::Good);
+}

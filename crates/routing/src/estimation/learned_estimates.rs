@@ -1,0 +1,280 @@
+//! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
+//! output length, response time, and how long its prefix cache retains what was sent.
+
+use super::atomic_f64::AtomicF64;
+use super::linear_cost::{LinearFit, PrefillCost};
+use super::reservation::{Reservation, SlotWait, TokenCounts};
+use std::sync::{Mutex, PoisonError};
+use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
+
+/// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
+/// no observation yet.
+#[derive(Debug)]
+#[repr(C)] // the fields that routing decisions read come first, next to each other
+pub struct LearnedEstimates {
+    prefill_base: AtomicF64,
+    prefill_per_token: AtomicF64,
+    prefill_patience: AtomicF64,
+    ttft: AtomicF64,
+    tokens_per_byte: AtomicF64,
+    uncached_prompt_tokens: AtomicF64,
+    output_tokens: AtomicF64,
+    cache_retention: AtomicF64,
+    rendezvous_hit_share: AtomicF64,
+    response_seconds: AtomicF64,
+    /// Recent prompts together: bytes and tokens. Long prompts dominate their ratio, so that it is that
+    /// of text, without the tokens that a chat template adds to each prompt.
+    text_bytes: AtomicF64,
+    text_tokens: AtomicF64,
+    prefill_fit: Mutex<LinearFit>,
+}
+
+/// Weight of one observation in a moving average.
+const EMA_WEIGHT: f64 = 0.05;
+/// What remains of the sums of recent prompts after each further prompt.
+const TEXT_RETENTION: f64 = 0.95;
+/// Output tokens of a response before the first reported usage.
+const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
+/// Share of hits of a rendezvous backend before the first reported usage.
+const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
+/// Bounds of the tokens per byte.
+const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
+/// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
+/// prediction counts as right.
+const RETENTION_DEAD_BAND: f64 = 0.1;
+/// Relative change of the retention if the prediction was wrong by the whole prompt.
+const RETENTION_STEP: f64 = 0.02;
+/// Relative growth of a retention below 1 after a right prediction.
+const RETENTION_RECOVERY: f64 = 0.01;
+/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
+/// blocks that this gateway sent.
+const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
+
+impl Default for LearnedEstimates {
+    fn default() -> Self {
+        let prefill = PrefillCost::default();
+        Self {
+            prefill_base: AtomicF64::new(prefill.base),
+            prefill_per_token: AtomicF64::new(prefill.per_token),
+            prefill_patience: AtomicF64::new(LinearFit::prefill().patience()),
+            ttft: AtomicF64::new(f64::NAN),
+            tokens_per_byte: AtomicF64::new(f64::NAN),
+            uncached_prompt_tokens: AtomicF64::new(f64::NAN),
+            output_tokens: AtomicF64::new(f64::NAN),
+            cache_retention: AtomicF64::new(1.0),
+            rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
+            response_seconds: AtomicF64::new(f64::NAN),
+            text_bytes: AtomicF64::new(0.0),
+            text_tokens: AtomicF64::new(0.0),
+            prefill_fit: Mutex::new(LinearFit::prefill()),
+        }
+    }
+}
+
+impl LearnedEstimates {
+    /// Forgets all observations.
+    pub(super) fn forget(&self) {
+        let Self {
+            prefill_base,
+            prefill_per_token,
+            prefill_patience,
+            ttft,
+            tokens_per_byte,
+            uncached_prompt_tokens,
+            output_tokens,
+            cache_retention,
+            rendezvous_hit_share,
+            response_seconds,
+            text_bytes,
+            text_tokens,
+            prefill_fit,
+        } = Self::default();
+        for (value, initial) in [
+            (&self.prefill_base, prefill_base),
+            (&self.prefill_per_token, prefill_per_token),
+            (&self.prefill_patience, prefill_patience),
+            (&self.ttft, ttft),
+            (&self.tokens_per_byte, tokens_per_byte),
+            (&self.uncached_prompt_tokens, uncached_prompt_tokens),
+            (&self.output_tokens, output_tokens),
+            (&self.cache_retention, cache_retention),
+            (&self.rendezvous_hit_share, rendezvous_hit_share),
+            (&self.response_seconds, response_seconds),
+            (&self.text_bytes, text_bytes),
+            (&self.text_tokens, text_tokens),
+        ] {
+            value.set(initial.get());
+        }
+        let initial = prefill_fit.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner) = initial;
+    }
+
+    /// Cost of prefill. Before the first output: the default.
+    pub fn prefill(&self) -> PrefillCost {
+        PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
+    }
+
+    /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
+    /// output yet.
+    pub(super) fn freshness(&self, idle: f64) -> f64 {
+        if self.ttft.get().is_nan() {
+            return 0.0;
+        }
+        let age = idle / self.prefill_patience.get();
+        let spread = 1.0 + age * age;
+        (spread * spread).recip()
+    }
+
+    /// Moving average of the time to first output in seconds. `None`: no output yet.
+    pub fn ttft(&self) -> Option<f64> {
+        non_nan_value(&self.ttft)
+    }
+
+    /// Whether a response has reported its prompt tokens.
+    pub fn has_usage(&self) -> bool {
+        non_nan_value(&self.tokens_per_byte).is_some()
+    }
+
+    /// Bytes and tokens of recent prompts together, with less weight on older ones. Zeros: no usage.
+    pub fn text(&self) -> [f64; 2] {
+        [self.text_bytes.get(), self.text_tokens.get()]
+    }
+
+    /// The engine has refused a prompt because it has at least so many tokens. Counts if what was
+    /// learned predicted fewer. The number is a bound: without any other observation it has little
+    /// weight, so that the first usage replaces it.
+    pub fn on_too_long(&self, bytes: u64, tokens: u64) {
+        let [known_bytes, known_tokens] = self.text();
+        let (bytes, tokens) = (bytes as f64, tokens as f64);
+        if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
+            self.add_text(bytes / tokens, 1.0);
+        } else if known_tokens * bytes < tokens * known_bytes {
+            self.add_text(bytes, tokens);
+        }
+    }
+
+    fn add_text(&self, bytes: f64, tokens: f64) {
+        for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
+            sum.set(sum.get() * TEXT_RETENTION + value);
+        }
+    }
+
+    /// Prompt tokens per byte of the prompt in the request body.
+    pub fn tokens_per_byte(&self) -> f64 {
+        non_nan_value(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)
+    }
+
+    /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
+    pub fn prompt_tokens(&self) -> f64 {
+        non_nan_value(&self.uncached_prompt_tokens).unwrap_or(0.0)
+    }
+
+    /// Moving average of the output tokens of a response.
+    pub fn output_tokens(&self) -> f64 {
+        non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
+    }
+
+    /// Share of the KV cache that retains blocks sent by this gateway.
+    pub fn retention(&self) -> f64 {
+        self.cache_retention.get()
+    }
+
+    /// Share of the tokens that were not known to be cached, but were, in prompts for which this was
+    /// the rendezvous backend. Responses that do not report cached tokens count as 0, so that the share
+    /// falls to 0 if it cannot be known.
+    pub fn rendezvous_hit_share(&self) -> f64 {
+        self.rendezvous_hit_share.get()
+    }
+
+    /// Moving average of the time from the first output of a response to its end, in seconds. A
+    /// non-streaming response counts from the request on. `None`: no response has ended.
+    pub fn answer(&self) -> Option<f64> {
+        non_nan_value(&self.response_seconds)
+    }
+
+    /// A response has ended. `seconds`: see [`answer`](Self::answer).
+    pub(super) fn on_end(&self, seconds: f64) {
+        update_ema(&self.response_seconds, seconds);
+    }
+
+    /// The first output of a request came after `seconds`. The time of a request that waited for a
+    /// slot says nothing about prefill. If it may have waited, only a time that prefill alone can
+    /// explain counts.
+    pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
+        update_ema(&self.ttft, seconds);
+        let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_waited = match request.slot_wait {
+            SlotWait::None => false,
+            SlotWait::Possible => prefill_fit.is_exceeded(request.work, seconds),
+            SlotWait::Expected => true,
+        };
+        if has_waited {
+            return;
+        }
+        let line = prefill_fit.observe(request.work, seconds, request.freshness);
+        self.prefill_base.set(line.base);
+        self.prefill_per_token.set(line.slope);
+        self.prefill_patience.set(prefill_fit.patience());
+    }
+
+    /// The response to a request has reported its usage.
+    pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
+        let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
+        if let Some(output) = counts.output {
+            update_ema(&self.output_tokens, output as f64);
+        }
+        let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
+        if text_bytes > 0 {
+            let ratio = prompt as f64 / text_bytes as f64;
+            let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
+            update_ema(&self.tokens_per_byte, ratio);
+            self.add_text(text_bytes as f64, prompt as f64);
+        }
+        // The engine may count the blocks that it read from the other backend as cached, or not.
+        let cached = counts.cached.filter(|_| request.elsewhere.is_none());
+        let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
+        update_ema(&self.uncached_prompt_tokens, uncached as f64);
+        if request.is_rendezvous && prompt > predicted_cached {
+            let found = cached.unwrap_or(0).saturating_sub(predicted_cached);
+            let share = found as f64 / (prompt - predicted_cached) as f64;
+            update_ema(&self.rendezvous_hit_share, share.min(1.0));
+        }
+        if let Some(cached) = cached {
+            self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
+        }
+    }
+
+    /// Compares the cached tokens of a prompt with the prediction, and corrects the retention by at
+    /// most 2 % in either direction. A fast correction would follow single evictions, and the table
+    /// would then forget blocks that the engine still has.
+    fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
+        let excess = (cached - predicted_cached) / prompt;
+        if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
+            return;
+        }
+        let step = if excess.abs() < RETENTION_DEAD_BAND {
+            RETENTION_RECOVERY
+        } else {
+            RETENTION_STEP * excess.clamp(-1.0, 1.0)
+        };
+        let retention = self.cache_retention.get();
+        let retention = if step == RETENTION_RECOVERY && retention >= 1.0 {
+            retention
+        } else {
+            retention * (1.0 + step)
+        };
+        self.cache_retention
+            .set(retention.clamp(*CACHE_RETENTION_RANGE.start(), *CACHE_RETENTION_RANGE.end()));
+    }
+}
+
+/// The value. `None`: NaN, so there was no observation yet.
+fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
+    Some(mean.get()).filter(|mean| !mean.is_nan())
+}
+
+/// Updates an exponential moving average. The first value replaces NaN.
+fn update_ema(mean: &AtomicF64, value: f64) {
+    let before = mean.get();
+    mean.set(if before.is_nan() { value } else { before + EMA_WEIGHT * (value - before) });
+}

@@ -1,0 +1,402 @@
+//! Estimates the present load of one backend from its last report and from the requests of this
+//! gateway. [`LoadEstimator::candidate`] reads a few dozen atomics and takes no lock.
+//!
+//! A report is valid for the time of its scrape. The requests that this gateway sent since are
+//! added, those that ended since are subtracted. With the age of the report, the estimate moves
+//! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
+//! (horizon + age)`. No threshold on the age makes choices change abruptly.
+
+mod decode_legs;
+mod delays;
+
+use super::atomic_f64::{AtomicF64, at_least_0, at_most};
+use super::cached_tokens::{CachedTokens, ResidentPrompt};
+use super::learned_estimates::LearnedEstimates;
+use super::load_report::LastReport;
+use super::peer_backlogs::PeerBacklogs;
+use super::pending_outputs::{PendingOutputId, PendingOutputs};
+use super::reservation::{LocalLoad, Reservation, SlotWait, TokenCounts};
+use super::sent_prompts::SentPrompts;
+use super::slot_estimator::SlotEstimator;
+use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use decode_legs::DecodeLegs;
+use max_answering::MaxAnswering;
+pub use reported_queues::ReportedQueues;
+
+/// State from which the load of one backend is estimated. Times are seconds since `epoch`.
+#[derive(Debug)]
+#[repr(C)] // the fields that routing decisions read come first, next to each other
+pub struct LoadEstimator {
+    epoch: Instant,
+    /// Age in seconds at which a report counts for half.
+    horizon: AtomicF64,
+    in_flight: AtomicU32,
+    /// Streams in flight without a first output.
+    pending_output_count: AtomicU32,
+    /// Streams in flight with output.
+    decoding_streams: AtomicU32,
+    /// Greatest value of `decoding_streams`, and of the running requests in reports: the engine has at
+    /// least as many slots.
+    most_running: AtomicU32,
+    /// Streams that have stalled after their first output.
+    stalled_streams: AtomicU32,
+    /// Number of ended requests. It wraps around on overflow.
+    ended_requests: AtomicU32,
+    max_answering: MaxAnswering,
+    /// Prompt tokens that the engine has to compute for the pending streams.
+    backlog_tokens: AtomicU64,
+    /// Tokens that the requests in flight may hold in the KV cache.
+    kv_tokens: AtomicU64,
+    /// Time of the last request.
+    last_sent_at: AtomicF64,
+    /// Time at which a pending stream last had output or ended, or at which the backlog began.
+    prefill_progress_at: AtomicF64,
+    /// Time at which the prompts of the non-streaming requests will probably be computed. Their
+    /// first outputs cannot be observed.
+    unobserved_prefill_until: AtomicF64,
+    /// Time at which a stream last began to stall.
+    stalled_since: AtomicF64,
+    pending_outputs: PendingOutputs,
+    slot_estimator: SlotEstimator,
+    last_report: LastReport,
+    sent_prompts: SentPrompts,
+    peer_backlogs: PeerBacklogs,
+    reported_queues: ReportedQueues,
+    decode_legs: DecodeLegs,
+    /// Last, because its last fields are only used for learning.
+    learned_estimates: LearnedEstimates,
+}
+
+/// With a horizon of 0, new reports would count for nothing.
+const MIN_HORIZON_SECONDS: f64 = 0.001;
+
+impl LoadEstimator {
+    /// An estimator without observations. `horizon`: age at which a report counts for half.
+    pub fn new(epoch: Instant, horizon: Duration) -> Self {
+        Self {
+            epoch,
+            horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
+            in_flight: AtomicU32::new(0),
+            pending_output_count: AtomicU32::new(0),
+            decoding_streams: AtomicU32::new(0),
+            most_running: AtomicU32::new(0),
+            stalled_streams: AtomicU32::new(0),
+            ended_requests: AtomicU32::new(0),
+            max_answering: MaxAnswering::default(),
+            backlog_tokens: AtomicU64::new(0),
+            kv_tokens: AtomicU64::new(0),
+            last_sent_at: AtomicF64::new(0.0),
+            prefill_progress_at: AtomicF64::new(0.0),
+            unobserved_prefill_until: AtomicF64::new(0.0),
+            stalled_since: AtomicF64::new(0.0),
+            pending_outputs: PendingOutputs::new(),
+            slot_estimator: SlotEstimator::new(),
+            last_report: LastReport::nothing(),
+            sent_prompts: SentPrompts::new(),
+            peer_backlogs: PeerBacklogs::new(epoch),
+            reported_queues: ReportedQueues::default(),
+            decode_legs: DecodeLegs::new(),
+            learned_estimates: LearnedEstimates::default(),
+        }
+    }
+
+    /// Age at which a report counts for half.
+    pub fn horizon(&self) -> Duration {
+        Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
+    }
+
+    /// Changes the age at which a report counts for half.
+    pub fn set_horizon(&self, horizon: Duration) {
+        self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
+    }
+
+    /// Sum over the requests of this gateway in flight at the backend.
+    pub fn local_load(&self) -> LocalLoad {
+        LocalLoad {
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            pending: self.pending_output_count.load(Ordering::Relaxed),
+            backlog: self.backlog_tokens.load(Ordering::Relaxed),
+            tokens: self.kv_tokens.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Estimates learned from the responses of the backend.
+    pub fn learned(&self) -> &LearnedEstimates {
+        &self.learned_estimates
+    }
+
+    /// Weight of the last report: 1 when it is new, ½ at the horizon, 0 without a report.
+    pub fn certainty(&self, now: Instant) -> f64 {
+        self.certainty_at(self.seconds(now))
+    }
+
+    /// Size of the prefix table in bytes.
+    pub fn prefix_table_bytes(&self) -> usize {
+        self.sent_prompts.bytes()
+    }
+
+    /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
+    pub fn retained_blocks(&self, block_tokens: f64) -> f64 {
+        self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
+    }
+
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
+    /// `weight`, `has_adapter` and `key`.
+    pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
+        self.candidate_with(prompt, None, now)
+    }
+
+    /// The estimated state of the backend for a prompt of which its KV events show `resident`.
+    pub fn candidate_with(
+        &self,
+        prompt: &PromptFingerprint,
+        resident: Option<&ResidentPrompt>,
+        now: Instant,
+    ) -> Candidate {
+        let (local_load, now) = (self.local_load(), self.seconds(now));
+        let prefill = self.learned_estimates.prefill();
+        let tokens_per_byte = self.learned_estimates.tokens_per_byte();
+        let tokens = prompt.tokens(tokens_per_byte);
+        let block_tokens = prompt.block_tokens(tokens_per_byte);
+        let matched = || self.sent_prompts.matched(prompt, || self.retained_blocks(block_tokens));
+        let oldest = self.pending_outputs.oldest_table_age();
+        let pending = || self.sent_prompts.matched_since(prompt, oldest);
+        let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
+        let certainty = self.certainty_at(now);
+        let load = self.last_report.load(&local_load, certainty);
+        let (in_flight, pending) = (f64::from(local_load.in_flight), f64::from(local_load.pending));
+        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
+        let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
+        let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
+        let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
+        let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
+        let slots = &self.slot_estimator;
+        Candidate {
+            position: 0,
+            rank: None,
+            in_flight: local_load.in_flight,
+            tokens_in_flight: local_load.tokens as f64,
+            weight: 1,
+            has_adapter: true,
+            key: 0,
+            prompt: cached.prompt,
+            cached: cached.cached,
+            cached_blocks: cached.cached_blocks,
+            cached_source: cached.source,
+            is_rendezvous: false,
+            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
+            output: self.learned_estimates.output_tokens(),
+            backlog,
+            prefill,
+            prefill_freshness: self.prefill_freshness(&local_load, now),
+            is_calibrated: self.learned_estimates.ttft().is_some(),
+            has_usage: self.learned_estimates.has_usage(),
+            idle_seconds: at_least_0(now - self.last_sent_at.get()),
+            waiting: load.waiting,
+            running: at_least_0(in_flight + load.external - load.waiting),
+            reported: load.reported,
+            kv_usage: load.kv_usage,
+            capacity: self.last_report.capacity(),
+            certainty,
+            slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
+            overdue: self.overdue(&local_load, now),
+        }
+    }
+
+    /// Adds a request that is sent to the backend. The first output of a non-streaming request
+    /// cannot be observed: its prompt is assumed to be computed at the learned speed.
+    pub fn reserve(
+        &self,
+        candidate: &Candidate,
+        prompt: &PromptFingerprint,
+        is_stream: bool,
+        now: Instant,
+    ) -> Reservation {
+        let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
+        let since_epoch = self.seconds(now);
+        let reservation = Reservation {
+            tokens: uncached + candidate.output as u64,
+            uncached,
+            elsewhere: None,
+            cached: candidate.cached as u64,
+            is_rendezvous: candidate.is_rendezvous,
+            work: candidate.backlog + uncached as f64,
+            text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
+            sent: now,
+            began: None,
+            ticket: self.expect_output(candidate, is_stream, since_epoch),
+            slot_wait: self.slot_wait(candidate),
+            freshness: candidate.prefill_freshness,
+            is_stream,
+            is_pending: is_stream,
+            is_decoding: false,
+        };
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
+        self.last_sent_at.set(since_epoch);
+        self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
+        let block_tokens = f64::from(prompt.block_bytes) * candidate.prompt / prompt.bytes as f64;
+        self.add_to_prefix_table(prompt, block_tokens);
+        reservation
+    }
+
+    /// Prompt tokens that other gateways have sent to this backend and that it has not computed.
+    pub fn peer_backlogs(&self) -> &PeerBacklogs {
+        &self.peer_backlogs
+    }
+
+    /// Records that another gateway sent a prompt to the backend.
+    pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+        let block_tokens = prompt.block_tokens(self.learned_estimates.tokens_per_byte());
+        self.add_to_prefix_table(prompt, block_tokens);
+    }
+
+    /// Records the first output of a stream. Later calls for the same reservation have no effect.
+    pub fn first_output(&self, reservation: &mut Reservation, now: Instant) {
+        if !self.end_prefill(reservation, now) {
+            return;
+        }
+        reservation.began = Some(now);
+        self.max_answering.on_first_output(&self.local_load());
+        if let Some(id) = reservation.ticket.take() {
+            self.pending_outputs.on_output(id);
+        }
+        reservation.is_decoding = true;
+        let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_running.fetch_max(decoding, Ordering::Relaxed);
+        if reservation.elsewhere.is_none() {
+            let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
+            self.learned_estimates.on_first_output(reservation, seconds);
+        }
+    }
+
+    /// Records the token usage that a response reported, and learns from it.
+    pub fn answered(&self, reservation: &mut Reservation, counts: &TokenCounts) {
+        // A response without output is no evidence about the engine: the API server of the backend
+        // creates errors itself.
+        if reservation.began.is_none() && counts.output.is_some_and(|output| output > 0) {
+            reservation.began = Some(reservation.sent);
+            if let Some(id) = reservation.ticket.take() {
+                self.pending_outputs.on_output(id);
+            }
+        }
+        self.learned_estimates.on_usage(reservation, counts);
+    }
+
+    /// Removes a request that has ended for any reason.
+    pub fn release(&self, mut reservation: Reservation, now: Instant) {
+        self.end_prefill(&mut reservation, now);
+        if reservation.is_decoding {
+            self.decoding_streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(id) = reservation.ticket {
+            self.pending_outputs.remove(id);
+        }
+        if let Some(began) = reservation.began {
+            let seconds = now.saturating_duration_since(began).as_secs_f64();
+            self.learned_estimates.on_end(seconds);
+        }
+        self.ended_requests.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
+    }
+
+    /// Records that a stream has stalled after its first output, or has resumed.
+    pub fn on_stall_change(&self, is_stalled: bool, now: Instant) {
+        if is_stalled {
+            self.stalled_since.set(self.seconds(now));
+            self.stalled_streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.stalled_streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of streams that are stalled now.
+    pub fn silent(&self) -> u32 {
+        self.stalled_streams.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the reports of the backend and all that was learned from its responses, because the
+    /// estimates cannot be used. The requests in flight stay counted.
+    pub fn forget_observations(&self) {
+        self.on_restart();
+        self.last_report.forget();
+        self.learned_estimates.forget();
+        self.unobserved_prefill_until.set(0.0);
+    }
+
+    fn add_to_prefix_table(&self, prompt: &PromptFingerprint, block_tokens: f64) {
+        self.sent_prompts.add(prompt, || self.last_report.cache_blocks(block_tokens));
+    }
+
+    fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
+        if !reservation.is_pending {
+            let work = reservation.uncached as f64 * prefill.per_token;
+            self.unobserved_prefill_until.set(self.unobserved_prefill_until.get().max(now) + work);
+            return;
+        }
+        self.backlog_tokens.fetch_add(reservation.uncached, Ordering::Relaxed);
+        if self.pending_output_count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.prefill_progress_at.set(now);
+        }
+    }
+
+    fn end_prefill(&self, reservation: &mut Reservation, now: Instant) -> bool {
+        let was_pending = std::mem::take(&mut reservation.is_pending);
+        if was_pending {
+            self.pending_output_count.fetch_sub(1, Ordering::Relaxed);
+            self.backlog_tokens.fetch_sub(reservation.uncached, Ordering::Relaxed);
+            self.prefill_progress_at.set(self.seconds(now));
+        }
+        was_pending
+    }
+
+    /// Adds a request to the pending outputs, with its predicted time. `None`: a non-streaming
+    /// request whose response time is not yet known; it is not added.
+    fn expect_output(
+        &self,
+        candidate: &Candidate,
+        is_stream: bool,
+        now: f64,
+    ) -> Option<PendingOutputId> {
+        let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
+        // The prediction leaves out waits that the mean of the backend contains.
+        let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
+        if is_stream {
+            return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));
+        }
+        let response_seconds = self.learned_estimates.answer()?;
+        Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
+    }
+
+    /// Whether a new request waits for a slot of the engine.
+    fn slot_wait(&self, candidate: &Candidate) -> SlotWait {
+        if candidate.slot_wait > 0.0 {
+            return SlotWait::Expected;
+        }
+        let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
+        // An idle engine has a slot.
+        let requests = candidate.running + candidate.waiting;
+        if requests < had_slots.max(1.0) { SlotWait::None } else { SlotWait::Possible }
+    }
+
+    fn certainty_at(&self, now: f64) -> f64 {
+        let horizon = self.horizon.get();
+        self.last_report.age(now).map_or(0.0, |age| horizon / (horizon + age))
+    }
+
+    /// Seconds since the epoch.
+    fn seconds(&self, now: Instant) -> f64 {
+        now.saturating_duration_since(self.epoch).as_secs_f64()
+    }
+}
+
+mod max_answering;
+mod remote_prefill;
+mod reported_queues;
+mod reports;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The delays that a backend has at a moment: overdue outputs, and the backlog that is not yet
+//! computed.
+
+use super::LoadEstimator;
+use crate::PrefillCost;
+use crate::estimation::atomic_f64::{at_least_0, at_most};
+use crate::estimation::reservation::LocalLoad;
+
+impl LoadEstimator {
+    /// Seconds for which the oldest request without output has been overdue, or for which all
+    /// streams have stalled, whichever is longer.
+    pub(super) fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
+        let overdue = self.pending_outputs.overdue(now);
+        let stalled = self.silent();
+        if stalled == 0 || stalled < local_load.in_flight.saturating_sub(local_load.pending) {
+            return overdue;
+        }
+        overdue.max(now - self.stalled_since.get())
+    }
+
+    /// Weight of the learned prefill cost, from 0 to 1. It falls while no stream is pending. Without
+    /// that, a backend that was slow once would never get a request again.
+    pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
+        let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
+        self.learned_estimates.freshness(at_least_0(idle))
+    }
+
+    /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
+    /// in prefill that is probably computed by now. The gateway does not know which prompt is in
+    /// prefill, so the mean length is assumed for it.
+    pub(super) fn remaining_backlog(
+        &self,
+        local_load: &LocalLoad,
+        prefill: &PrefillCost,
+        now: f64,
+    ) -> f64 {
+        let unobserved = at_least_0(self.unobserved_prefill_until.get() - now);
+        if local_load.pending == 0 && unobserved <= 0.0 {
+            return 0.0;
+        }
+        let speed = prefill.per_token.recip();
+        let backlog = local_load.backlog as f64;
+        let since = at_least_0(now - self.prefill_progress_at.get());
+        let mean = backlog / f64::from(local_load.pending.max(1));
+        unobserved * speed + at_least_0(backlog - at_most(since * speed, mean))
+    }
+}

@@ -1,0 +1,128 @@
+//! Requests whose prompts other backends compute: they add no prefill to the backend, and their times
+//! teach nothing about its prefill.
+
+use super::LoadEstimator;
+use crate::{Candidate, PrefillCost, Reservation, kv_aware};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl LoadEstimator {
+    /// Another backend computes the prompt of the request (`is_elsewhere`), or after all this one.
+    pub fn move_prefill(&self, reservation: &mut Reservation, is_elsewhere: bool) {
+        if reservation.elsewhere.is_some() == is_elsewhere {
+            return;
+        }
+        let moved = reservation.elsewhere.unwrap_or(reservation.uncached);
+        reservation.uncached = if is_elsewhere { 0 } else { moved };
+        reservation.elsewhere = is_elsewhere.then_some(moved);
+        if !reservation.is_stream {
+            let work = moved as f64 * self.learned_estimates.prefill().per_token;
+            let work = if is_elsewhere { -work } else { work };
+            self.unobserved_prefill_until.set(self.unobserved_prefill_until.get() + work);
+        } else if reservation.is_pending && is_elsewhere {
+            self.backlog_tokens.fetch_sub(moved, Ordering::Relaxed);
+        } else if reservation.is_pending {
+            self.backlog_tokens.fetch_add(moved, Ordering::Relaxed);
+        }
+    }
+
+    /// The first output of a decode leg came after `seconds`.
+    pub fn on_decode_leg(&self, seconds: f64, now: Instant) {
+        self.decode_legs.learn(seconds, self.seconds(now));
+    }
+
+    /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates for
+    /// the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg, for the prompt and
+    /// for an empty one.
+    ///
+    /// The queue gets shorter during the prefill leg. `base` of a backend with many prefills includes steps
+    /// with prompts of others, which the decode leg does not wait for: the lesser `base` counts.
+    pub fn decode_leg_ttft(
+        &self,
+        candidate: &Candidate,
+        [leg, prefill_base]: [f64; 2],
+        settings: &kv_aware::KvAwareSettings,
+        now: Instant,
+    ) -> f64 {
+        let cost = candidate.prefill;
+        let prefilled = Candidate {
+            cached: candidate.prompt,
+            backlog: (candidate.backlog - leg / cost.per_token).max(0.0),
+            slot_wait: (candidate.slot_wait - leg).max(0.0),
+            prefill: PrefillCost { base: cost.base.min(prefill_base), ..cost },
+            ..*candidate
+        };
+        let least = kv_aware::ttft(settings, &prefilled, false);
+        self.decode_legs.expected(least, self.seconds(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PromptFingerprint;
+    use std::time::Duration;
+
+    fn start() -> Instant {
+        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        Instant::now()
+    }
+
+    fn prompt() -> PromptFingerprint {
+        PromptFingerprint::new(1, [&[b'x'; 4_000][..]].into_iter())
+    }
+
+    #[test]
+    fn a_prompt_that_another_backend_computes_is_no_backlog_until_it_comes_back() {
+        let now = start();
+        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let candidate = load.candidate(&prompt(), now);
+        let mut reservation = load.reserve(&candidate, &prompt(), true, now);
+        let whole = load.local_load().backlog;
+        assert!(whole > 0);
+        let mut moved = |is_elsewhere| {
+            load.move_prefill(&mut reservation, is_elsewhere);
+            (load.local_load().backlog, reservation.prompt_tokens())
+        };
+        let tokens = candidate.prompt as u64;
+        assert_eq!(
+            [true, true, false, false, true].map(&mut moved),
+            [(0, tokens), (0, tokens), (whole, tokens), (whole, tokens), (0, tokens)]
+        );
+        load.first_output(&mut reservation, now + Duration::from_secs(9));
+        assert_eq!(load.learned().ttft(), None, "the time is not that of a prefill");
+        load.release(reservation, now);
+        assert_eq!((load.local_load().backlog, load.local_load().in_flight), (0, 0));
+    }
+
+    #[test]
+    fn a_decode_leg_waits_for_what_is_left_of_the_queue_after_the_prefill_leg() {
+        let now = start();
+        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let settings = kv_aware::KvAwareSettings::default();
+        let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
+        let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
+        let full = Candidate { slot_wait: 3.0, ..busy };
+        let after = |leg, candidate| load.decode_leg_ttft(&candidate, [leg, 0.1], &settings, now);
+        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy), after(1.0, full)];
+        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1, 2.1]) {
+            assert!((wait - expected).abs() < 1e-9, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn slow_decode_legs_are_expected_again_for_a_while() {
+        let now = start();
+        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let candidate = load.candidate(&prompt(), now);
+        let settings = kv_aware::KvAwareSettings::default();
+        let base = candidate.prefill.base;
+        let predicted = |at| load.decode_leg_ttft(&candidate, [0.0, base], &settings, at);
+        let least = predicted(now);
+        assert!(least < kv_aware::ttft(&settings, &candidate, false));
+        let at = now + Duration::from_secs(1);
+        load.on_decode_leg(least + 2.0, at);
+        let excess = |seconds| predicted(at + Duration::from_secs(seconds)) - least;
+        assert!((excess(0) - 2.0).abs() < 1e-9 && (excess(60) - 1.0).abs() < 1e-9);
+    }
+}

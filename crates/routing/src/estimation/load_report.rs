@@ -1,0 +1,206 @@
+//! The last load report of a backend, and estimates that combine it with local load.
+//!
+//! Each value is one atomic. A reader may see some values of one report and some of the next; each
+//! value is valid by itself.
+
+use super::atomic_f64::{AtomicF64, at_least_0, at_most};
+use super::reservation::LocalLoad;
+use serde::Serialize;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tokenweir_engine::dialect;
+
+/// Load of a backend, from one scrape of its metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoadReport {
+    /// KV cache usage, from 0 to 1. `None`: not reported.
+    pub kv_usage: Option<f64>,
+    /// Requests that wait in the engine.
+    pub waiting: f64,
+    /// Requests that run in the engine.
+    pub running: f64,
+    /// Capacity of the KV cache in tokens. `None`: not reported.
+    pub capacity: Option<u64>,
+    /// Prompt tokens computed and tokens generated since the start of the engine. `None`: not
+    /// reported.
+    pub tokens: Option<f64>,
+}
+
+/// Load of the last report, and the change of local load since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ReportedLoad {
+    /// Requests that waited in the engine.
+    pub waiting: f64,
+    /// Requests that ran in the engine.
+    pub running: f64,
+    /// Requests that this gateway sent since the report, less its requests that ended since.
+    pub sent_since: f64,
+}
+
+/// The estimated load of an engine.
+pub(super) struct EstimatedLoad {
+    /// Requests that this gateway did not send.
+    pub(super) external: f64,
+    /// Requests that wait in the engine.
+    pub(super) waiting: f64,
+    /// KV cache usage. `None`: not reported.
+    pub(super) kv_usage: Option<f64>,
+    pub(super) reported: ReportedLoad,
+}
+
+/// The last report.
+#[derive(Debug)]
+pub(super) struct LastReport {
+    /// Time at which the gateway began to scrape the metrics of the backend, in seconds since the
+    /// epoch of the estimator. NaN: no report yet.
+    reported_at: AtomicF64,
+    kv_usage: AtomicF64,
+    waiting: AtomicF64,
+    running: AtomicF64,
+    /// 0: not known.
+    kv_capacity_tokens: AtomicU64,
+    /// [`LoadReport::tokens`]. NaN: not known.
+    engine_tokens: AtomicF64,
+    /// KV cache usage of one token: 1 ÷ capacity. 0: the capacity is not known.
+    usage_per_token: AtomicF64,
+    /// [`LocalLoad::in_flight`] at `reported_at`.
+    local_in_flight: AtomicU32,
+    /// [`LocalLoad::pending`] at `reported_at`.
+    local_pending_output_count: AtomicU32,
+    /// [`LocalLoad::tokens`] at `reported_at`.
+    local_kv_tokens: AtomicU64,
+    /// Moving average of the requests at the backend that this gateway did not send.
+    external_requests_mean: AtomicF64,
+}
+
+/// Greatest number of running, or of waiting, requests that routing believes. A page with more does
+/// not change the load that routing uses.
+const MAX_REQUESTS: f64 = 1e6;
+/// Assumed number of blocks of a cache whose capacity is not reported.
+const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
+/// Weight of one report in the moving average of external requests.
+const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
+
+// === impl LoadReport ===
+
+impl LoadReport {
+    /// The part of the load that routing uses. `None`: the running or waiting requests are missing,
+    /// or are more than `MAX_REQUESTS`.
+    pub fn of(load: &dialect::EngineLoad) -> Option<Self> {
+        let requests = |count: Option<f64>| count.filter(|count| *count <= MAX_REQUESTS);
+        Some(Self {
+            kv_usage: load.kv_usage,
+            waiting: requests(load.waiting)?,
+            running: requests(load.running)?,
+            capacity: load.capacity(),
+            tokens: load.token_counts().map(|[prompt, generated]| prompt + generated),
+        })
+    }
+}
+
+// === impl LastReport ===
+
+impl LastReport {
+    /// No report yet.
+    pub(super) fn nothing() -> Self {
+        Self {
+            reported_at: AtomicF64::new(f64::NAN),
+            kv_usage: AtomicF64::new(f64::NAN),
+            waiting: AtomicF64::new(0.0),
+            running: AtomicF64::new(0.0),
+            kv_capacity_tokens: AtomicU64::new(0),
+            engine_tokens: AtomicF64::new(f64::NAN),
+            usage_per_token: AtomicF64::new(0.0),
+            local_in_flight: AtomicU32::new(0),
+            local_pending_output_count: AtomicU32::new(0),
+            local_kv_tokens: AtomicU64::new(0),
+            external_requests_mean: AtomicF64::new(0.0),
+        }
+    }
+
+    /// Stores a report. `at` is the time at which the gateway began to scrape the metrics of the
+    /// backend, in seconds since the epoch of the estimator. `local_load` is the local load at that
+    /// time. Returns whether the engine has computed or generated tokens since the previous report.
+    pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
+        let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
+        let mean = self.external_requests_mean.get();
+        self.external_requests_mean.set(mean + EXTERNAL_REQUESTS_EMA_WEIGHT * (external - mean));
+        self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
+        self.waiting.set(report.waiting);
+        self.running.set(report.running);
+        self.kv_capacity_tokens.store(report.capacity.unwrap_or(0), Ordering::Relaxed);
+        let usage_per_token =
+            report.capacity.filter(|tokens| *tokens > 0).map(|tokens| 1.0 / tokens as f64);
+        self.usage_per_token.set(usage_per_token.unwrap_or(0.0));
+        self.local_in_flight.store(local_load.in_flight, Ordering::Relaxed);
+        self.local_pending_output_count.store(local_load.pending, Ordering::Relaxed);
+        self.local_kv_tokens.store(local_load.tokens, Ordering::Relaxed);
+        self.reported_at.set(at);
+        let before = self.engine_tokens.get();
+        self.engine_tokens.set(report.tokens.unwrap_or(f64::NAN));
+        report.tokens.is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
+    }
+
+    /// Forgets the report and the mean of earlier reports.
+    pub(super) fn forget(&self) {
+        self.reported_at.set(f64::NAN);
+        self.kv_usage.set(f64::NAN);
+        self.engine_tokens.set(f64::NAN);
+        self.kv_capacity_tokens.store(0, Ordering::Relaxed);
+        let zero = [&self.waiting, &self.running, &self.usage_per_token];
+        for value in zero.into_iter().chain([&self.external_requests_mean]) {
+            value.set(0.0);
+        }
+    }
+
+    /// Age in seconds. `None`: no report yet.
+    pub(super) fn age(&self, now: f64) -> Option<f64> {
+        let age = now - self.reported_at.get();
+        (!age.is_nan()).then(|| at_least_0(age))
+    }
+
+    /// Capacity of the KV cache in tokens.
+    pub(super) fn capacity(&self) -> Option<u64> {
+        Some(self.kv_capacity_tokens.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
+    }
+
+    /// Number of blocks of `block_tokens` tokens that the KV cache can hold.
+    pub(super) fn cache_blocks(&self, block_tokens: f64) -> f64 {
+        let blocks = |capacity| capacity as f64 / block_tokens.max(1.0);
+        self.capacity().map_or(DEFAULT_CACHE_BLOCKS, blocks)
+    }
+
+    /// The estimated load of the engine. With falling certainty, it moves from the last report to local
+    /// load and the mean of external load.
+    #[inline] // each candidate of each decision reads it once
+    pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EstimatedLoad {
+        let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;
+        let (in_flight, pending) = (f64::from(local.in_flight), f64::from(local.pending));
+        let in_flight_then = f64::from(self.local_in_flight.load(Ordering::Relaxed));
+        let pending_then = f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
+        let (waiting, running) = (self.waiting.get(), self.running.get());
+        let external = at_least_0(waiting + running - in_flight_then);
+        EstimatedLoad {
+            external: blend(external, self.external_requests_mean.get()),
+            // Without a report, all local requests without output may be waiting.
+            waiting: blend(at_least_0(waiting + (pending - pending_then)), pending),
+            kv_usage: self.kv_usage(local, blend),
+            reported: ReportedLoad { waiting, running, sent_since: in_flight - in_flight_then },
+        }
+    }
+
+    fn kv_usage(&self, local: &LocalLoad, blend: impl Fn(f64, f64) -> f64) -> Option<f64> {
+        let (reported, usage_per_token) = (self.kv_usage.get(), self.usage_per_token.get());
+        if reported.is_nan() {
+            return None;
+        }
+        if usage_per_token <= 0.0 {
+            return Some(reported);
+        }
+        let tokens = local.tokens as f64;
+        let sent_since = tokens - self.local_kv_tokens.load(Ordering::Relaxed) as f64;
+        let by_report = at_least_0(reported + sent_since * usage_per_token);
+        // Requests may share blocks, so the sum may exceed the capacity.
+        let by_local_load = at_most(tokens * usage_per_token, 1.0);
+        Some(blend(by_report, by_local_load))
+    }
+}

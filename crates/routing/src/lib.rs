@@ -1,0 +1,40 @@
+//! Routing policies: pure functions from a request and a snapshot of the candidates to a backend.
+//! Beside them the queue of [`admission`] and the circuit breakers of [`resilience`].
+//!
+//! A policy holds no lock, reads no clock and has no random number generator: the random seed is
+//! part of [`RoutingRequest`]. Equal inputs give equal choices.
+//!
+//! The snapshot has one [`Candidate`] per backend: the estimate that its [`LoadEstimator`] makes
+//! for this prompt at this time. The gateway and `tokenweir-lab replay` use the same estimators and
+//! policies.
+
+pub mod admission;
+mod candidate;
+mod estimation;
+mod hash;
+mod imputation;
+mod policies;
+mod policy;
+mod policy_input;
+mod prefixes;
+pub mod resilience;
+mod routing_context;
+mod sampling;
+pub mod saturation;
+
+pub use candidate::Candidate;
+pub use estimation::{
+    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PeerBacklogs,
+    PrefillCost, ReportedLoad, ReportedQueues, Reservation, ResidentPrompt, TokenCounts,
+};
+pub use hash::{mix, unit};
+pub use imputation::impute_missing_estimates;
+pub use policies::{kv_aware, mark_rendezvous};
+pub use policy::{PANIC, Policy, PolicyKind, REASONS};
+pub use policy_input::{PolicyChoice, RoutingRequest};
+pub use prefixes::{PromptFingerprint, prefix_table};
+pub use routing_context::RoutingContext;
+pub use sampling::CandidateSampler;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The reasons that `kv_aware` gives for its choices. `docs/guides/decisions.md` lists them for users.
+//!
+//! A reason is a cause if the policy would have chosen another candidate without it. The causes are
+//! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.
+
+use super::kv_aware::{Decision, Parts, cached, per_weight, terms, terms_with};
+use super::selection::{least, tie_limit};
+use crate::Candidate;
+
+impl Decision<'_> {
+    /// Why a candidate was chosen.
+    pub(super) fn reason(&self, chosen: usize) -> &'static str {
+        self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
+    }
+
+    /// The first cause of the choice. `None`: it depends on several.
+    fn cause(&self, chosen: usize) -> Option<&'static str> {
+        let own = &self.candidates[chosen];
+        if self.sums.overdue > 0.0
+            && self.choose_with(|candidate| Candidate { overdue: 0.0, ..*candidate }) != chosen
+        {
+            return Some("avoids_overdue");
+        }
+        if self.sums.late > 0.0 && self.choose_without(|parts| parts.late) != chosen {
+            return Some("avoids_late");
+        }
+        if self.home == Some(chosen) {
+            let costs = self.costs(|at| self.cost_with_cached(at, self.cached(at, None)));
+            if ties(&costs) > 1 || self.choose(&costs, None) != chosen {
+                return Some("session");
+            }
+        }
+        if own.is_rendezvous {
+            let costs = self.costs(|index| {
+                let candidate = Candidate { is_rendezvous: false, ..self.candidates[index] };
+                terms(self.settings, &candidate, self.home == Some(index), &self.fleet)
+                    .cost(&candidate)
+            });
+            if ties(&costs) > 1 || self.choose(&costs, self.home) != chosen {
+                return Some("rendezvous");
+            }
+        }
+        let without_cache = || self.costs(|index| self.cost_with_cached(index, 0.0));
+        if own.cached > 0.0 && self.choose(&without_cache(), self.home) != chosen {
+            return Some("cached_prefix");
+        }
+        let has_pressure = self.sums.pressure > 0.0;
+        (has_pressure && self.choose_without(|parts| parts.pressure) != chosen)
+            .then_some("kv_pressure")
+    }
+
+    /// A better place for the request that was too busy.
+    fn refused(&self, chosen: usize) -> Option<&'static str> {
+        let own_blocks = self.candidates[chosen].cached_blocks;
+        if self.candidates.iter().any(|other| other.cached_blocks > own_blocks) {
+            return Some("prefix_too_busy");
+        }
+        self.home.is_some_and(|home| home != chosen).then_some("session_too_busy")
+    }
+
+    /// How the cost and the predicted TTFT of the choice compare with those of the others.
+    fn fact(&self, chosen: usize) -> &'static str {
+        if ties(&self.costs) > 1 {
+            return "tie";
+        }
+        let own = self.parts[chosen].ttft;
+        let is_lowest = self.parts.iter().all(|other| own <= other.ttft);
+        if is_lowest { "lowest_ttft" } else { "lowest_cost" }
+    }
+
+    /// A cost of each candidate, by its index.
+    fn costs(&self, cost: impl Fn(usize) -> f64) -> Vec<f64> {
+        (0..self.candidates.len()).map(cost).collect()
+    }
+
+    fn cached(&self, index: usize, home: Option<usize>) -> f64 {
+        cached(self.settings, &self.candidates[index], home == Some(index))
+    }
+
+    fn cost_with_cached(&self, index: usize, cached: f64) -> f64 {
+        let candidate = &self.candidates[index];
+        terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
+    }
+
+    /// The choice without a part of each cost.
+    fn choose_without(&self, part: impl Fn(&Parts) -> f64) -> usize {
+        let part = |index: usize| per_weight(part(&self.parts[index]), &self.candidates[index]);
+        self.choose(&self.costs(|index| self.costs[index] - part(index)), self.home)
+    }
+
+    /// The choice for changed candidates.
+    fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
+        let costs = self.costs(|index| {
+            let candidate = change(&self.candidates[index]);
+            let is_home = self.home == Some(index);
+            terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
+        });
+        self.choose(&costs, self.home)
+    }
+}
+
+/// Number of costs that are a tie with the lowest one.
+fn ties(costs: &[f64]) -> usize {
+    let limit = tie_limit(least(costs));
+    costs.iter().filter(|cost| **cost <= limit).count()
+}

@@ -1,0 +1,96 @@
+//! Functions that several policies use to compare candidates.
+
+use crate::Candidate;
+
+/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties:
+/// predictions are not more accurate.
+const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
+
+/// The greatest cost that is a tie with the lowest cost `least`.
+pub fn tie_limit(least: f64) -> f64 {
+    least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
+}
+
+/// The lowest of some costs. Infinity: there are none.
+pub(super) fn least(costs: &[f64]) -> f64 {
+    costs.iter().fold(f64::INFINITY, |least, cost| if *cost < least { *cost } else { least })
+}
+
+/// Index of a candidate with the lowest cost, see [`longest_idle`].
+pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
+    longest_idle(candidates, costs, least(costs), turn)
+}
+
+/// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
+///
+/// Among them, the candidate that has been idle longest wins: an idle fleet then shares the requests
+/// evenly, and every pooled connection is used now and then. Candidates that have been idle equally
+/// long take turns by `turn`.
+pub(super) fn longest_idle(
+    candidates: &[Candidate],
+    costs: &[f64],
+    limit: f64,
+    turn: u64,
+) -> usize {
+    let (mut longest, mut count, mut first) = (0.0, 0_u64, 0);
+    for (index, (candidate, cost)) in candidates.iter().zip(costs).enumerate() {
+        if *cost <= limit && candidate.idle_seconds >= longest {
+            if count == 0 || candidate.idle_seconds > longest {
+                (longest, count, first) = (candidate.idle_seconds, 0, index);
+            }
+            count += 1;
+        }
+    }
+    if count < 2 {
+        return first;
+    }
+    let is_best = |(_, (candidate, cost)): &(usize, (&Candidate, &f64))| {
+        **cost <= limit && candidate.idle_seconds >= longest
+    };
+    let mut best = candidates.iter().zip(costs).enumerate().filter(is_best);
+    best.nth((turn % count) as usize).map_or(first, |(index, _)| index)
+}
+
+/// Requests in flight per unit of weight, including the request to be routed.
+pub(super) fn load(candidate: &Candidate) -> f64 {
+    f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
+}
+
+/// Mean tokens of the requests in flight at all candidates. 0: there are none.
+pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
+    let tokens: f64 = candidates.iter().map(|candidate| candidate.tokens_in_flight).sum();
+    let requests: u32 = candidates.iter().map(|candidate| candidate.in_flight).sum();
+    tokens / f64::from(requests.max(1))
+}
+
+/// Load in requests per unit of weight, including the request to be routed. [`TOKEN_SHARE`] of a
+/// request in flight counts by its tokens relative to `mean_tokens`, the rest counts as one request.
+/// An overdue candidate comes after all others.
+pub(super) fn token_weighted_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
+    let requests = f64::from(candidate.in_flight);
+    let by_tokens =
+        if mean_tokens > 0.0 { candidate.tokens_in_flight / mean_tokens } else { requests };
+    let load = 1.0 + (1.0 - TOKEN_SHARE) * requests + TOKEN_SHARE * by_tokens;
+    let overdue = if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 };
+    load / f64::from(candidate.weight.max(1)) + overdue
+}
+
+/// Share of the load that counts tokens. Tokens alone would ignore what each request costs besides.
+const TOKEN_SHARE: f64 = 0.5;
+/// Load added to an overdue candidate: more requests than any backend has in flight.
+const OVERDUE_PENALTY: f64 = 1e9;
+
+/// Index of the candidate that covers `position` when the weights are laid end to end. `position`
+/// is taken modulo the sum of the weights.
+pub(super) fn index_at_weight(candidates: &[Candidate], position: u64) -> usize {
+    let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight.max(1))).sum();
+    let mut rest = position % total.max(1);
+    for (index, candidate) in candidates.iter().enumerate() {
+        let weight = u64::from(candidate.weight.max(1));
+        if rest < weight {
+            return index;
+        }
+        rest -= weight;
+    }
+    0
+}

@@ -1,0 +1,175 @@
+//! Fleet-wide index from prompt blocks to the backends that received them lately.
+//!
+//! It gives hints for fleets that are too large to query the [`PrefixTable`] of each backend per
+//! request. A hint may be wrong: the tables of the hinted backends decide.
+//!
+//! The index is one array of atomic words in sets of eight, newest first. A word holds a tag of the
+//! block (48 bits) and the position of a backend (16 bits). To save space, only some blocks of a
+//! prompt are indexed: the first, second and fourth block and every eighth block.
+//!
+//! [`PrefixTable`]: super::prefix_table::PrefixTable
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Index of the blocks that a fleet received.
+#[derive(Debug)]
+pub(crate) struct PrefixHints {
+    slots: Box<[AtomicU64]>,
+}
+
+/// Slots per set: 64 bytes, one line of the CPU cache.
+const WAYS: usize = 8;
+/// Slots of the index: 1 MiB, enough for prompts of about a hundred million tokens.
+const SLOT_COUNT: usize = 1 << 17;
+/// Greatest number of backends per block.
+const MAX_HOLDERS_PER_BLOCK: usize = 4;
+/// Distance between indexed blocks after the first ones.
+const BLOCK_STRIDE: usize = 8;
+/// Bits of the position of a backend in a slot.
+const POSITION_BITS: u32 = 16;
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+/// Value of an empty slot. Position [`POSITION_MASK`] is never stored, so no other slot has it.
+const EMPTY: u64 = u64::MAX;
+
+impl PrefixHints {
+    /// Greatest number of positions that [`lookup`](Self::lookup) returns.
+    pub(crate) const MOST: usize = 8;
+
+    /// An empty index.
+    pub(crate) fn new() -> Self {
+        let slots = std::iter::repeat_with(|| AtomicU64::new(EMPTY)).take(SLOT_COUNT).collect();
+        Self { slots }
+    }
+
+    /// Size of the index in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<AtomicU64>()
+    }
+
+    /// Records that blocks were sent to the backend at `position`. Positions of 65,535 and above
+    /// are ignored.
+    pub(crate) fn add(&self, blocks: &[u64], position: usize) {
+        let position = position as u64;
+        if position < POSITION_MASK {
+            indexed_blocks(blocks.len()).for_each(|index| self.put(blocks[index], position));
+        }
+    }
+
+    /// Positions of the backends that received the longest prefixes of these blocks, the longest
+    /// first.
+    pub(crate) fn lookup(&self, blocks: &[u64]) -> Vec<usize> {
+        let indexed: Vec<usize> = indexed_blocks(blocks.len()).collect();
+        // A block is a hash of its bytes and all bytes before it, so the sent blocks are a prefix.
+        let sent = indexed.partition_point(|index| self.holders(blocks[*index]).next().is_some());
+        let mut positions = Vec::new();
+        for index in indexed[..sent].iter().rev() {
+            for position in self.holders(blocks[*index]) {
+                if positions.len() < Self::MOST && !positions.contains(&position) {
+                    positions.push(position);
+                }
+            }
+            if positions.len() == Self::MOST {
+                break;
+            }
+        }
+        positions
+    }
+
+    /// Inserts an entry at the front of its set and shifts the others. The shift ends at an empty
+    /// slot, at the old copy of the entry, or at an entry that exceeds the limit of the block.
+    fn put(&self, block: u64, position: u64) {
+        let (mut next, mut holder_count) = (tag(block) | position, 1);
+        for slot in self.set(block) {
+            let previous = slot.swap(next, Ordering::Relaxed);
+            let is_same_block = previous & !POSITION_MASK == tag(block);
+            holder_count += usize::from(is_same_block);
+            if previous == EMPTY
+                || previous == (tag(block) | position)
+                || is_same_block && holder_count > MAX_HOLDERS_PER_BLOCK
+            {
+                return;
+            }
+            next = previous;
+        }
+    }
+
+    fn holders(&self, block: u64) -> impl Iterator<Item = usize> {
+        let words = self.set(block).iter().map(|slot| slot.load(Ordering::Relaxed));
+        let matching =
+            words.filter(move |word| *word != EMPTY && word & !POSITION_MASK == tag(block));
+        matching.map(|word| (word & POSITION_MASK) as usize)
+    }
+
+    fn set(&self, block: u64) -> &[AtomicU64] {
+        let first = (block as usize % (SLOT_COUNT / WAYS)) * WAYS;
+        &self.slots[first..first + WAYS]
+    }
+}
+
+/// Indices of the blocks of a prompt that are indexed, in ascending order.
+fn indexed_blocks(blocks: usize) -> impl Iterator<Item = usize> {
+    let first = [0, 1, 3].into_iter();
+    first
+        .chain((BLOCK_STRIDE - 1..blocks).step_by(BLOCK_STRIDE))
+        .filter(move |index| *index < blocks)
+}
+
+/// Upper 48 bits of a block hash.
+fn tag(block: u64) -> u64 {
+    block & !POSITION_MASK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(seed: u64, count: usize) -> Vec<u64> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        std::iter::repeat_with(|| random.u64(..)).take(count).collect()
+    }
+
+    #[test]
+    fn positions_are_ordered_by_longest_prefix_and_recency() {
+        let hints = PrefixHints::new();
+        let (long, other) = (blocks(1, 100), blocks(2, 100));
+        hints.add(&long[..20], 5);
+        hints.add(&long, 6);
+        hints.add(&long, 7);
+        hints.add(&other, 8);
+        assert_eq!(hints.lookup(&long), [7, 6, 5]);
+        assert_eq!(hints.lookup(&long[..30]), [7, 6, 5]);
+        assert_eq!(hints.lookup(&[&long[..40], &blocks(4, 60)].concat()), [7, 6, 5]);
+        assert_eq!(hints.lookup(&blocks(3, 100)), [0; 0]);
+        assert_eq!(hints.lookup(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn a_shared_system_prompt_does_not_evict_other_blocks_of_its_set() {
+        let hints = PrefixHints::new();
+        let (system, random) = (blocks(1, 1), blocks(2, 1));
+        // A block in the same set as the system prompt.
+        let other_block = [random[0] >> 32 << 32 | system[0] & 0xffff_ffff];
+        hints.add(&other_block, 900);
+        (0..500).for_each(|position| hints.add(&system, position));
+        assert_eq!(hints.lookup(&other_block), [900]);
+        assert_eq!(hints.lookup(&system), [499, 498, 497, 496]);
+    }
+
+    #[test]
+    fn a_repeated_position_is_returned_once() {
+        let hints = PrefixHints::new();
+        let prompt = blocks(1, 9);
+        for position in [1, 2, 1, 1] {
+            hints.add(&prompt, position);
+        }
+        assert_eq!(hints.lookup(&prompt), [1, 2]);
+    }
+
+    #[test]
+    fn a_position_out_of_range_is_ignored() {
+        let hints = PrefixHints::new();
+        hints.add(&[u64::MAX, 1], 65_535);
+        hints.add(&[u64::MAX, 1], 1 << 40);
+        assert_eq!(hints.lookup(&[u64::MAX, 1]), [0; 0]);
+    }
+}

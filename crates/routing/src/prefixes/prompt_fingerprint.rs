@@ -1,0 +1,138 @@
+//! Fingerprint of a prompt for prefix matching: its length and the hashes of its blocks, without
+//! its text.
+
+use tokenweir_protocol::openai::prompt::TOKENS_PER_MEDIA_BYTE;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Length and block hashes of a prompt, taken from its bytes in the request body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PromptFingerprint {
+    /// Length of the prompt in bytes.
+    pub bytes: u64,
+    /// Bytes of images, sounds and films among them.
+    pub media: u64,
+    /// One hash per full block, of the block and all bytes before it.
+    pub blocks: Box<[u64]>,
+    /// Hash of the whole prompt. 0: not known.
+    pub whole: u64,
+    /// Size of a block in bytes.
+    pub block_bytes: u32,
+}
+
+/// Size of a block in bytes: about 128 tokens of English text.
+const BLOCK_BYTES: u32 = 512;
+/// Greatest number of blocks that are hashed: 4 MiB, or about a million tokens.
+const MAX_BLOCKS: usize = 8_192;
+
+impl PromptFingerprint {
+    /// The fingerprint of a prompt that consists of `parts`, in the order in which the model reads
+    /// them.
+    ///
+    /// Prompts with different seeds have no blocks in common. Blocks do not cross parts, so equal
+    /// tools before different messages are a common prefix. The remainder of a part that does not
+    /// fill a block enters the hashes of the blocks after it.
+    pub fn new<'a>(seed: u64, parts: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (mut bytes, mut blocks, mut hash) = (0, Vec::new(), seed);
+        for part in parts {
+            bytes += part.len() as u64;
+            let (full_blocks, rest) = part.as_chunks::<{ BLOCK_BYTES as usize }>();
+            blocks.reserve(full_blocks.len().min(MAX_BLOCKS - blocks.len()));
+            for block in full_blocks {
+                if blocks.len() == MAX_BLOCKS {
+                    break;
+                }
+                hash = xxh3_64_with_seed(block, hash);
+                blocks.push(hash);
+            }
+            hash = xxh3_64_with_seed(rest, hash);
+        }
+        Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
+    }
+
+    /// This fingerprint of a prompt with `media` bytes of images, sounds and films.
+    pub fn with_media(self, media: u64) -> Self {
+        Self { media: media.min(self.bytes), ..self }
+    }
+
+    /// The estimated tokens of the prompt. `tokens_per_byte`: of its text.
+    pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
+        if self.media == 0 {
+            return self.bytes as f64 * tokens_per_byte;
+        }
+        let text = self.bytes.saturating_sub(self.media) as f64;
+        text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
+    }
+
+    /// The estimated mean tokens of a block. `tokens_per_byte`: of the text.
+    pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
+        let of_prompt = if self.media == 0 {
+            tokens_per_byte
+        } else {
+            self.tokens(tokens_per_byte) / self.bytes as f64
+        };
+        f64::from(self.block_bytes) * of_prompt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(seed: u64, parts: &[&str]) -> PromptFingerprint {
+        PromptFingerprint::new(seed, parts.iter().map(|part| part.as_bytes()))
+    }
+
+    fn common_blocks(a: &PromptFingerprint, b: &PromptFingerprint) -> usize {
+        a.blocks.iter().zip(&b.blocks).take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn a_continued_conversation_shares_the_blocks_of_its_prefix() {
+        let before = "a word ".repeat(1_000);
+        let after = format!("{before} and an answer {}", "b ".repeat(2_000));
+        let (before, after) = (prompt(1, &["tools", &before]), prompt(1, &["tools", &after]));
+        assert_eq!(before.blocks.len(), 7_000 / 512);
+        assert_eq!(common_blocks(&before, &after), before.blocks.len());
+    }
+
+    #[test]
+    fn a_different_seed_or_different_tools_share_no_blocks() {
+        let text = "a word ".repeat(1_000);
+        let one = prompt(1, &["tools", &text]);
+        assert_eq!(common_blocks(&one, &prompt(2, &["tools", &text])), 0);
+        assert_eq!(common_blocks(&one, &prompt(1, &["other", &text])), 0);
+    }
+
+    #[test]
+    fn a_block_hash_depends_on_all_bytes_before_it() {
+        let (head, tail) = ("h".repeat(512), "t".repeat(5_120));
+        let (a, b) =
+            (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));
+        assert!(a.blocks.iter().all(|block| !b.blocks.contains(block)));
+    }
+
+    #[test]
+    fn the_hash_of_the_whole_prompt_depends_on_the_rest_after_the_last_block() {
+        let text = "t".repeat(600);
+        let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
+        assert_eq!(a.blocks, b.blocks);
+        assert_ne!(a.whole, b.whole);
+    }
+
+    #[test]
+    fn the_number_of_blocks_is_bounded() {
+        let huge = "x".repeat(5 << 20);
+        let prompt = prompt(1, &[&huge]);
+        assert_eq!((prompt.bytes, prompt.blocks.len()), (5 << 20, 8_192));
+    }
+
+    #[test]
+    fn an_image_of_a_megabyte_counts_as_a_thousand_tokens_wherever_it_stands_in_the_prompt() {
+        let (text, image) = ("word ".repeat(800), "QUJD".repeat(1 << 18));
+        let parts = [text.as_bytes(), image.as_bytes()];
+        let prompt = PromptFingerprint::new(1, parts.into_iter()).with_media(1 << 20);
+        assert!((prompt.tokens(0.25) - 2_024.0).abs() < 1e-9);
+        let in_blocks = prompt.block_tokens(0.25) * prompt.blocks.len() as f64;
+        assert!((in_blocks - 2_024.0).abs() < 5.0, "{in_blocks}");
+    }
+}

@@ -1,0 +1,384 @@
+//! Circuit breaker of one backend: ejects it after failures and re-admits it.
+//!
+//! ```text
+//!       consecutive failures or failure ratio             ejection time over
+//! closed ─────────────────────────────────────────► open ─────────────────────► half-open
+//!    ▲  ▲                                             ▲                           │  │
+//!    │  └── slow start: few requests ◄── success ─────┼───────────────────────────┘  │
+//!    │                                                └────── failure ───────────────┘
+//!    └── resting: overloaded or paused, for one second or for the time that it stated
+//! ```
+//!
+//! A half-open backend gets one request at a time. Failures that clients can cause at will
+//! (disconnects, requests that all backends refuse) are not reported to the breaker. A routing decision
+//! reads two atomics and takes no lock, except during slow start.
+
+use super::recent_outcomes::RecentOutcomes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_protocol::units;
+
+/// When a backend is ejected and how it is re-admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CircuitBreakerSettings {
+    /// Number of consecutive failures that ejects a backend. 0: disabled.
+    pub consecutive_failures: u32,
+    /// Share of failures, from 0 to 1, that ejects a backend, over the last 10 seconds, or up to 60
+    /// until there are 20 requests. With fewer, at least 10 requests and 5 failures are needed. 0:
+    /// disabled.
+    pub failure_ratio: f64,
+    /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub base_ejection_time: Duration,
+    /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
+    /// the configuration.
+    #[serde(skip)]
+    pub slow_start: Duration,
+    /// Share of backends that are not ejected, from 0 to 1, below which ejections are ignored
+    /// (panic mode).
+    pub panic_threshold: f64,
+    /// Time after which an engine that reports requests but generates no tokens counts as stuck.
+    /// `null`: disabled.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub stuck_after: Option<Duration>,
+}
+
+/// Circuit breaker of one backend.
+#[derive(Debug)]
+pub struct CircuitBreaker {
+    /// The instant from which the atomics count.
+    origin: Instant,
+    /// Time until which the backend gets no requests, in nanoseconds since `origin`. 0: the breaker
+    /// is closed.
+    open_until: AtomicU64,
+    /// Start of the slow start, in nanoseconds since `origin`. 0: no slow start is in progress.
+    recovered_at: AtomicU64,
+    /// Boxed, so that writes to this state do not invalidate the cache line of the atomics.
+    inner: Box<Mutex<BreakerInner>>,
+}
+
+#[derive(Debug)]
+struct BreakerInner {
+    settings: CircuitBreakerSettings,
+    state: BreakerState,
+    /// Failures since the last success.
+    consecutive_failures: u32,
+    /// Number of ejections without a healthy period between them. It determines the ejection time.
+    ejections: u32,
+    /// Number of all ejections.
+    total_ejections: u64,
+    /// When a success or a health check last ended an ejection. `None`: never.
+    closed_at: Option<Instant>,
+    /// When a request last succeeded. `None`: never.
+    succeeded_at: Option<Instant>,
+    /// The outcomes of the last minute.
+    outcomes: RecentOutcomes,
+}
+
+/// State of a circuit breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerState {
+    /// The backend gets requests.
+    Closed,
+    /// The backend reported a moment ago that it is overloaded or paused.
+    Resting,
+    /// The backend gets no requests, because it failed or is shutting down.
+    Open,
+    /// The backend gets one request at a time.
+    HalfOpen,
+}
+
+/// Longest ejection.
+const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
+/// Time for which a backend that is overloaded or paused gets no requests, unless it states another.
+const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
+/// Longest time for which a backend gets no requests because it stated so.
+const MAX_REST: Duration = Duration::from_mins(1);
+/// Time after a success in which a backend [serves](CircuitBreaker::is_serving).
+const SERVING_TIME: Duration = Duration::from_secs(5);
+/// Time for which a backend that is shutting down gets no requests. Within it vLLM either exits or
+/// continues to serve.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// Time after which a half-open backend gets another request, if the outcome of the first is still
+/// unknown.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Share of its traffic that a backend gets at the beginning of slow start.
+const MIN_TRAFFIC_SHARE: f64 = 0.1;
+
+impl BreakerState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Resting, Self::Open, Self::HalfOpen];
+
+    /// Name in metrics and in `/status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Resting => "resting",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
+impl Default for CircuitBreakerSettings {
+    /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of
+    /// 30 s, panic mode below half of the backends, stuck after 2 min without tokens.
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            failure_ratio: 0.35,
+            base_ejection_time: Duration::from_secs(10),
+            slow_start: Duration::from_secs(30),
+            panic_threshold: 0.5,
+            stuck_after: Some(Duration::from_mins(2)),
+        }
+    }
+}
+
+// === impl CircuitBreaker ===
+
+impl CircuitBreaker {
+    /// A closed breaker.
+    pub fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+        Self {
+            origin: now,
+            open_until: AtomicU64::new(0),
+            recovered_at: AtomicU64::new(0),
+            inner: Mutex::new(BreakerInner::new(settings, now)).into(),
+        }
+    }
+
+    /// Current settings.
+    pub fn settings(&self) -> CircuitBreakerSettings {
+        self.lock_inner().settings
+    }
+
+    /// Replaces the settings.
+    pub fn set(&self, settings: CircuitBreakerSettings) {
+        self.lock_inner().settings = settings;
+    }
+
+    /// Whether the backend gets no requests now.
+    pub fn is_shut(&self, now: Instant) -> bool {
+        let open_until = self.open_until.load(Ordering::Relaxed);
+        open_until > 0 && self.since_origin(now) < open_until
+    }
+
+    /// Whether the backend gets no requests now because it failed or is shutting down. False for a
+    /// backend that is only overloaded or paused.
+    pub fn is_ejected(&self, now: Instant) -> bool {
+        self.is_shut(now) && self.state() != BreakerState::Resting
+    }
+
+    /// Whether slow start keeps this request from the backend. `random`: a uniform random number in
+    /// `[0, 1)`. With 0, the request is always allowed.
+    pub fn spares(&self, now: Instant, random: f64) -> bool {
+        let recovered_at = self.recovered_at.load(Ordering::Relaxed);
+        recovered_at > 0 && random >= self.slow_start_share(recovered_at, now)
+    }
+
+    /// Records that the backend was picked for a request. The first request after the ejection time
+    /// makes the breaker half-open. A request that the backend gets while the breaker is open
+    /// (panic mode) has no effect.
+    pub fn on_pick(&self, now: Instant) {
+        if self.open_until.load(Ordering::Relaxed) == 0 || self.is_shut(now) {
+            return;
+        }
+        let mut inner = self.lock_inner();
+        match inner.state {
+            BreakerState::Closed => {}
+            BreakerState::Resting => self.close(&mut inner),
+            BreakerState::Open | BreakerState::HalfOpen => {
+                inner.state = BreakerState::HalfOpen;
+                self.set_open_until(now + PROBE_TIMEOUT);
+            }
+        }
+    }
+
+    /// Records that a request succeeded: its response has begun. Returns whether the success closed
+    /// the breaker.
+    pub fn on_answer(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        inner.outcomes.record(false, now);
+        inner.consecutive_failures = 0;
+        inner.succeeded_at = Some(now);
+        // While the breaker is open, a success belongs to a request from before the ejection.
+        let is_recovered = inner.state == BreakerState::HalfOpen;
+        if is_recovered {
+            inner.closed_at = Some(now);
+            self.close(&mut inner);
+            drop(inner);
+            self.on_recovery(now);
+        }
+        is_recovered
+    }
+
+    /// Records that a request failed. Returns whether the failure ejected the backend.
+    pub fn on_failure(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        inner.outcomes.record(true, now);
+        inner.consecutive_failures = inner.consecutive_failures.saturating_add(1);
+        let CircuitBreakerSettings { consecutive_failures, failure_ratio, .. } = inner.settings;
+        let should_eject = match inner.state {
+            BreakerState::Open => false,
+            BreakerState::HalfOpen => true,
+            BreakerState::Closed | BreakerState::Resting => {
+                (consecutive_failures > 0 && inner.consecutive_failures >= consecutive_failures)
+                    || (failure_ratio > 0.0 && inner.outcomes.failure_ratio() >= failure_ratio)
+            }
+        };
+        if should_eject {
+            self.eject(&mut inner, now);
+        }
+        should_eject
+    }
+
+    /// Records that the engine crashed, and ejects the backend at once. Returns whether the breaker
+    /// was not open before.
+    pub fn on_death(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        let was_not_open = inner.state != BreakerState::Open;
+        if was_not_open {
+            self.eject(&mut inner, now);
+        }
+        was_not_open
+    }
+
+    /// Whether a request succeeded in the last seconds.
+    pub fn is_serving(&self, now: Instant) -> bool {
+        let succeeded_at = self.lock_inner().succeeded_at;
+        succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
+    }
+
+    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
+    /// the backend wants no requests. `None`: it stated none.
+    pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
+        let mut inner = self.lock_inner();
+        if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
+            inner.state = BreakerState::Resting;
+            let rest = rest.unwrap_or_default().clamp(OVERLOAD_BACKOFF, MAX_REST);
+            let until = self.since_origin(now + rest).max(1);
+            self.open_until.fetch_max(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the backend is shutting down. Returns whether the breaker was not open before.
+    pub fn on_drain(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        let was_not_open = inner.state != BreakerState::Open;
+        inner.state = BreakerState::Open;
+        self.set_open_until(now + DRAIN_TIME);
+        was_not_open
+    }
+
+    /// Records that the backend has recovered: closes the breaker, clears the counted outcomes and
+    /// begins slow start.
+    pub fn on_recovery(&self, now: Instant) {
+        let mut inner = self.lock_inner();
+        inner.consecutive_failures = 0;
+        inner.outcomes.clear();
+        if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {
+            inner.closed_at = Some(now);
+        }
+        if inner.state != BreakerState::Closed {
+            self.close(&mut inner);
+        }
+        let has_slow_start = !inner.settings.slow_start.is_zero();
+        drop(inner);
+        if has_slow_start {
+            self.recovered_at.store(self.since_origin(now).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Current state.
+    pub fn state(&self) -> BreakerState {
+        if self.open_until.load(Ordering::Relaxed) == 0 {
+            return BreakerState::Closed;
+        }
+        self.lock_inner().state
+    }
+
+    /// Total number of ejections.
+    pub fn ejections(&self) -> u64 {
+        self.lock_inner().total_ejections
+    }
+
+    fn eject(&self, inner: &mut BreakerInner, now: Instant) {
+        // A healthy period that is longer than the last ejection resets the ejection time.
+        let healthy_time = inner.closed_at.map(|at| now.saturating_duration_since(at));
+        let is_half_open = inner.state == BreakerState::HalfOpen;
+        if !is_half_open && healthy_time.is_some_and(|time| time > inner.ejection_time()) {
+            inner.ejections = 0;
+        }
+        inner.ejections = inner.ejections.saturating_add(1);
+        inner.total_ejections += 1;
+        inner.state = BreakerState::Open;
+        inner.consecutive_failures = 0;
+        inner.outcomes.clear();
+        self.set_open_until(now + inner.ejection_time());
+    }
+
+    fn set_open_until(&self, until: Instant) {
+        self.open_until.store(self.since_origin(until).max(1), Ordering::Relaxed);
+    }
+
+    fn close(&self, inner: &mut BreakerInner) {
+        inner.state = BreakerState::Closed;
+        self.open_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Share of its traffic that the backend gets at `now` during slow start. The share grows
+    /// linearly from [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
+    fn slow_start_share(&self, recovered_at: u64, now: Instant) -> f64 {
+        let elapsed = self.since_origin(now).saturating_sub(recovered_at);
+        let slow_start = self.lock_inner().settings.slow_start.as_nanos() as f64;
+        let share = MIN_TRAFFIC_SHARE + (1.0 - MIN_TRAFFIC_SHARE) * (elapsed as f64 / slow_start);
+        if share >= 1.0 {
+            self.recovered_at.store(0, Ordering::Relaxed);
+        }
+        share
+    }
+
+    /// Nanoseconds from `origin` to `moment`. 0 for an earlier instant.
+    fn since_origin(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+
+    fn lock_inner(&self) -> MutexGuard<'_, BreakerInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl BreakerInner ===
+
+impl BreakerInner {
+    const fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+        Self {
+            settings,
+            state: BreakerState::Closed,
+            consecutive_failures: 0,
+            ejections: 0,
+            total_ejections: 0,
+            closed_at: None,
+            succeeded_at: None,
+            outcomes: RecentOutcomes::new(now),
+        }
+    }
+
+    /// Duration of the latest ejection: the base time, doubled for each earlier ejection that
+    /// `ejections` counts, up to [`MAX_EJECTION_TIME`].
+    fn ejection_time(&self) -> Duration {
+        let doublings = self.ejections.saturating_sub(1).min(16);
+        self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
+    }
+}
+
+#[cfg(test)]
+#[path = "breaker_tests.rs"]
+mod tests;
