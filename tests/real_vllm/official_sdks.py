@@ -15,7 +15,7 @@ from report import Report
 from rig import Rig
 from transparency import ATTEMPTS, THINK, TOOLS, VOLATILE, skeletons
 
-REQUESTS = 500
+REQUESTS = 250
 ANTHROPIC_HTTP = importlib.import_module("httpx2") if importlib.util.find_spec("httpx2") else httpx
 HELLO = [{"role": "user", "content": "hello"}]
 COUNT = [{"role": "user", "content": "count"}]

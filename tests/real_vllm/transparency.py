@@ -13,11 +13,11 @@ from report import Report
 from rig import Rig
 from stream import Stream
 
-REQUESTS = 500
+REQUESTS = 250
 # Bounds the time of the check; the tiny model seldom ends by itself.
 MAX_TOKENS = 120
 # A busy server divides the same text into other events. So each request is repeated.
-ATTEMPTS = 8
+ATTEMPTS = 3
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}}}}]
