@@ -130,7 +130,7 @@ async def a_batch_is_too_small(stand: Stand) -> AsyncIterator[None]:
     stand.process("small").start()
 
 
-@causes("RequestsShed", "AdmissionBacklog", "SloFastBurn")
+@causes("RequestsShed", "SloFastBurn")
 async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 120, model=SMALL_MODEL, words=60, tokens=300, pause=0.3):
         yield

@@ -1,5 +1,6 @@
 //! Alerts about capacity: queues and shed requests. They have conditions that no verdict has: the
-//! requests of one model, the wait in the gateway, and a queue that is short or harms nobody yet.
+//! requests of one model, and a queue that is short or harms nobody yet. The verdict `gateway_queue` has
+//! the wait in the gateway.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
@@ -7,7 +8,7 @@ use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
 const AREA: &str = "capacity";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![engine_queue_backlog(), requests_shed(), admission_backlog()]
+    vec![engine_queue_backlog(), requests_shed()]
 }
 
 fn engine_queue_backlog() -> Alert {
@@ -56,32 +57,6 @@ fn requests_shed() -> Alert {
                       classes, tenants.",
             action: "Undrain or restart missing backends, or add some.",
         },
-        silences: vec![
-            AlertInhibition::same("TokenweirAdmissionBacklog", &[]),
-            AlertInhibition::same("TokenweirEngineQueueBacklog", &[]),
-        ],
-    }
-}
-
-fn admission_backlog() -> Alert {
-    Alert {
-        name: "TokenweirAdmissionBacklog",
-        area: AREA,
-        severity: AlertSeverity::Ticket,
-        expr: "histogram_quantile(0.95, sum by (le) \
-               (rate(tokenweir_queue_wait_seconds_bucket[5m]))) > 5\n\
-               and sum(increase(tokenweir_queue_wait_seconds_count[5m])) > 20"
-            .into(),
-        holds_for: "5m",
-        stays_for: Some("5m"),
-        summary: "Requests wait long in the gateway",
-        description: "Of the requests that waited for a backend with capacity, 5 % waited for more \
-                      than {{ $value | humanizeDuration }}.",
-        runbook: Runbook::Own {
-            meaning: "The p95 of the wait in the gateway is above 5 s: every backend is full.",
-            confirm: "Dashboard, row Queue and scheduling.",
-            action: "As for TokenweirRequestsShed, which fires next.",
-        },
-        silences: Vec::new(),
+        silences: vec![AlertInhibition::same("TokenweirEngineQueueBacklog", &[])],
     }
 }
