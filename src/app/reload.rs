@@ -151,22 +151,22 @@ impl Reloader {
         let problem = self.sources.problem();
         let is_usable = problem.is_none();
         self.state.admin.configuration.set_discovery_problem(problem);
-        let secret_files = SecretFiles::new(&config, &entries);
-        match build_backends(&config, &entries) {
-            Ok((backends, tls_contexts)) => {
+        let discovered = entries.len();
+        match self.read_files(&config, entries).await {
+            Ok((secret_files, prepared)) => {
                 self.secret_files = secret_files;
-                self.set_tls_contexts(tls_contexts);
+                self.set_tls_contexts(prepared.tls_contexts);
                 if is_usable {
                     tracing::info!(
-                        backends = entries.len(),
+                        backends = discovered,
                         "discovered backends changed: updating the pool"
                     );
                 }
-                self.update_pool(backends, &config).await;
+                self.update_pool(prepared.backends, &config).await;
             }
             Err(error) => {
                 tracing::error!(
-                    error = %ErrorChain(&error),
+                    error,
                     "discovered backends are invalid: keeping the previous backends"
                 );
             }
@@ -236,9 +236,9 @@ impl Reloader {
             );
         }
         let entries = sources.backends(config);
-        let secret_files = SecretFiles::new(config, &entries);
-        let prepared = PreparedReload::new(config, &entries);
-        let prepared = prepared.map_err(|error| ErrorChain(&error).to_string())?;
+        let backends = entries.len();
+        let (secret_files, prepared) = self.read_files(config, entries).await?;
+        let previous = &self.loaded.config;
         let proxy = self.state.proxy_context.load_full();
         let mut client = proxy.backend_client.clone();
         let have_timeouts_changed = config.timeouts != previous.timeouts;
@@ -261,11 +261,29 @@ impl Reloader {
         self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
         self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
-        let limits = ServerLimits::from_config(config, self.descriptors, entries.len());
+        let limits = ServerLimits::from_config(config, self.descriptors, backends);
         self.state.limits.store(Arc::new(limits));
         let changed = secret_files.changes_since(&self.secret_files).collect();
         self.secret_files = secret_files;
         Ok(changed)
+    }
+
+    /// Reads the files that a configuration and its backends name: secrets and certificates.
+    async fn read_files(
+        &mut self,
+        config: &Config,
+        entries: Vec<BackendConfig>,
+    ) -> Result<(SecretFiles, PreparedReload), String> {
+        let config = config.clone();
+        let reading = file_watcher::read_within_limit(move || {
+            let secret_files = SecretFiles::new(&config, &entries);
+            PreparedReload::new(&config, &entries).map(|prepared| (secret_files, prepared))
+        });
+        let Some(read) = reading.await else {
+            self.secret_files.retry_later();
+            return Err("a file of a secret or a certificate could not be read in time".to_owned());
+        };
+        read.map_err(|error| ErrorChain(&error).to_string())
     }
 
     /// Replaces the backends of the pool. The streams of removed ones that can be continued go on at others.
@@ -290,20 +308,12 @@ impl Reloader {
 
 impl PreparedReload {
     fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
-        let (backends, tls_contexts) = build_backends(config, entries)?;
+        let backends = config.build_backends(entries, variable)?;
+        let tls_contexts = config::backend_tls_contexts(entries)?;
         let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
         let webhooks = config.webhook_settings(&host_name(), variable)?;
         Ok(Self { backends, tls_contexts, settings, webhooks })
     }
-}
-
-/// Builds the backends, and the TLS contexts of the backends that have their own TLS settings.
-fn build_backends(
-    config: &Config,
-    entries: &[BackendConfig],
-) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
-    let backends = config.build_backends(entries, variable)?;
-    Ok((backends, config::backend_tls_contexts(entries)?))
 }
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.

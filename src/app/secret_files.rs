@@ -39,6 +39,11 @@ impl SecretFiles {
         self.watcher.changed().await;
     }
 
+    /// Reports a change later, because the files could not be read.
+    pub(super) fn retry_later(&mut self) {
+        self.watcher.retry_later();
+    }
+
     /// The files whose content differs from that in `previous`, as texts for operators.
     pub(super) fn changes_since(&self, previous: &Self) -> impl Iterator<Item = String> {
         let is_changed = |file: &PathBuf, content: &Option<KeyDigest>| {

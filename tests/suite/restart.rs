@@ -299,6 +299,14 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
         is_known && (answer.contains("backend-key/key") || answer.contains("nothing")),
         "{answer}"
     );
+    // A reader of a FIFO without a writer would wait for ever.
+    fs::remove_file(&key).unwrap();
+    assert!(Command::new("mkfifo").arg(&key).status().await.unwrap().success());
+    let answer = gateway.reload().await;
+    assert!(answer.contains("no regular file"), "{answer}");
+    fs::remove_file(&key).unwrap();
+    fs::write(&key, "fifth\n").unwrap();
+    wait_until!(key_of_a_request(port.addr, &backend).await == "fifth");
 }
 
 /// Records the notifications to systemd with a socket in its place.

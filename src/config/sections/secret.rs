@@ -11,8 +11,9 @@ use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAcces
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use tokenweir_net::file_watcher;
 use tokenweir_request::access::KeyDigest;
 
 /// The location of a secret.
@@ -65,8 +66,9 @@ impl Secret {
     ) -> Result<SecretValue, SecretError> {
         let text = match self {
             Self::Env(name) => env(name).ok_or_else(|| SecretError::Unset(name.clone()))?,
-            Self::File(path) => std::fs::read_to_string(path)
-                .map_err(|error| SecretError::File(path.clone(), error))?,
+            Self::File(path) => {
+                read_limited(path).map_err(|error| SecretError::File(path.clone(), error))?
+            }
         };
         let token = text.trim_end_matches(['\r', '\n']);
         if token.is_empty() {
@@ -92,6 +94,19 @@ impl Secret {
         let to_error = |source| UnreadableSecret { purpose: purpose.to_owned(), source };
         self.resolve(env).map_err(to_error)
     }
+}
+
+/// Maximum size of a file of a secret, in bytes.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// Reads a regular file. Fails if it is larger than [`MAX_FILE_BYTES`].
+fn read_limited(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    file_watcher::open_regular(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 64 KiB"));
+    }
+    Ok(text)
 }
 
 impl fmt::Display for Secret {
