@@ -35,6 +35,7 @@ use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::error::ErrorEnvelope;
 use tokenweir_request::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
+use tokenweir_request::record::ResumeOutcome;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Continues the body of a response.
@@ -212,7 +213,12 @@ async fn forward_read<B: IncomingBody>(
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
     let record = exchange.record();
-    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
+    let mut deadlines =
+        RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
+    if record.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept) {
+        // The client may leave and come back.
+        deadlines.attempt = deadlines.attempt.without_client();
+    }
     let is_explained =
         control.allow(Permission::RoutingHeaders) && routing_headers::is_requested(headers);
     control.strip_headers(&mut head.headers);

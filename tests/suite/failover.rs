@@ -270,6 +270,29 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
     }
 }
 
+#[tokio::test]
+async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
+    let ask = post(CHAT, CHAT_STREAM_BODY);
+    let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 1\r\n", 1);
+    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
+    for dies in [false, true] {
+        let begun = begun.clone();
+        let script = move || match dies {
+            false => vec![Step::Wait, Step::Send(stream_of(&GOOD))],
+            true => vec![Step::Send(begun.clone()), Step::Wait, Step::Close],
+        };
+        let fakes = first_of_two(script, stream_of(&GOOD)).await;
+        let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+        let gateway = start_with(&addresses, with_keep_alive()).await;
+        let (mut client, mut answer) = (gateway.send(&ask).await, Vec::new());
+        read_until(&mut client, &mut answer, COMMENT).await;
+        advance_time(Duration::from_secs(8)).await;
+        fakes.iter().for_each(ScriptedBackend::go);
+        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    }
+}
+
 /// A gateway that sends comments in a silence of 20 ms.
 fn with_keep_alive() -> Setup {
     rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })

@@ -3,12 +3,13 @@
 
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
-use crate::proxy::request::deadline::AttemptDeadlines;
+use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline, within_deadline};
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE, VIA};
 use http::{HeaderValue, Request, Response, request};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineKind;
@@ -29,7 +30,8 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) fields: &'a RequestFields,
     pub(crate) body: UpstreamBody,
     pub(crate) requirements: &'a BackendRequirements<'a>,
-    /// The deadlines until the response head is sent to the client.
+    /// The deadlines until the response head is sent to the client. [`PreparedRequest::current_deadlines`] has those
+    /// that still apply.
     pub(crate) deadlines: AttemptDeadlines,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
@@ -47,6 +49,26 @@ impl PreparedRequest<'_> {
     /// backend execute such a request.
     pub(crate) fn has_side_effects(&self) -> bool {
         self.fields.has_effects(self.body.original())
+    }
+
+    /// The deadlines that apply now. The client's read timeout is about silence: it is over when the gateway has sent
+    /// bytes, such as comments, before the response.
+    pub(crate) fn current_deadlines(&self) -> AttemptDeadlines {
+        let has_begun = self.early.is_some_and(EarlyResponse::has_begun);
+        if has_begun { self.deadlines.without_client() } else { self.deadlines }
+    }
+
+    /// Awaits `future` within the deadlines. Returns the deadline that passes first as the error.
+    pub(super) async fn within_deadlines<T>(
+        &self,
+        mut future: Pin<&mut impl Future<Output = T>>,
+    ) -> Result<T, ResponseDeadline> {
+        loop {
+            match within_deadline(self.current_deadlines().next(), future.as_mut()).await {
+                Err(_) if self.current_deadlines().passed(clock::now()).is_none() => {}
+                result => return result,
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::refusals::Refusals;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::{ResponseDeadline, within_deadline};
+use crate::proxy::request::deadline::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
 use crate::proxy::retry::{FailedRequest, RetryBudgetShare};
 use http::header::RETRY_AFTER;
@@ -180,7 +180,7 @@ async fn wait_for_backend(
     record.timings.sent = None;
     let (admission, requirements) = (&context.state.admission, *request.requirements);
     let lease = pin!(admission.lease(record, &request.head.headers, requirements));
-    let leased = within_deadline(request.deadlines.next(), lease).await;
+    let leased = request.within_deadlines(lease).await;
     leased.unwrap_or_else(|deadline| Err(deadline.error()))
 }
 
@@ -251,7 +251,7 @@ async fn send_to_backend(
         let body = (&body, is_prefilled);
         let sending = attempt::send(&context.backend_client, record, lease, request, body);
         let sending = pin!(sending);
-        match within_deadline(request.deadlines.next(), sending).await.map_err(deadline_failure)? {
+        match request.within_deadlines(sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
             Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}
             result => break result,

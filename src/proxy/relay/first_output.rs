@@ -76,6 +76,9 @@ pub(super) async fn buffer_until_first_output(
             frame = next_frame => frame,
             () = &mut timeout => {
                 let now = clock::now();
+                if early.is_some_and(EarlyResponse::has_begun) {
+                    deadlines = deadlines.without_client();
+                }
                 if let Some(deadline) = deadlines.passed(now) {
                     return Err(deadline);
                 }

@@ -180,13 +180,13 @@ async fn send_leg(
         request.response_headers_timeout,
     );
     exchange.record().prefill_legs.get_or_insert_default().sent.push(attempt);
-    let limit = request.deadlines.next_before(limit);
+    let limit = request.current_deadlines().next_before(limit);
     let result = tokio::select! {
         biased;
         result = receive(response) => result,
         () = lease.backend().health.wait_declared_down() => Err((None, FailureKind::Down)),
         () = tokio::time::sleep_until(limit.into()) => {
-            let passed = request.deadlines.passed(clock::now());
+            let passed = request.current_deadlines().passed(clock::now());
             Err((None, passed.map_or(FailureKind::SlowOutput, ResponseDeadline::failure_kind)))
         }
     };

@@ -6,7 +6,6 @@ use super::failover;
 use super::first_output;
 use crate::backend::Lease;
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::within_deadline;
 use crate::proxy::request::forwarded_body::ForwardedBody;
 use http::{Response, StatusCode};
 use std::pin::pin;
@@ -35,7 +34,7 @@ pub(crate) async fn send(
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
     let sending = attempt::send_unread(&context.backend_client, record, &lease, request, stream);
-    let sent = within_deadline(request.deadlines.next(), pin!(sending)).await;
+    let sent = request.within_deadlines(pin!(sending)).await;
     let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {
             Ok(response) => {
