@@ -153,7 +153,9 @@ impl LearnedEstimates {
         }
     }
 
+    /// The number of tokens is bounded: a client can make an engine repeat any number in an error.
     fn add_text(&self, bytes: f64, tokens: f64) {
+        let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
         for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
             sum.set(sum.get() * TEXT_RETENTION + value);
         }
