@@ -15,7 +15,7 @@ use client_counts::ClientCounts;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
@@ -51,7 +51,7 @@ struct RecentRequestsState {
 }
 
 /// Counts of the requests that ended in the last seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecentCounts {
     /// Number of requests that ended.
     pub requests: u64,
@@ -63,6 +63,8 @@ pub struct RecentCounts {
     pub waited: u64,
     /// The part of `waited` that waited in the gateway because all backends were full.
     pub delayed: u64,
+    /// Number of these requests that a backend answered with a status of 4xx, by status.
+    pub client_errors: BTreeMap<u16, u64>,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -119,14 +121,20 @@ impl RecentRequests {
     pub fn counts_of_windows(&self, windows: u64, now: Instant) -> RecentCounts {
         let first_index = self.window_index(now).saturating_sub(windows);
         let state = self.lock_state();
-        let windows = state.windows.iter().filter(|window| window.index >= first_index);
-        windows.fold(RecentCounts::default(), |counts, window| RecentCounts {
-            requests: counts.requests + window.requests,
-            refused: counts.refused + window.refused,
-            failed: counts.failed + window.failed,
-            waited: counts.waited + window.waited(),
-            delayed: counts.delayed + window.slow(SlowCause::GatewayQueue),
-        })
+        let mut counts = RecentCounts::default();
+        for window in state.windows.iter().filter(|window| window.index >= first_index) {
+            counts.requests += window.requests;
+            counts.refused += window.refused;
+            counts.failed += window.failed;
+            counts.waited += window.waited();
+            counts.delayed += window.slow(SlowCause::GatewayQueue);
+            for ((is_of_backend, status), count) in &window.client_errors {
+                if *is_of_backend {
+                    *counts.client_errors.entry(*status).or_default() += count;
+                }
+            }
+        }
+        counts
     }
 
     /// Logs the end of a wave of refused requests. Must be called every few seconds.

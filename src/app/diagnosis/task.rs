@@ -224,6 +224,7 @@ fn observe_fleet(
         failed: counts.failed,
         waited: counts.waited,
         delayed: counts.delayed,
+        client_errors: counts.client_errors,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
         ..FleetObservation::default()

@@ -54,8 +54,12 @@ fn refused_failed_and_client_errors_are_told_apart() {
     assert_eq!((minute.failed, minute.refused), (failures as u64, 1));
     assert_eq!((minute.requests, minute.client_disconnects), (10, 1));
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    let recent_counts =
-        RecentCounts { requests: 10, refused: 1, failed: failures as u64, waited: 0, delayed: 0 };
+    let recent_counts = RecentCounts {
+        requests: 10,
+        refused: 1,
+        failed: failures as u64,
+        ..RecentCounts::default()
+    };
     assert_eq!(recent.counts_of_windows(2, at(14)), recent_counts);
     assert_eq!(recent.counts_of_windows(2, at(15)), RecentCounts::default());
 }

@@ -229,7 +229,7 @@ impl AttemptFailures {
     }
 
     /// The remedy for an error status that shows what is wrong. `None`: it does not show that.
-    fn remedy(&self) -> Option<&'static str> {
+    pub(super) fn remedy(&self) -> Option<&'static str> {
         match self.status? {
             401 | 403 | 407 => Some(
                 "Compare the key that the backend was started with (--api-key) with its api_key in the \

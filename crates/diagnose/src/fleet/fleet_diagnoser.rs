@@ -6,6 +6,7 @@ use super::fleet_rule::FleetMatch;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
+use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::unserved_models::UnservedModels;
@@ -22,6 +23,7 @@ pub(crate) struct FleetDiagnoser {
     gateway_queue: GatewayQueue,
     cache_contention: CacheContention,
     failures: BackendFailures,
+    refused_by_backends: RefusedByBackends,
     restarts: Restarts,
     unserved_models: UnservedModels,
 }
@@ -43,6 +45,7 @@ impl FleetDiagnoser {
         };
         matches.retain(|found| !is_named(found));
         matches.extend(failing);
+        matches.extend(self.refused_by_backends.judge(fleet, now));
         matches.extend(self.restarts.judge(fleet, now));
         matches.extend(self.unserved_models.judge(fleet, now));
         matches.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));

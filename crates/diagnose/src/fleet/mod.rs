@@ -9,6 +9,7 @@ mod backend_failures;
 mod cache_contention;
 mod gateway_queue;
 mod gateway_rules;
+mod refused_by_backends;
 mod restarts;
 mod unserved_models;
 

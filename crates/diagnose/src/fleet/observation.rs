@@ -1,6 +1,7 @@
 //! The observations of the gateway about all backends, and about itself, at one time.
 
 use crate::harm::is_critical_harm;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
@@ -20,6 +21,8 @@ pub struct FleetObservation {
     pub waited: u64,
     /// The part of `waited` that waited in the gateway because all backends were full.
     pub delayed: u64,
+    /// Number of these requests that a backend answered with a status of 4xx, by status.
+    pub client_errors: BTreeMap<u16, u64>,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.

@@ -8,6 +8,7 @@ use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
 };
 use super::observation::{AwaitedModel, DrainNote, FleetBackend, FleetObservation};
+use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
@@ -106,13 +107,14 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 16] = [
+pub static FLEET_RULES: [&FleetRule; 17] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
     &GATEWAY_QUEUE,
     &MODEL_GONE,
     &BACKEND_FAILING,
+    &REFUSED_BY_BACKENDS,
     &BACKEND_DOWN,
     &BACKEND_RESTARTING,
     &BACKEND_EJECTED,

@@ -1,0 +1,92 @@
+//! The rule about requests that every backend refuses for a reason that clients cannot mend: a key or a rate limit.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::{AttemptFailures, FleetObservation};
+use crate::debounce::VerdictDebounce;
+use crate::harm::is_critical_harm;
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::time::Instant;
+
+/// The statuses of a backend that are about its own key, its permissions or its limits.
+const STATUSES: [u16; 4] = [401, 403, 407, 429];
+
+pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
+    name: "refused_by_backends",
+    scope: VerdictScope::Fleet,
+    is_about_state: false,
+    severity: "warning",
+    meaning: "The backends refuse requests: their clients get 401, 403, 407 or 429.",
+    evidence: "Twice in three evaluations, five requests of 30 s and more than 5 % beyond chance \
+               got one of these statuses from a backend.",
+    excluded: "a peer of the backend serves the request: `backend_failing`",
+    remedy: "The backends ask for another key than they get. Set api_key of the backends, or give the \
+             clients the key of the backends.",
+    disproof: "The access log has no request with this status of a backend in the last minute.",
+    pages: false,
+};
+
+/// The state of the rule between two evaluations.
+#[derive(Debug, Default)]
+pub(super) struct RefusedByBackends {
+    debounce: VerdictDebounce,
+    /// The status that most refused requests got.
+    status: u16,
+}
+
+impl RefusedByBackends {
+    /// The condition, if it holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
+        let refused = fleet.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
+        let count: u64 = refused.clone().map(|(_, count)| count).sum();
+        self.debounce.update(is_critical_harm(count, fleet.requests), now);
+        if let Some((status, _)) = refused.max_by_key(|(_, count)| **count) {
+            self.status = *status;
+        }
+        self.debounce.since()?;
+        let (status, window) = (self.status, fleet.window_seconds);
+        let failures = AttemptFailures { kind: "refused", status: Some(status), count };
+        // Clients send their own keys, so only a rate limit is certainly that of the backends.
+        let remedy = failures.remedy().filter(|_| status == 429);
+        Some(FleetMatch {
+            rule: &REFUSED_BY_BACKENDS,
+            backend: None,
+            severity: VerdictSeverity::Warning,
+            cause: Some(format!("the backends that were asked answer {status}")),
+            evidence: vec![
+                Evidence::new("refused_by_backends", count as f64, "requests", window),
+                Evidence::new("requests", fleet.requests as f64, "requests", window),
+            ],
+            remedy: remedy.map(Into::into),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::test_instant;
+    use std::time::Duration;
+
+    #[test]
+    fn requests_that_all_backends_refuse_are_named_and_mistakes_of_clients_are_not() {
+        let (mut rule, mut now) = (RefusedByBackends::default(), test_instant());
+        let mut judge = |status, count, requests| {
+            now += Duration::from_secs(5);
+            let client_errors = [(status, count)].into();
+            let fleet = FleetObservation { requests, client_errors, ..FleetObservation::default() };
+            let found = rule.judge(&fleet, now);
+            found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
+        };
+        for status in [400, 404, 413, 415, 422] {
+            assert_eq!(judge(status, 90, 100), None, "{status}");
+        }
+        assert_eq!(judge(401, 4, 4), None, "few requests");
+        assert_eq!(judge(401, 90, 100), None, "a single look is no evidence");
+        let named = Some("warning the backends that were asked answer 401");
+        assert_eq!(judge(401, 90, 100).as_deref(), named);
+        for _ in 0..5 {
+            assert_eq!(judge(401, 1, 100).as_deref(), named, "it ends after half a minute");
+        }
+        assert_eq!(judge(401, 1, 100), None);
+    }
+}
