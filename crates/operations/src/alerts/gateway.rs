@@ -14,16 +14,18 @@ fn gateway_down() -> Alert {
         area: AREA,
         severity: AlertSeverity::Page,
         // A pod that is gone leaves no target, and so no series.
-        expr: "up{job=\"tokenweir\"} == 0\nor absent(up{job=\"tokenweir\"})".into(),
+        expr: "up{job=\"tokenweir\"} == 0\nor absent(up{job=\"tokenweir\"})\n\
+               or sum(up{job=\"tokenweir\"} offset 1h) unless sum(up{job=\"tokenweir\"})"
+            .into(),
         holds_for: "1m",
         stays_for: None,
         summary: "{{ with $labels.instance }}The gateway {{ . }} cannot be scraped{{ else }}No gateway \
-                  is a target of Prometheus{{ end }}",
+                  {{ with $labels.cluster }}of {{ . }} {{ end }}is a target of Prometheus{{ end }}",
         description: "The metrics {{ with $labels.instance }}of {{ . }} {{ end }}have been unreadable for \
                       a minute. The state of its requests is unknown.",
         runbook: Runbook::Own {
-            meaning: "A gateway cannot be scraped, or none is left as a target. No other alert \
-                      can fire for it.",
+            meaning: "A gateway cannot be scraped, or none of a cluster is left as a target. No \
+                      other alert can fire for it.",
             confirm: "`curl http://GATEWAY:9090/livez`.",
             action: "Process stopped: its last log lines. Only the admin port: network \
                      policies, or a changed `admin` address.",

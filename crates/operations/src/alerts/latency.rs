@@ -33,14 +33,31 @@ const DEGRADABLE: [(&str, &str, &str, u32); 3] = [
     ),
 ];
 
+/// The condition that the p95 of an hour is above `limit`, for models with too few streams in five minutes.
+fn or_in_an_hour(histogram: &str, limit: &str) -> String {
+    let streams =
+        |window| format!("sum by (gen_ai_request_model) (increase({histogram}_count[{window}]))");
+    format!(
+        "or histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+         (rate({histogram}_bucket[1h]))) > {limit}\n\
+         and on (gen_ai_request_model) {} > 20\n\
+         and on (gen_ai_request_model) ({} <= 20) > 0",
+        streams("1h"),
+        streams("5m")
+    )
+}
+
 fn ttft_high() -> Alert {
     Alert {
         name: "TokenweirTtftHigh",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: "tokenweir:ttft_seconds:p95_5m > 5\n\
-               and on (gen_ai_request_model) tokenweir:streams:increase5m > 20"
-            .into(),
+        expr: format!(
+            "tokenweir:ttft_seconds:p95_5m > 5\n\
+             and on (gen_ai_request_model) tokenweir:streams:increase5m > 20\n{}",
+            or_in_an_hour("gen_ai_server_time_to_first_token_seconds", "5")
+        )
+        .into(),
         holds_for: "10m",
         stays_for: Some("5m"),
         summary: "First tokens of {{ $labels.gen_ai_request_model }} take seconds",
@@ -64,11 +81,14 @@ fn tpot_high() -> Alert {
         name: "TokenweirTpotHigh",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
-               (rate(gen_ai_server_time_per_output_token_seconds_bucket[5m]))) > 0.25\n\
-               and on (gen_ai_request_model) sum by (gen_ai_request_model) \
-               (increase(gen_ai_server_time_per_output_token_seconds_count[5m])) > 20"
-            .into(),
+        expr: format!(
+            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+             (rate(gen_ai_server_time_per_output_token_seconds_bucket[5m]))) > 0.25\n\
+             and on (gen_ai_request_model) sum by (gen_ai_request_model) \
+             (increase(gen_ai_server_time_per_output_token_seconds_count[5m])) > 20\n{}",
+            or_in_an_hour("gen_ai_server_time_per_output_token_seconds", "0.25")
+        )
+        .into(),
         holds_for: "10m",
         stays_for: Some("5m"),
         summary: "Streams of {{ $labels.gen_ai_request_model }} are slower than people read",
