@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, LatencyQuantiles, condition_counts};
 use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
 
-/// Number of verdicts above the panes of a terminal.
+/// Number of verdicts above the panes of a wide terminal.
 const MAX_TERMINAL_VERDICTS: usize = 3;
 
 /// A figure with its tone.
@@ -91,7 +91,11 @@ fn push_verdicts(
     lines: &mut Vec<Line<'static>>,
 ) {
     let groups = VerdictGroup::fold(verdicts);
-    let limit = if options.has_keys { MAX_TERMINAL_VERDICTS } else { groups.len() };
+    let limit = match options.has_keys {
+        true if width < WIDE_COLUMNS => 1,
+        true => MAX_TERMINAL_VERDICTS,
+        false => groups.len(),
+    };
     for group in groups.iter().take(limit) {
         let verdict = group.first;
         let tone = match verdict.severity {
