@@ -146,6 +146,8 @@ def skeletons(content: bytes) -> dict[bytes, tuple[list[bytes], bytes]]:
         text += b"".join(value for _, value in TEXT.findall(block))
         event = DIVIDED.sub(rb'"\1":[]', TEXT.sub(rb'"\1":""', LOGPROBS.sub(b'"logprobs":{}', block)))
         event = SEQUENCE.sub(b'"sequence_number":0', event)
+        # The last event has the last text, or none.
+        event = event.replace(b'"delta":{"content":""}', b'"delta":{}')
         event = COUNT.sub(rb'"\1":0', event) if choice else event
         found[name] = ([*events, event] if event not in events[-1:] else events, text)
     return found
