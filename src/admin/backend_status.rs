@@ -75,7 +75,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         version: state.version.as_deref().map(Into::into),
         front_end: state.front_end.map(FrontEnd::as_str),
         max_model_len: longest_contexts(state.models()),
-        missing_paths: backend.health.missing_paths(now),
+        unserved: backend.health.unserved(now),
         ranks: backend.load.ranks.status(),
         sleep_counts: backend.health.sleep_counts(),
         models: state.models.clone().unwrap_or_default(),

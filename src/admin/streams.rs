@@ -109,7 +109,7 @@ fn backend_documents(
             version: backend.version.clone(),
             front_end: backend.front_end.map(Into::into),
             max_model_len: backend.max_model_len.clone(),
-            missing_paths: backend.missing_paths.iter().map(|path| (*path).to_owned()).collect(),
+            unserved: backend.unserved.iter().map(|path| (*path).to_owned()).collect(),
             models: backend.models.iter().map(|model| model.id.to_string()).collect(),
             kv_usage: backend.kv_usage,
             kv_events: backend.kv_events.map(|events| events.state.to_owned()),

@@ -309,8 +309,8 @@ impl Backend {
     /// Records that the backend answered a request for this path, or with `media`, with `status` because
     /// it does not serve it, although another backend does. Such requests avoid the backend until it
     /// restarts, or for some minutes.
-    pub fn on_missing_path(&self, path: &'static str, status: u16, now: Instant) {
-        if self.health.add_missing_path(path, now) {
+    pub fn on_unserved(&self, path: &'static str, status: u16, now: Instant) {
+        if self.health.add_unserved(path, now) {
             tracing::warn!(
                 backend = %self.identity.id,
                 path,

@@ -29,8 +29,8 @@ pub struct BackendHealth {
     /// Whether the backend rejected a model that it had listed, so that the stored model list may
     /// be out of date.
     is_model_list_stale: AtomicBool,
-    /// Whether [`HealthSignals::missing_paths`] has a path.
-    lacks_paths: AtomicBool,
+    /// Whether [`HealthSignals::unserved`] has a path.
+    has_unserved: AtomicBool,
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
@@ -60,13 +60,13 @@ struct HealthSignals {
     drain: Mutex<Option<Arc<Drain>>>,
     /// The paths that the backend does not serve although other backends do, and when a request
     /// showed it.
-    missing_paths: Mutex<Vec<(&'static str, Instant)>>,
+    unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
 
 /// What stands among the missing paths of a backend that refuses media in prompts.
 pub(crate) const MEDIA: &str = "media";
 /// Time after which a request tries a path again that the backend did not serve.
-const MISSING_PATH_TIME: Duration = Duration::from_mins(10);
+const UNSERVED_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
     /// The health of a new backend: unknown, with a closed circuit breaker.
@@ -76,7 +76,7 @@ impl BackendHealth {
             is_suspected: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             is_model_list_stale: AtomicBool::new(false),
-            lacks_paths: AtomicBool::new(false),
+            has_unserved: AtomicBool::new(false),
             breaker: CircuitBreaker::new(settings, now),
             state: ArcSwap::default(),
             signals: Box::new(HealthSignals {
@@ -88,7 +88,7 @@ impl BackendHealth {
                 is_wake_requested: AtomicBool::new(false),
                 sleep_counts: Default::default(),
                 drain: Mutex::new(None),
-                missing_paths: Mutex::default(),
+                unserved: Mutex::default(),
             }),
         }
     }
@@ -204,29 +204,29 @@ impl BackendHealth {
 
     /// Records that the backend does not serve a path that another backend serves. Returns whether
     /// this was not known.
-    pub(super) fn add_missing_path(&self, path: &'static str, now: Instant) -> bool {
-        let mut paths = self.lock_missing_paths();
+    pub(super) fn add_unserved(&self, path: &'static str, now: Instant) -> bool {
+        let mut paths = self.lock_unserved();
         let was_known = paths.iter().any(|(missing, _)| *missing == path);
         paths.retain(|(missing, _)| *missing != path);
         paths.push((path, now));
-        self.lacks_paths.store(true, Ordering::Relaxed);
+        self.has_unserved.store(true, Ordering::Relaxed);
         !was_known
     }
 
     /// Whether a request showed in the last minutes that the backend does not serve this path.
-    pub(super) fn lacks_path(&self, path: Option<&'static str>, now: Instant) -> bool {
-        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_PATH_TIME;
-        self.lacks_paths.load(Ordering::Relaxed)
+    pub(super) fn lacks(&self, path: Option<&'static str>, now: Instant) -> bool {
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
+        self.has_unserved.load(Ordering::Relaxed)
             && self
-                .lock_missing_paths()
+                .lock_unserved()
                 .iter()
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
     }
 
     /// The paths that requests avoid the backend for, in alphabetical order.
-    pub fn missing_paths(&self, now: Instant) -> Vec<&'static str> {
-        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_PATH_TIME;
-        let missing = self.lock_missing_paths();
+    pub fn unserved(&self, now: Instant) -> Vec<&'static str> {
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
+        let missing = self.lock_unserved();
         let recent = missing.iter().filter(|(_, since)| is_recent(*since));
         let mut paths: Vec<&'static str> = recent.map(|(path, _)| *path).collect();
         paths.sort_unstable();
@@ -234,13 +234,13 @@ impl BackendHealth {
     }
 
     /// Forgets the paths that the backend did not serve: another program may run there now.
-    pub(super) fn forget_missing_paths(&self) {
-        self.lock_missing_paths().clear();
-        self.lacks_paths.store(false, Ordering::Relaxed);
+    pub(super) fn forget_unserved(&self) {
+        self.lock_unserved().clear();
+        self.has_unserved.store(false, Ordering::Relaxed);
     }
 
-    fn lock_missing_paths(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
-        self.signals.missing_paths.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_unserved(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
+        self.signals.unserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the health checker check the backend at once.

@@ -204,7 +204,7 @@ pub struct BackendStatusSnapshot {
     /// missing.
     pub max_model_len: BTreeMap<String, u32>,
     /// Paths, or `media` in prompts, that the backend does not serve although other backends do, as requests have shown.
-    pub missing_paths: Vec<&'static str>,
+    pub unserved: Vec<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,
     /// How often the gateway woke the engine, and put it to sleep.

@@ -218,8 +218,8 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
     assert!(wasted <= 2, "{wasted} requests went to a backend without their path");
     assert!(rust.seen().len() >= 50, "it serves the other paths");
     let [first, second] = [backend_status(&gateway, 0).await, backend_status(&gateway, 1).await];
-    assert_eq!(first["missing_paths"], serde_json::json!([]));
-    assert_eq!(second["missing_paths"], serde_json::json!([MESSAGES, RESPONSES]));
+    assert_eq!(first["unserved"], serde_json::json!([]));
+    assert_eq!(second["unserved"], serde_json::json!([MESSAGES, RESPONSES]));
     assert_eq!((&first["front_end"], &second["front_end"]), (&"python".into(), &"rust".into()));
     let records = gateway.take_records().await;
     assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
@@ -227,12 +227,19 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
 
 #[tokio::test]
 async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
+    // The second text is of an engine that no list names.
+    for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
+        refuses_images(message).await;
+    }
+}
+
+async fn refuses_images(message: &'static str) {
     let sees = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
-    let reads = ScriptedBackend::start(|seen| {
-        let refused = r#"{"error":{"message":"tiny is not a multimodal model","code":400}}"#;
+    let reads = ScriptedBackend::start(move |seen| {
+        let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
         let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
         let (line, text) =
-            if is_refused { ("400 Bad Request", refused) } else { ("200 OK", WHOLE) };
+            if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
         vec![Step::Send(scripted_backend::json(line, text))]
     })
     .await;
@@ -249,7 +256,7 @@ async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_th
     let seen = reads.seen();
     let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
     assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
-    assert_eq!(backend_status(&gateway, 1).await["missing_paths"], serde_json::json!(["media"]));
+    assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
     let records = gateway.take_records().await;
     assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
 }

@@ -277,9 +277,12 @@ async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
     let begun = [event_stream_head(), framed(&[COMMENT])].concat();
     for dies in [false, true] {
         let begun = begun.clone();
-        let script = move || match dies {
-            false => vec![Step::Wait, Step::Send(stream_of(&GOOD))],
-            true => vec![Step::Send(begun.clone()), Step::Wait, Step::Close],
+        let script = move || {
+            if dies {
+                vec![Step::Send(begun.clone()), Step::Wait, Step::Close]
+            } else {
+                vec![Step::Wait, Step::Send(stream_of(&GOOD))]
+            }
         };
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
         let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();

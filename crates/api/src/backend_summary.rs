@@ -39,7 +39,7 @@ pub struct BackendSummary {
     /// missing.
     pub max_model_len: BTreeMap<String, u32>,
     /// Paths, or `media` in prompts, that the backend does not serve although other backends do.
-    pub missing_paths: Vec<String>,
+    pub unserved: Vec<String>,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,
     /// KV usage of the last scrape, from 0 to 1. `None`: not reported.

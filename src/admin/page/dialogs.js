@@ -104,7 +104,7 @@ const DETAILS = [
   ["Models", (backend) => text(backend.models.join(", "))],
   ["Engine", (backend) => text([backend.version, backend.front_end && `${backend.front_end} front end`].filter(Boolean).join(", "))],
   ["Context", (backend) => text(Object.entries(backend.max_model_len).map(([model, length]) => `${model}: ${count(length)} tokens`).join(", "))],
-  ["Lacks paths", (backend) => backend.missing_paths.join(", ") || "none known"],
+  ["Does not serve", (backend) => backend.unserved.join(", ") || "none known"],
   ["State", (backend) => label(backend.state)],
   ["Condition", (backend) => label(backend.condition)],
   ["Why", (backend) => text(backend.condition_reason ?? backend.reason)],

@@ -351,7 +351,7 @@ impl HealthChecker {
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.rediscover();
-        self.backend.health.forget_missing_paths();
+        self.backend.health.forget_unserved();
         self.backend.load.ranks.end(false);
         self.next_rank_search = clock::now();
         self.has_checked_metrics = false;

@@ -55,8 +55,8 @@ impl PoolSnapshot {
         now: Instant,
     ) {
         let health = |position: &usize| &self.backends[*position].health;
-        let serves_path = |position: &usize| !health(position).lacks_path(requirements.path, now);
-        let serves_media = |position: &usize| !health(position).lacks_path(Some(MEDIA), now);
+        let serves_path = |position: &usize| !health(position).lacks(requirements.path, now);
+        let serves_media = |position: &usize| !health(position).lacks(Some(MEDIA), now);
         if up.iter().any(serves_path) {
             up.retain(serves_path);
         }
@@ -134,12 +134,10 @@ impl PoolSnapshot {
             let length = route.lengths.at(*position);
             let is_too_short = needed.as_ref().is_some_and(|needed| !needed.fits(length));
             let reason = match exclusion_reason(backend, requirements.backend, tried, now) {
-                None if backend.health.lacks_path(requirements.path, now) => {
+                None if backend.health.lacks(requirements.path, now) => {
                     "it does not serve the path"
                 }
-                None if requirements.prompt.media > 0
-                    && backend.health.lacks_path(Some(MEDIA), now) =>
-                {
+                None if requirements.prompt.media > 0 && backend.health.lacks(Some(MEDIA), now) => {
                     "it does not serve media"
                 }
                 None if is_too_short => "its context is too short for the request",

@@ -44,8 +44,9 @@ struct Refusal {
     slot: RefusalSlot,
 }
 
-/// Texts of vLLM's errors about media: of a model for text, and of `--limit-mm-per-prompt` with 0.
-const MEDIA_MESSAGES: [&[u8]; 2] = [b"not a multimodal model", b"At most 0 "];
+/// Words of errors about media, whatever engine writes them. A peer that answers the same request confirms it.
+const MEDIA_WORDS: [&[u8]; 8] =
+    [b"image", b"Image", b"audio", b"Audio", b"video", b"Video", b"ultimodal", b"ulti-modal"];
 
 // === impl Refusals ===
 
@@ -73,7 +74,7 @@ impl Refusals {
             kind: failure.kind,
             status,
             rest: failure.rest,
-            lacks: if self.has_media && contains_any(response.body(), &MEDIA_MESSAGES) {
+            lacks: if self.has_media && contains_any(response.body(), &MEDIA_WORDS) {
                 Some(MEDIA)
             } else {
                 record.route.filter(|path| is_about_path(response, path))
@@ -139,7 +140,7 @@ impl Refusals {
             retry.peer_answers.learn(refusal.slot, true, now);
             refusal.apply(now);
             if let Some(lacks) = refusal.lacks {
-                refusal.backend.on_missing_path(lacks, refusal.status, now);
+                refusal.backend.on_unserved(lacks, refusal.status, now);
             }
         }
     }

@@ -57,15 +57,15 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     remarks.extend(webhooks.filter_map(webhook_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.clone().filter_map(backend_remark));
-    remarks.extend(backends.filter_map(missing_paths_remark));
+    remarks.extend(backends.filter_map(unserved_remark));
     let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
     remarks.extend(exporters.flat_map(gpu_exporter_remarks));
     remarks
 }
 
 /// The remark about paths that a backend lacks although others serve them, as requests have shown.
-fn missing_paths_remark(backend: &Value) -> Option<Remark> {
-    let paths = backend["missing_paths"].as_array()?.iter().filter_map(Value::as_str);
+fn unserved_remark(backend: &Value) -> Option<Remark> {
+    let paths = backend["unserved"].as_array()?.iter().filter_map(Value::as_str);
     let paths = paths.collect::<Vec<_>>().join(" ");
     if paths.is_empty() {
         return None;

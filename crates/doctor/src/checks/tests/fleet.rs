@@ -139,7 +139,7 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
             { "backend": "a", "health": "up", "breaker": "open" },
             { "backend": "b", "health": "down", "reason": "/health answered 503" },
             { "backend": "c", "health": "up", "breaker": "closed", "scrape_error": "timeout" },
-            { "backend": "d", "health": "up", "missing_paths": ["/v1/messages", "/v1/responses"] },
+            { "backend": "d", "health": "up", "unserved": ["/v1/messages", "/v1/responses"] },
         ],
     });
     let url = BackendAddress::parse("http://admin:9090").unwrap();
