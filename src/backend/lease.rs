@@ -279,18 +279,23 @@ impl Backend {
         &self,
         rank: Option<&Rank>,
         prompt: &PromptFingerprint,
-        lookup: Option<&mut CacheLookup<'_>>,
+        mut lookup: Option<&mut CacheLookup<'_>>,
         now: Instant,
     ) -> Candidate {
-        let cache = self.identity.kv_cache();
-        let resident = lookup.zip(cache);
+        let resident = lookup.as_mut().zip(self.identity.kv_cache());
         let resident =
             resident.and_then(|(lookup, cache)| lookup.resident(cache, rank.map(|it| it.place)));
+        let expected = lookup.as_ref().map_or(0, |lookup| lookup.cached_blocks);
+        let estimator = self.estimator(rank);
+        let candidate = estimator.candidate_with(prompt, resident.as_ref(), expected, now);
+        if let Some(lookup) = lookup {
+            lookup.cached_blocks = candidate.cached_blocks;
+        }
         Candidate {
             weight: self.weight(),
             key: rank.map_or(self.identity.id_hash, |rank| rank.key),
             rank: rank.map(|rank| rank.number),
-            ..self.estimator(rank).candidate_with(prompt, resident.as_ref(), now)
+            ..candidate
         }
     }
 }

@@ -111,9 +111,13 @@ impl Fleet {
     fn candidates(&self, prompt: &PromptFingerprint, request: &RoutingRequest) -> Vec<Candidate> {
         let short = self.candidate_sampler.sample(self.policy.kind, &self.all, prompt, request);
         let positions = short.as_deref().unwrap_or(&self.all);
+        let mut cached_blocks = 0;
         let candidate = |place: &usize| {
-            let mut candidate = self.load_estimators[*place].candidate(prompt, self.now);
+            let load_estimator = &self.load_estimators[*place];
+            let mut candidate =
+                load_estimator.candidate_with(prompt, None, cached_blocks, self.now);
             candidate.position = *place;
+            cached_blocks = candidate.cached_blocks;
             candidate
         };
         positions.iter().map(candidate).collect()

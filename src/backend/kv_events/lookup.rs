@@ -15,12 +15,14 @@ pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
     /// The known blocks of the text, by key space.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
+    /// The leading blocks of the prompt that the last candidate has cached.
+    pub(in crate::backend) cached_blocks: u32,
 }
 
 impl<'a> CacheLookup<'a> {
     pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
         let text = PromptText { blocks: &prompt.blocks, whole: prompt.whole };
-        Self { text, lookups: Vec::new() }
+        Self { text, lookups: Vec::new(), cached_blocks: 0 }
     }
 
     /// The part of the prompt in the prefix cache of a backend, or of the rank at `place`. `None`: the KV

@@ -146,14 +146,16 @@ impl LoadEstimator {
     /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
     /// `weight`, `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
-        self.candidate_with(prompt, None, now)
+        self.candidate_with(prompt, None, 0, now)
     }
 
     /// The estimated state of the backend for a prompt of which its KV events show `resident`.
+    /// `expected_blocks`: the cached blocks of the candidate before, of which this one may have as many.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
         resident: Option<&ResidentPrompt>,
+        expected_blocks: u32,
         now: Instant,
     ) -> Candidate {
         let (local_load, now) = (self.local_load(), self.seconds(now));
@@ -161,7 +163,8 @@ impl LoadEstimator {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.tokens(tokens_per_byte);
         let block_tokens = prompt.block_tokens(tokens_per_byte);
-        let matched = || self.sent_prompts.matched(prompt, || self.retained_blocks(block_tokens));
+        let retained = || self.retained_blocks(block_tokens);
+        let matched = || self.sent_prompts.matched(prompt, expected_blocks, retained);
         let oldest = self.pending_outputs.oldest_table_age();
         let pending = || self.sent_prompts.matched_since(prompt, oldest);
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);

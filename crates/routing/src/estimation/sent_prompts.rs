@@ -28,16 +28,19 @@ impl SentPrompts {
     }
 
     /// Number of leading blocks of a prompt that are probably cached, if the cache retains
-    /// `retained` blocks.
+    /// `retained` blocks. `expected`: the number that is tried first.
     pub(super) fn matched(
         &self,
         prompt: &PromptFingerprint,
+        expected: u32,
         retained: impl FnOnce() -> f64,
     ) -> u32 {
         if prompt.blocks.is_empty() {
             return 0;
         }
-        let matched = |table: &PrefixTable| table.matched(&prompt.blocks, retained() as usize);
+        let matched = |table: &PrefixTable| {
+            table.matched(&prompt.blocks, retained() as usize, expected as usize)
+        };
         self.0.get().map_or(0, matched) as u32
     }
 

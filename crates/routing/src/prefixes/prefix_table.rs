@@ -46,22 +46,25 @@ impl PrefixTable {
     }
 
     /// Number of leading blocks of a prompt that are probably cached, if the cache holds
-    /// `capacity` blocks.
+    /// `capacity` blocks. `expected`: the number that is tried first, that of another backend.
     ///
     /// A block is a hash of its bytes and all bytes before it, so the cached blocks are a prefix
     /// and a binary search finds its end. A missing block within the prefix was overwritten in this
     /// table; the search ignores it.
-    pub fn matched(&self, blocks: &[u64], capacity: usize) -> usize {
+    pub fn matched(&self, blocks: &[u64], capacity: usize, expected: usize) -> usize {
         let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
         let age = self.age.load(Ordering::Relaxed);
         let has = |block: &u64| self.has(*block, age, lifetime);
+        let last_expected = expected.checked_sub(1).and_then(|last| blocks.get(last));
+        let mut start = if last_expected.is_some_and(has) { expected } else { 0 };
         // Most backends have only a short prefix: search exponentially for the first miss.
-        let mut end = 1;
-        while blocks.get(end - 1).is_some_and(has) {
-            end *= 2;
+        let mut step = 1;
+        while blocks.get(start + step - 1).is_some_and(has) {
+            start += step;
+            step *= 2;
         }
-        let start = (end / 2).min(blocks.len());
-        start + blocks[start..end.min(blocks.len())].partition_point(has)
+        let end = blocks.len().min(start + step - 1);
+        start + blocks[start..end].partition_point(has)
     }
 
     /// The age of the table: the number of new blocks so far. It wraps around on overflow.
@@ -72,7 +75,7 @@ impl PrefixTable {
     /// Number of leading blocks of a prompt that were used since the table had the age `since_age`.
     pub fn matched_since(&self, blocks: &[u64], since_age: u32) -> usize {
         let new_blocks = self.age().wrapping_sub(since_age);
-        self.matched(blocks, (new_blocks as usize).saturating_add(1))
+        self.matched(blocks, (new_blocks as usize).saturating_add(1), 0)
     }
 
     /// Marks the blocks of a prompt as used now.
@@ -148,11 +151,13 @@ mod tests {
     fn a_prompt_matches_as_far_as_its_prefix_was_sent() {
         let table = PrefixTable::new(1_000);
         let first = blocks(1, 40);
-        assert_eq!(table.matched(&first, 1_000), 0);
+        assert_eq!(table.matched(&first, 1_000, 0), 0);
         table.touch(&first);
-        assert_eq!(table.matched(&first, 1_000), 40);
         let second = [&first[..25], &blocks(2, 10)].concat();
-        assert_eq!(table.matched(&second, 1_000), 25);
+        for expected in 0..50 {
+            assert_eq!(table.matched(&first, 1_000, expected), 40);
+            assert_eq!(table.matched(&second, 1_000, expected), 25);
+        }
     }
 
     #[test]
@@ -161,9 +166,9 @@ mod tests {
         let (old, new) = (blocks(1, 100), blocks(2, 400));
         table.touch(&old);
         table.touch(&new);
-        assert_eq!(table.matched(&old, 300), 0);
-        assert_eq!(table.matched(&new, 401), 400);
-        assert!(table.matched(&old, 1_000) > 90);
+        assert_eq!(table.matched(&old, 300, 0), 0);
+        assert_eq!(table.matched(&new, 401, 0), 400);
+        assert!(table.matched(&old, 1_000, 0) > 90);
     }
 
     #[test]
@@ -186,7 +191,7 @@ mod tests {
         for turn in 0..200 {
             table.touch(&[&system[..], &blocks(100 + turn, 30)].concat());
         }
-        assert_eq!(table.matched(&system, 400), 20);
+        assert_eq!(table.matched(&system, 400, 0), 20);
     }
 
     #[test]
@@ -195,9 +200,9 @@ mod tests {
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);
         table.touch(&prompt);
-        assert!(table.matched(&prompt, 1_000) > 50);
+        assert!(table.matched(&prompt, 1_000, 0) > 50);
         table.clear();
-        assert_eq!(table.matched(&prompt, 1_000), 0);
+        assert_eq!(table.matched(&prompt, 1_000, 0), 0);
     }
 
     proptest! {
@@ -210,7 +215,7 @@ mod tests {
                 table.touch(&blocks(*seed, 50));
             }
             for seed in 0..20 {
-                let matched = table.matched(&blocks(seed, 80), capacity);
+                let matched = table.matched(&blocks(seed, 80), capacity, seed as usize);
                 prop_assert!(matched <= 50 && (matched == 0 || seeds.contains(&seed)));
             }
         }
