@@ -4,7 +4,11 @@ use super::fields::{encode_header, parse_digits};
 use bytes::{BufMut, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{Method, StatusCode, response};
-use std::time::SystemTime;
+use std::cell::Cell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of a `date`, such as `Thu, 01 Jan 1970 00:00:00 GMT`.
+const DATE_BYTES: usize = 29;
 
 /// The way in which a response indicates the end of its body to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +101,25 @@ pub fn encode_response_head(
         encode_header("connection", b"keep-alive", wire);
     }
     if !head.headers.contains_key(DATE) {
-        encode_header("date", httpdate::fmt_http_date(now()).as_bytes(), wire);
+        encode_header("date", &date_of(now()), wire);
     }
     wire.put_slice(b"\r\n");
+}
+
+/// The value of `date` at this time. Each thread keeps that of its last second: to write one takes as
+/// long as half of the rest of a head.
+fn date_of(now: SystemTime) -> [u8; DATE_BYTES] {
+    thread_local! {
+        static LAST: Cell<(u64, [u8; DATE_BYTES])> = const { Cell::new((u64::MAX, [0; DATE_BYTES])) };
+    }
+    let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (last, date) = LAST.get();
+    if last == second {
+        return date;
+    }
+    let date = httpdate::fmt_http_date(now).as_bytes().try_into().unwrap_or([b' '; DATE_BYTES]);
+    LAST.set((second, date));
+    date
 }
 
 /// Appends the line that precedes the data of a chunk of `size` bytes. `size` must not be 0.
@@ -125,7 +145,6 @@ pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 mod tests {
     use super::*;
     use http::{HeaderValue, Response};
-    use std::time::UNIX_EPOCH;
 
     const KEEP_ALIVE_REQUEST: RequestSummary =
         RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: true };
