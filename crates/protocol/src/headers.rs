@@ -2,6 +2,7 @@
 //! forward, adds headers that a backend or a client needs from a proxy, and leaves all other
 //! headers unchanged.
 
+use crate::trace_context::hex_digits;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_TYPE,
     COOKIE, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER,
@@ -151,16 +152,6 @@ fn join_fields(headers: &mut HeaderMap) {
             headers.insert(name.clone(), joined);
         }
     }
-}
-
-/// The lower-case hexadecimal digits of a number. `format!` takes 1,100 instructions.
-fn hex_digits(number: u128) -> [u8; 32] {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    let mut digits = [0; 32];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
-        pair.copy_from_slice(&[byte >> 4, byte & 15].map(|nibble| DIGITS[usize::from(nibble)]));
-    }
-    digits
 }
 
 /// Formats an IP address. IPv4 addresses do not use the formatter of the standard library, which is

@@ -142,6 +142,8 @@ async fn send_via(
     }
     let attempt = new_attempt(backend, span_id);
     record.timings.sent = Some(attempt.started);
+    // An open stream holds the memory, and most have one attempt.
+    record.attempts.reserve_exact(1);
     record.attempts.push(attempt);
     let result = client
         .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, (request, stream))
@@ -188,6 +190,9 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
     }
 }
 
+/// The headers that most requests to a backend have and those of clients lack.
+const ADDED_HEADERS: usize = 6;
+
 /// Builds the request for the backend: the method and path of the client request, its headers
 /// rewritten for the backend, and `body`. `span_id` is the id of the trace span of the attempt.
 fn build_outbound_request(
@@ -204,6 +209,8 @@ fn build_outbound_request(
         *request.uri_mut() = backend.identity.address.uri(path);
     }
     let mut outbound = head.headers.clone();
+    // Each header beyond the capacity of a copy would move those before it.
+    outbound.reserve(ADDED_HEADERS);
     headers::rewrite_request_headers(
         &mut outbound,
         &UpstreamHeaders {

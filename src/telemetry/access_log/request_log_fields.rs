@@ -4,6 +4,7 @@ use super::fields::write_field;
 use super::json_object::{JsonObject, write_fields};
 use std::fmt;
 use std::net::IpAddr;
+use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::RequestRecord;
 
 /// The fields that are known when the body was read.
@@ -36,7 +37,7 @@ impl<'a> RequestLogFields<'a> {
         Self {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str(),
-            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            trace_id: record.trace.as_ref().map(TraceContext::id_text),
             client: record.client,
             method: record.method,
             route: record.route.unwrap_or("-"),
@@ -54,7 +55,7 @@ impl<'a> RequestLogFields<'a> {
         }
     }
 
-    pub(super) fn write_json(&self, json: &mut JsonObject) {
+    pub(super) fn write_json(&self, json: &mut JsonObject<'_>) {
         write_fields!(json, self,
             member: [ts, request_id],
             known: [trace_id],

@@ -16,6 +16,11 @@ const PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
+/// Whether a header is one of [`B3_HEADERS`].
+pub(super) fn is_b3_header(name: &str) -> bool {
+    name == "b3" || (name.starts_with("x-b3-") && B3_HEADERS.iter().any(|header| header == name))
+}
+
 /// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: there is no valid
 /// header.
 pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceContext> {

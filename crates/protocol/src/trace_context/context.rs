@@ -1,7 +1,7 @@
 //! The trace of a request, and the headers that carry it to a backend.
 
 use super::b3;
-use super::trace_parent::TraceParent;
+use super::trace_parent::{TraceParent, hex_digits};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
@@ -29,7 +29,19 @@ pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent
 pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
+/// Whether a header is one of a trace context. Most names have another length, so that a comparison
+/// with the texts costs less than one with each name.
+fn is_context_header(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "traceparent" | "tracestate" | "baggage") || b3::is_b3_header(name)
+}
+
 impl TraceContext {
+    /// The id of the trace as text.
+    pub fn id_text(&self) -> String {
+        String::from_utf8_lossy(&hex_digits(self.trace_id)).into_owned()
+    }
+
     /// The `traceparent` for an upstream request whose parent is the gateway's span `span_id`.
     pub fn trace_parent(&self, span_id: u64) -> TraceParent {
         TraceParent { trace_id: self.trace_id, span_id, is_sampled: self.is_sampled }
@@ -38,11 +50,10 @@ impl TraceContext {
     /// Injects this context into the headers of an upstream request, and removes the client's
     /// context in every format.
     pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
-        let context_headers =
-            || [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::B3_HEADERS);
         // Most clients send none of these headers, and one scan costs less than nine removals.
-        if headers.keys().any(|name| context_headers().any(|header| header == name)) {
-            context_headers().for_each(|name| drop(headers.remove(name)));
+        if headers.keys().any(is_context_header) {
+            let names = [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::B3_HEADERS);
+            names.for_each(|name| drop(headers.remove(name)));
         }
         let parent = self.trace_parent(span_id).to_header_bytes();
         let propagated = self.is_propagated;

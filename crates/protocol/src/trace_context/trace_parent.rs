@@ -63,6 +63,13 @@ impl fmt::Display for TraceParent {
     }
 }
 
+/// The 32 lower-case hexadecimal digits of a number. `format!` takes several times as long.
+pub(crate) fn hex_digits(number: u128) -> [u8; 32] {
+    let mut digits = [0; 32];
+    write_hex(&number.to_be_bytes(), &mut digits);
+    digits
+}
+
 fn write_hex(bytes: &[u8], digits: &mut [u8]) {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
     for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
