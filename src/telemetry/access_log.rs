@@ -10,7 +10,6 @@ mod phase_times;
 mod request_log_fields;
 mod start_line;
 
-use super::sanitize;
 pub(super) use fields::millis;
 use fields::{seconds_to_millis, write_field};
 use json_object::{JsonObject, LogLine, write_fields};
@@ -18,7 +17,8 @@ use phase_times::AccessLogPhaseTimes;
 use request_log_fields::RequestLogFields;
 use serde::Serialize;
 use start_line::StartLine;
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{self, Display};
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -143,7 +143,7 @@ struct AccessLogLine<'a> {
 /// keys. They show what such a client does, and cannot fill a disk.
 const REFUSED_PER_SECOND: u32 = 10;
 
-/// Capacity of the buffer for a line. A longer line grows the buffer.
+/// Capacity of the buffer for each line. Longer lines grow the buffer.
 const LINE_CAPACITY_BYTES: usize = 1536;
 
 impl AccessLog {
@@ -185,22 +185,26 @@ impl AccessLog {
             self.omitted.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let mut lines = String::new();
+        let mut lines = Vec::with_capacity(LINE_CAPACITY_BYTES);
         self.write_line(&mut lines, &StartLine::from_record(record));
-        (self.line_writer)(lines);
+        self.write_lines(lines);
     }
 
-    fn write_line(&self, lines: &mut String, line: &impl LogLine) {
+    fn write_line(&self, lines: &mut Vec<u8>, line: &impl LogLine) {
         if self.is_json {
-            let mut json = JsonObject::with_capacity(LINE_CAPACITY_BYTES);
-            line.write_json(&mut json);
-            lines.reserve(LINE_CAPACITY_BYTES);
-            *lines += &sanitize::json(json.finish());
+            JsonObject::append(lines, |json| line.write_json(json));
         } else {
-            // Writing to a string cannot fail.
+            // Writing to memory cannot fail.
             let _ = write!(lines, "{line}");
         }
-        lines.push('\n');
+        lines.push(b'\n');
+    }
+
+    fn write_lines(&self, lines: Vec<u8>) {
+        // Texts are UTF-8.
+        if let Ok(lines) = String::from_utf8(lines) {
+            (self.line_writer)(lines);
+        }
     }
 
     /// A handle that reads the counts of lines.
@@ -224,7 +228,7 @@ impl AccessLog {
 
 impl Sink for AccessLog {
     fn finished(&self, records: &[&RequestRecord]) {
-        let mut lines = String::new();
+        let mut lines = Vec::with_capacity(LINE_CAPACITY_BYTES * records.len());
         for record in records {
             if self.is_rate_limited(record) {
                 self.omitted_since_last_line.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +241,7 @@ impl Sink for AccessLog {
             self.write_line(&mut lines, &line);
         }
         if !lines.is_empty() {
-            (self.line_writer)(lines);
+            self.write_lines(lines);
         }
     }
 }
@@ -325,7 +329,7 @@ impl<'a> AccessLogLine<'a> {
 
 impl LogLine for AccessLogLine<'_> {
     #[rustfmt::skip] // one group of members a line
-    fn write_json(&self, json: &mut JsonObject) {
+    fn write_json(&self, json: &mut JsonObject<'_>) {
         self.request.write_json(json);
         write_fields!(json, self,
             known: [sample_reason],

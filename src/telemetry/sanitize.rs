@@ -23,8 +23,7 @@ impl<T: Display> Display for LogFieldValue<T> {
 /// characters above U+001F, line separators and bidirectional formatting characters. The result is
 /// equivalent JSON.
 pub(super) fn json(text: String) -> String {
-    // Both searches read many bytes at a time.
-    if text.is_ascii() && memchr::memchr(0x7f, text.as_bytes()).is_none() {
+    if is_plain_json(text.as_bytes()) {
         return text;
     }
     let mut escaped = String::with_capacity(text.len() + 16);
@@ -38,6 +37,13 @@ pub(super) fn json(text: String) -> String {
         }
     }
     escaped
+}
+
+/// Whether [`json`] leaves a JSON text as it is, because all of its characters are ASCII that JSON permits
+/// and no terminal interprets.
+pub(super) fn is_plain_json(text: &[u8]) -> bool {
+    // Both searches read many bytes at a time.
+    text.is_ascii() && memchr::memchr(0x7f, text).is_none()
 }
 
 /// Escapes control characters, line separators and bidirectional formatting characters in plain

@@ -3,17 +3,18 @@
 //! A name is an identifier, which needs no escape, so it is copied. `serde_json` reads each byte of each name
 //! to find what it must escape ([decision 0026](../../../docs/decisions/0026-hot-path.md)).
 
+use crate::telemetry::sanitize;
 use serde::Serialize;
 use std::fmt::Display;
 
 /// A line in its two forms: JSON, and text by [`Display`].
 pub(super) trait LogLine: Display {
-    fn write_json(&self, json: &mut JsonObject);
+    fn write_json(&self, json: &mut JsonObject<'_>);
 }
 
-/// Writes the members of one JSON object.
+/// Writes the members of one JSON object at the end of a buffer.
 #[derive(Debug)]
-pub(super) struct JsonObject(Vec<u8>);
+pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
 
 /// Writes fields of `$line`: each after `member`, and those after `known` that are not `None`.
 macro_rules! write_fields {
@@ -31,9 +32,20 @@ macro_rules! write_fields {
 }
 pub(super) use write_fields;
 
-impl JsonObject {
-    pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self(Vec::with_capacity(bytes))
+impl JsonObject<'_> {
+    /// Appends an object to a buffer. `write` writes its members.
+    pub(super) fn append(lines: &mut Vec<u8>, write: impl FnOnce(&mut JsonObject<'_>)) {
+        let start = lines.len();
+        write(&mut JsonObject(lines));
+        if let Some(comma) = lines.get_mut(start) {
+            *comma = b'{';
+        }
+        lines.push(b'}');
+        if let Some(line) = lines.get(start..).filter(|line| !sanitize::is_plain_json(line)) {
+            let line = sanitize::json(String::from_utf8_lossy(line).into_owned());
+            lines.truncate(start);
+            lines.extend_from_slice(line.as_bytes());
+        }
     }
 
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
@@ -41,15 +53,6 @@ impl JsonObject {
     pub(super) fn member(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) {
         self.0.extend_from_slice(name.as_bytes());
         // Serializing texts and numbers into memory cannot fail.
-        let _ = serde_json::to_writer(&mut self.0, value);
-    }
-
-    /// The text of the object.
-    pub(super) fn finish(mut self) -> String {
-        if let Some(comma) = self.0.first_mut() {
-            *comma = b'{';
-        }
-        self.0.push(b'}');
-        String::from_utf8(self.0).unwrap_or_default()
+        let _ = serde_json::to_writer(&mut *self.0, value);
     }
 }

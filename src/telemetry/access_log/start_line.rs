@@ -24,7 +24,7 @@ impl<'a> StartLine<'a> {
 }
 
 impl LogLine for StartLine<'_> {
-    fn write_json(&self, json: &mut JsonObject) {
+    fn write_json(&self, json: &mut JsonObject<'_>) {
         self.request.write_json(json);
         write_fields!(json, self, member: [event, stream]);
     }
