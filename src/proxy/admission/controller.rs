@@ -9,12 +9,11 @@ use arc_swap::ArcSwapOption;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
-use tokenweir_request::record::{RequestRecord, Tier};
+use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::{
     AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedModels, QueuedRequest,
     QueuedRequestId, RejectedRequest, WaitingModel,
@@ -119,28 +118,23 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request. `tenant` is the tenant of its API key. If `tenant` is `None`, the
-    /// value of the configured tenant header identifies the tenant, otherwise the `Authorization`
-    /// header, otherwise the address of the client.
-    pub fn flow_key(
+    /// The flow of a request: that of the tenant of its API key. Without one, the value of the
+    /// configured tenant header identifies the tenant, otherwise the `Authorization` header, otherwise
+    /// the address of the client.
+    fn flow_key(
         &self,
+        settings: &AdmissionSettings,
         headers: &HeaderMap,
-        client: IpAddr,
-        tier: &Tier,
-        tenant: Option<&str>,
+        record: &RequestRecord,
     ) -> FlowKey {
-        let settings = self.settings.load();
-        let Some(settings) = &*settings else {
-            return FlowKey { priority_class: 0, tenant_hash: 0 };
-        };
-        let priority_class = settings.classes.class_of_tier(tier.as_str());
-        if let Some(tenant) = tenant {
-            return FlowKey { priority_class, tenant_hash: self.tenant_hasher.hash_one(tenant) };
-        }
-        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
-        let tenant_hash = match header.or_else(|| headers.get(AUTHORIZATION)) {
-            Some(value) => self.tenant_hasher.hash_one(value.as_bytes()),
-            None => self.tenant_hasher.hash_one(client),
+        let priority_class = settings.classes.class_of_tier(record.tier.as_str());
+        let header = || settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let tenant_hash = if let Some(caller) = &record.caller {
+            self.tenant_hasher.hash_one(&*caller.tenant)
+        } else if let Some(value) = header().or_else(|| headers.get(AUTHORIZATION)) {
+            self.tenant_hasher.hash_one(value.as_bytes())
+        } else {
+            self.tenant_hasher.hash_one(record.client)
         };
         FlowKey { priority_class, tenant_hash }
     }
@@ -157,9 +151,7 @@ impl AdmissionController {
         if requirements.backend.is_some() {
             return self.pool.lease(requirements, &[], clock::now());
         }
-        let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
-        let flow_key = self.flow_key(headers, record.client, &record.tier, tenant);
-        self.admit(record, requirements, flow_key).await
+        self.admit(record, headers, requirements).await
     }
 
     /// Leases a backend to a request, at once or when a backend has capacity. Writes the times at
@@ -171,8 +163,8 @@ impl AdmissionController {
     async fn admit(
         &self,
         record: &mut RequestRecord,
+        headers: &HeaderMap,
         requirements: BackendRequirements<'_>,
-        flow_key: FlowKey,
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
         let settings = self.settings.load_full();
@@ -184,6 +176,7 @@ impl AdmissionController {
         {
             return Ok(offer.accept(requirements, now));
         }
+        let flow_key = self.flow_key(&settings, headers, record);
         // Boxed, because few requests need the memory of this future.
         Box::pin(self.admit_in_order(&settings, record, requirements, flow_key, now)).await
     }

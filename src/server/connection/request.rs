@@ -72,8 +72,9 @@ impl ConnectionContext {
         // Boxed, so that the memory of the future is free while the response body is sent, which
         // may take long.
         let early = Arc::<EarlyResponse>::default();
+        let of_response = early.clone();
         let handling =
-            Box::pin(respond(proxy, client, accepted, abort_handle, early.clone(), request));
+            pin_in_place(|| respond(proxy, client, accepted, abort_handle, of_response, request));
         (permit, Responding::new(handling, early))
     }
 

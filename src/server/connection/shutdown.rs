@@ -19,6 +19,7 @@ impl ShutdownSignal {
     ) -> Self {
         Self(Box::pin(async move {
             tokio::select! {
+                biased;
                 // A dropped sender also means shutdown.
                 _ = shutdown.wait_for(|is_closing| *is_closing) => {}
                 () = activity.closed() => {}
