@@ -20,8 +20,8 @@ const MIN_BUNCHED_EVENTS: usize = 4;
 /// A listener of a tokenweir gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayListener {
-    /// The client listener.
-    Clients,
+    /// The client listener. `has_metrics`: the metrics page of its gateway is known.
+    Clients { has_metrics: bool },
     /// The admin listener.
     Admin,
 }
@@ -115,13 +115,15 @@ impl BackendFacts {
     /// The listener of a tokenweir gateway that responded instead of a backend. `None`: the server
     /// is no gateway.
     pub(super) fn gateway_listener(&self) -> Option<GatewayListener> {
-        let pages = [&self.health, &self.models, &self.metrics];
-        let mut pages = pages.into_iter().flatten();
-        if pages.any(|answer| answer.headers.contains_key(GATEWAY_ERROR_HEADER)) {
-            return Some(GatewayListener::Clients);
+        let has_metrics = self.metrics.as_ref().is_ok_and(GatheredResponse::is_gateway_metrics);
+        if has_metrics {
+            let lists_models = self.models.as_ref().is_ok_and(GatheredResponse::is_ok);
+            let listener = GatewayListener::Clients { has_metrics };
+            return Some(if lists_models { listener } else { GatewayListener::Admin });
         }
-        let is_admin = self.metrics.as_ref().is_ok_and(GatheredResponse::is_gateway_metrics);
-        is_admin.then_some(GatewayListener::Admin)
+        let mut pages = [&self.health, &self.models, &self.metrics].into_iter().flatten();
+        let is_gateway = pages.any(|answer| answer.headers.contains_key(GATEWAY_ERROR_HEADER));
+        is_gateway.then_some(GatewayListener::Clients { has_metrics })
     }
 
     /// Whether the server responded and is no gateway, so that the checks of backends apply to it.

@@ -58,19 +58,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         return Vec::new();
     }
     if let Some(listener) = backend.gateway_listener() {
-        let (observation, remedy) = match listener {
-            GatewayListener::Clients => (
-                "this is the client port of a tokenweir gateway",
-                "give --admin with the URL of its admin port".to_owned(),
-            ),
-            GatewayListener::Admin => (
-                "this is the admin port of a tokenweir gateway",
-                format!("tokenweir doctor --admin {}", backend.url),
-            ),
-        };
-        let reason =
-            "It is no backend. With --admin, the doctor checks the backends of the gateway.";
-        return vec![Remark::error(observation).because(reason).remedy(remedy)];
+        return vec![gateway(backend, listener)];
     }
     match backend.server() {
         Some(EngineKind::Vllm) => Vec::new(),
@@ -91,6 +79,25 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             let reason = "Requests that are sent to it would fail.";
             vec![remark.because(reason).remedy("give the URL of vLLM, without a path")]
         }
+    }
+}
+
+/// The remark about a tokenweir gateway in the place of a backend.
+fn gateway(backend: &BackendFacts, listener: GatewayListener) -> Remark {
+    match listener {
+        GatewayListener::Clients { has_metrics: true } => Remark::note("is a tokenweir gateway")
+            .because("A doctor of its own checks its backends.")
+            .remedy("tokenweir doctor --admin with the URL of its admin port"),
+        GatewayListener::Clients { has_metrics: false } => {
+            Remark::warning("this is the client port of a tokenweir gateway")
+                .because("As a backend it shows no load, because it has no metrics_url.")
+                .remedy("give --admin with the URL of its admin port, or the backend a metrics_url")
+        }
+        GatewayListener::Admin => Remark::error("this is the admin port of a tokenweir gateway")
+            .because(
+                "It is no backend. With --admin, the doctor checks the backends of the gateway.",
+            )
+            .remedy(format!("tokenweir doctor --admin {}", backend.url)),
     }
 }
 

@@ -68,6 +68,11 @@ fn other_engines_are_distinguished_from_unknown_servers() {
         backend.metrics = Ok(not_found);
     });
     assert!(only_finding(&gateway, "server").remedy.as_ref().unwrap().contains("--admin"));
+    let on_purpose = findings_after(|backend| {
+        backend.metrics = Ok(answer(200, "tokenweir_build_info 1\n"));
+    });
+    assert_eq!(only_finding(&on_purpose, "server").severity, FindingSeverity::Note);
+    assert_eq!(highest_severity(&on_purpose), Some(FindingSeverity::Note), "{on_purpose:#?}");
 }
 
 #[test]
