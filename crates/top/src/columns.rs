@@ -26,7 +26,7 @@ pub(super) struct TableRow {
     pub(super) tone: CellTone,
 }
 
-/// A cell of a row: its text, its sort key and its tone.
+/// A cell of a row: the text, the value by which rows are sorted, and the tone, which determines the color.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,

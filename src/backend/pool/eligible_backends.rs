@@ -122,8 +122,8 @@ impl EligibleBackends {
     }
 }
 
-/// The choice of the policy. A policy that panics is replaced by one that reads no estimates, because
-/// the numbers of one backend must not end the requests to the others.
+/// The choice of the policy for this request. If the policy panics, `least_requests` chooses, which reads no
+/// estimates: a wrong value of one backend must not fail requests that other backends can serve.
 pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
     supervise::catch_panic(BackgroundTask::Routing, || context.pick()).unwrap_or_else(|| {
         let kind = PolicyKind::LeastRequests;

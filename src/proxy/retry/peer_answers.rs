@@ -69,7 +69,8 @@ impl PeerAnswers {
         self.slots[slot.0].store(value, Ordering::Relaxed);
     }
 
-    /// The learned share, from 0 to 1. 1 without a recent comparison.
+    /// Share of the refused requests of this slot that a peer answered otherwise, from 0 to 1. 1 if the last
+    /// comparison is older than [`MEMORY`].
     fn share(&self, slot: RefusalSlot, now: Instant) -> f32 {
         let value = self.slots[slot.0].load(Ordering::Relaxed);
         let age = (self.milliseconds(now) + 1).saturating_sub(value >> 32);

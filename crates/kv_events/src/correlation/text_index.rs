@@ -41,7 +41,7 @@ const EXPECTED: u32 = 1 << 31;
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredRequest<'a> {
-    /// Hashes of the blocks of its text, each of the block and everything before it.
+    /// Hashes of the blocks of the request's text. Each hash covers a block and all blocks before it.
     pub text_blocks: &'a [u64],
     /// Hash of the whole text.
     pub whole: u64,

@@ -39,7 +39,9 @@ const GROUP_BITS: u32 = u8::BITS;
 
 /// An engine announced more blocks than a cache can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the engine announced more than {0} blocks")]
+#[error(
+    "the engine announced more than {0} blocks (kv_events.max_blocks): its blocks are forgotten"
+)]
 pub struct TooManyBlocks(pub usize);
 
 impl BlockSet {

@@ -56,7 +56,7 @@ struct Connections {
     answers_pings: bool,
     /// Time at which the next message, or else the answer to a ping or a replay, is due.
     deadline: Instant,
-    /// Time without a message after which the publisher is asked.
+    /// Time without a message after which the subscriber pings the publisher, and asks it for lost messages.
     idle_time: Duration,
     awaits_pong: bool,
     awaits_replay: bool,
