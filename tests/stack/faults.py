@@ -154,7 +154,7 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
 
 
 @causes("Verdict")
-async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
+async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
     def post(action: str) -> None:
         url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
         # The listener accepts changes only with this type, which pages of other origins cannot send.
@@ -162,7 +162,8 @@ async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
         urllib.request.urlopen(request, timeout=10).close()
 
     await asyncio.to_thread(post, "drain")
-    yield
+    async with more_clients(stand, 80, words=60, tokens=60):
+        yield
     await asyncio.to_thread(post, "undrain")
 
 
