@@ -26,13 +26,15 @@ pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     name: "backend_failing",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if more than 5 % of requests fail",
     meaning: "More than 5 % of the attempts at the backend fail.",
-    evidence: "Three or more attempts of a minute failed (of five, if few), beyond chance more \
-               than 5 %: 5xx, a broken response, a timeout, or a 4xx that peers do not give.",
-    excluded: "the client or the gateway is the cause; it is full while requests are refused",
-    remedy: "Read the log of the backend; the access log has the failed requests and their attempts. Set \
-             its weight to 0 until it works.",
+    evidence: "In a minute three or more attempts, and beyond chance more than 5 %, failed. Five \
+               minutes count until ten attempts in succession succeed. A failed attempt has a 5xx, \
+               a broken response, a timeout, or a 4xx that peers do not give.",
+    excluded: "the client or the gateway caused the failure, or the backend was full while the \
+               gateway refused requests",
+    remedy: "Read the log of the backend. The access log has the failed requests and their \
+             attempts. Set the weight of the backend to 0 until it works.",
     disproof: "Requests that are sent directly to the backend succeed.",
     pages: false,
 };

@@ -29,13 +29,14 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     scope: VerdictScope::Backend,
     is_about_state: false,
     severity: "warning",
-    meaning: "Two groups of prompts evict each other's prefixes from the cache of the backend, and both \
-              are computed again.",
-    evidence: "Within five minutes each group had 5 requests or more and computed 4,096 tokens or more \
-               again that the other had evicted, and 20 % of those that could have been cached.",
-    excluded: "only one group loses",
+    meaning: "Two groups of prompts evict each other's prefixes from the cache of the backend, and \
+              the backend computes both again.",
+    evidence: "In one to five minutes each group had five requests or more. For each group the \
+               backend computed again 4,096 tokens or more that the other group had evicted, and \
+               at least 20 % of the tokens that could have come from the cache.",
+    excluded: "only one of the groups is computed again",
     remedy: "Send the groups to different backends (an entry in models for each) or to fewer \
-             (routing.policy: prefix_affinity), or enlarge the KV cache.",
+             backends (routing.policy: prefix_affinity), or enlarge the KV cache.",
     disproof: "GET /cache shows that recomputed_tokens of both groups at the backend do not grow.",
     pages: false,
 };

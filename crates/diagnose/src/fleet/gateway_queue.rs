@@ -17,14 +17,16 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
     name: "gateway_queue",
     scope: VerdictScope::Fleet,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if more than 5 % of requests were slow because they waited",
     meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
-    evidence: "Twice in three evaluations three requests wait, one for 2 s, or three and 2 % of \
-               those of 30 s were slow by it. The cause names missing backends, or \
-               `admission.max_in_flight` where engines have no queue.",
+    evidence: "In two of three evaluations three or more requests wait in the gateway, one of them \
+               for 2 s; or three or more requests of 30 s, and at least 2 %, were slow because \
+               they waited there. The cause counts the backends that get no requests, or names \
+               `admission.max_in_flight` if half of them have reached it and their engines have no \
+               queue.",
     excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
-    remedy: "Undrain or restart the backends that are missing. If none is missing, remove the limit \
-             that a verdict about the engines names, or add backends.",
+    remedy: "Undrain or restart the backends that get no requests. If all get requests, remove the \
+             limit that a verdict about the engines names, or add backends.",
     disproof: "tokenweir_queue_requests is 0 in every sample of the last minute.",
     pages: false,
 };

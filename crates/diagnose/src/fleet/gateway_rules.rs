@@ -25,7 +25,8 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning, critical after the expiry",
     meaning: "A certificate that the gateway presents has expired or expires within seven days.",
-    evidence: "The certificate files of listeners, backends and exporters.",
+    evidence: "The gateway reads the expiry from the certificate files of listeners, backends and \
+               exporters.",
     excluded: "",
     remedy: "Write the new certificate and key to the same files, which are read again.",
     disproof: "certificates in /status shows a later time of expiry.",
@@ -39,11 +40,12 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     severity: "warning",
     meaning: "The last reload of the configuration, a secret, a certificate, the API keys or discovered \
               backends failed: the previous content stays active.",
-    evidence: "The cause is the first line of the problem.",
+    evidence: "The cause is the first line of the error.",
     excluded: "a later reload succeeded",
-    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed keys, \
-             certificates and discovery files are read by themselves. A restart with this file would fail. A \
-             name server or a Kubernetes API server is asked again until it answers.",
+    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed \
+             keys, certificates and discovery files are read without a reload. A restart with the \
+             wrong file would fail. The gateway asks a name server or a Kubernetes API server \
+             again until it answers.",
     disproof: "tokenweir check accepts the file, and the log has its successful reload.",
     pages: false,
 };
@@ -54,10 +56,12 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning",
     meaning: "The collector does not accept spans: traces of requests are lost.",
-    evidence: "An export failed in the last 45 s.",
+    evidence: "In the last 45 s an export failed, or the queue of spans was full.",
     excluded: "",
-    remedy: "Start the collector or correct tracing.endpoint. Too late: more resources, or a \
-             lower tracing.ratio. Refused: compare tracing.protocol and the headers. The log has its error.",
+    remedy: "Start the collector or correct tracing.endpoint. If the collector answers too late, \
+             give it more resources or lower tracing.ratio. If it refuses spans, compare \
+             tracing.protocol and the headers with its settings. The log of the gateway has the \
+             error.",
     disproof: "spans in /status shows that exported grows and lost does not.",
     pages: false,
 };
@@ -68,12 +72,13 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     is_about_state: true,
     severity: "info",
     meaning: "Clients do not read their responses as fast as these arrive.",
-    evidence: "At two evaluations, the clients of two or more streams, and of 20 %, did not \
-               read.",
+    evidence: "At two evaluations in succession, the clients of two or more streams, and of 20 % \
+               of the open streams, did not read.",
     excluded: "",
-    remedy: "tokenweir top lists their streams with the phase write_stalled. Check their network, \
-             and whether they read while they process.",
-    disproof: "The clients of the streams in the phase write_stalled read other servers fast.",
+    remedy: "tokenweir top lists the streams with the phase write_stalled. Check the network of \
+             the clients, and whether they read while they process.",
+    disproof: "The clients of the streams in the phase write_stalled read the responses of other \
+               servers fast.",
     pages: false,
 };
 
@@ -83,9 +88,9 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
     is_about_state: true,
     severity: "critical",
     meaning: "Clients cannot connect: a limit of the gateway or of its process is reached.",
-    evidence: "In 30 s a connection was closed at `limits.connections`, or none could be \
-               accepted.",
-    excluded: "one client reached its own limit",
+    evidence: "In the last 30 s the gateway closed a connection because of `limits.connections` or \
+               for lack of a file descriptor, or could not accept one.",
+    excluded: "one client reached `limits.connections_per_client`",
     remedy: "Raise limits.connections, or the open files of the process if they are lower \
              (LimitNOFILE= in systemd, ulimit -n), or start a second gateway.",
     disproof: "tokenweir_connections_refused_total and tokenweir_accept_errors_total do not grow.",

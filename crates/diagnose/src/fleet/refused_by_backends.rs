@@ -15,12 +15,12 @@ pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
     scope: VerdictScope::Fleet,
     is_about_state: false,
     severity: "warning",
-    meaning: "The backends refuse requests: their clients get 401, 403, 407 or 429.",
-    evidence: "Twice in three evaluations, five requests of 30 s and more than 5 % beyond chance \
-               got one of these statuses from a backend.",
-    excluded: "a peer of the backend serves the request: `backend_failing`",
-    remedy: "The backends ask for another key than they get. Set api_key of the backends, or give the \
-             clients the key of the backends.",
+    meaning: "The backends refuse requests: clients get 401, 403, 407 or 429.",
+    evidence: "In two of three evaluations, five or more requests of 30 s, and beyond chance more \
+               than 5 %, got one of these statuses from a backend.",
+    excluded: "a peer of the backend serves the request (see `backend_failing`)",
+    remedy: "The backends expect another key than they get. Set api_key of the backends in the \
+             configuration, or give the clients the key of the backends.",
     disproof: "The access log has no request with this status of a backend in the last minute.",
     pages: false,
 };

@@ -20,13 +20,15 @@ pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
     name: "backend_restarting",
     scope: VerdictScope::Backend,
     is_about_state: false,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if more than 5 % of requests fail",
     meaning: "The backend fails and comes back again and again.",
-    evidence: "Three restarts or outages in ten minutes.",
+    evidence: "In ten minutes the process of the backend restarted three times, or the backend \
+               went down three times.",
     excluded: "",
-    remedy: "Read the end of its log before each restart: lack of memory, a request that crashes \
-             the engine, or a strict liveness probe. Set its weight to 0 until it stays up.",
-    disproof: "An operator or a deployment restarts it on purpose.",
+    remedy: "Read the end of the log before each restart. Usual causes are a lack of memory, a \
+             request that crashes the engine, and a strict liveness probe. Set the weight of the \
+             backend to 0 until it stays up.",
+    disproof: "An operator or a deployment restarts the backend on purpose.",
     pages: false,
 };
 

@@ -29,9 +29,9 @@ pub(super) static NO_CAPACITY: FleetRule = FleetRule {
     is_about_state: true,
     severity: "critical",
     meaning: "No backend can take requests: every request waits or is refused.",
-    evidence: "Every backend is down, drained, asleep, ejected or of weight 0. The cause counts \
-               them.",
-    excluded: "a first health check is open",
+    evidence: "Every backend is down, drained, asleep, paused, ejected or of weight 0. The cause \
+               counts the backends in each state.",
+    excluded: "the first health check of a backend has not ended",
     remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a \
              backend that is down.",
     disproof: "GET /readyz of the admin listener answers 200.",
@@ -44,9 +44,9 @@ pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning",
     meaning: "Requests wait in the gateway, because no backend can serve their model.",
-    evidence: "The cause has the model, the time without a backend and the number of waiting \
-               requests.",
-    excluded: "no request for the model waits",
+    evidence: "Requests wait for a model that no backend can serve now. The cause has the model, \
+               the time without a backend and the number of waiting requests.",
+    excluded: "",
     remedy: "Start a backend of the model. The requests get 503 after admission.max_backend_wait.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
     pages: false,
@@ -56,12 +56,13 @@ pub(super) static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
     scope: VerdictScope::Fleet,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if more than 5 % of requests are refused or delayed",
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
-    evidence: "Of the requests of 30 s, three or more and 1 % were refused. The cause names \
-               missing backends.",
+    evidence: "In 30 s the gateway refused three or more requests, and at least 1 %. The cause \
+               counts the backends that get no requests.",
     excluded: "`no_capacity` holds",
-    remedy: "Undrain or restart the backends that are missing. If none is missing, add backends.",
+    remedy: "Undrain or restart the backends that get no requests. If all get requests, add \
+             backends.",
     disproof: "The access log has no request with outcome rejected in the last minute.",
     pages: false,
 };
@@ -70,10 +71,11 @@ static BACKEND_DOWN: FleetRule = FleetRule {
     name: "backend_down",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if `no_capacity` holds or more than 5 % of requests are refused \
+               or delayed",
     meaning: "The backend is down: it gets no requests.",
-    evidence: "Health checks or connections fail, or the engine makes no progress. Cause and \
-               remedy follow the error.",
+    evidence: "Health checks or connections fail, or the engine makes no progress. The cause and \
+               the remedy depend on the error.",
     excluded: "the backend is drained",
     remedy: "Read the log of the backend and restart it.",
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
@@ -84,9 +86,11 @@ pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if `no_capacity` holds or more than 5 % of requests are refused \
+               or delayed",
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
-    evidence: "The state `ejected`. In panic mode it gets requests nevertheless.",
+    evidence: "The state of the backend is `ejected`. In panic mode, when most backends are \
+               ejected, it gets requests nevertheless.",
     excluded: "`backend_failing` holds",
     remedy: "Read the log of the backend. The access log has the failed requests.",
     disproof: "Requests that are sent directly to the backend succeed.",
@@ -97,9 +101,11 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
     name: "backend_drained",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "info, warning after an hour without an end, critical above 5 %",
+    severity: "info, warning after an hour if the drain has no end, critical if `no_capacity` \
+               holds or more than 5 % of requests are refused or delayed",
     meaning: "The backend is drained: it gets no new requests.",
-    evidence: "The cause has initiator, age, end and reason of the drain.",
+    evidence: "The state of the backend is `drained`. The cause says who drained it, when, until \
+               when and why.",
     excluded: "",
     remedy: "End the drain when the work is done: tokenweir undrain NAME, or d in tokenweir top.",
     disproof: "GET /status shows drained: false for the backend.",

@@ -17,13 +17,13 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     name: "model_gone",
     scope: VerdictScope::Fleet,
     is_about_state: true,
-    severity: "warning, critical above 5 %",
+    severity: "warning, critical if more than 5 % of requests get this 404",
     meaning: "Requests come for a model that no backend lists any more: all fail with 404.",
-    evidence: "Requests of five minutes got 404 for a model that a backend listed, or that the \
-               configuration names.",
-    excluded: "the backend is down",
+    evidence: "In five minutes requests got 404 for a model that no backend lists now. A backend \
+               listed the model before, or the configuration names it.",
+    excluded: "a backend that lists the model is down",
     remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). Or \
-             give its name to another model (served_as in models).",
+             give the name to another model (served_as in models).",
     disproof: "GET /v1/models of the gateway lists the model.",
     pages: false,
 };

@@ -22,14 +22,18 @@ const SLOW_GAP_FACTOR: f64 = 2.0;
 pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
     name: "backend_avoided",
     severity: VerdictSeverity::Warning,
-    meaning: "Routing avoids the backend because it is slower than the others: its capacity is missing.",
-    evidence: "For five minutes less than a third of its share of 30 requests, while its peers \
-               are busy; and TTFT is 1.5 times theirs and 50 ms more, or p99 between outputs \
-               twice.",
-    excluded: "another verdict holds; it is as fast",
-    remedy: "Compare its machine, network path and start flags with those of the others. If it is \
-             slower on purpose, set its weight accordingly.",
-    disproof: "Requests that are sent directly to the backend are as fast as at the others.",
+    meaning: "Routing sends the backend few requests, because it is slower than its peers.",
+    evidence: "In five minutes the backend and its peers had 30 requests or more. In this time and \
+               in the last minute the backend got less than a third of its share by weight. Each \
+               peer had requests in 80 % of the samples. The mean TTFT of the backend is 1.5 times \
+               that of its peers, or its p99 between outputs is twice that of the slowest peer. \
+               The difference is 50 ms or more.",
+    excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
+               `prefill_starvation`, `stalls` or `front_end_gap` holds",
+    remedy: "Compare the machine, the network path and the start flags of the backend with those \
+             of its peers. If it is slower on purpose, lower its weight.",
+    disproof: "Requests that are sent directly to the backend are as fast as requests to its \
+               peers.",
     pages: false,
     explained_by: &[
         "kv_thrashing",

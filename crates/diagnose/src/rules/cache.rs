@@ -29,9 +29,10 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
     severity: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
-    evidence: "KV usage p90 ≥ 88 %; two preemptions, ≥ 0.02 per second and 1 % of requests; and \
-               late tokens, or 5 % of requests computed twice. The remedy may name a safe \
-               `--max-num-seqs`.",
+    evidence: "In the last minute the p90 of the KV usage is ≥ 88 %. The engine has at least two \
+               preemptions, 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
+               or the engine has 0.05 preemptions per request. In the last 20 s the KV usage \
+               reached 80 %. The remedy may name a safe `--max-num-seqs`.",
     excluded: "",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
              long prompts a model name with backends of its own (models).",
@@ -47,8 +48,9 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     name: "kv_backlog",
     severity: VerdictSeverity::Warning,
     meaning: "The KV cache is full without preemptions: new requests wait until others end.",
-    evidence: "KV usage p90 ≥ 88 % and median ≥ 80 %; two or more requests wait in four of five \
-               samples, and are eight or 20 %; first tokens are late.",
+    evidence: "In the last minute the p90 of the KV usage is ≥ 88 %, and its median ≥ 80 %. Two or \
+               more requests wait in the engine in 80 % of the samples of 45 s. On average eight \
+               or more requests wait, or 20 % of those in the engine. First tokens are late.",
     excluded: "`kv_thrashing` holds",
     remedy: "Add a backend, store KV in fp8 (--kv-cache-dtype), give vLLM more of the GPU's memory \
              (--gpu-memory-utilization), or limit the length of answers.",
@@ -62,14 +64,15 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
 pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     name: "prefix_cache_misses",
     severity: VerdictSeverity::Warning,
-    meaning: "Prompts share prefixes, and the backend computes them again.",
-    evidence: "The hit ratio is half of usual (≥ 20 %), although ≥ 50 % of the tokens were \
-               predicted to be cached; first tokens take 1.3 times usual. Cause: evicted, \
-               routed to others, or lost.",
-    excluded: "prompts share no prefixes; it is new; `kv_thrashing` holds",
+    meaning: "Prompts share prefixes, but the backend computes these prefixes again.",
+    evidence: "The prefix hit ratio of the last minute is at most half of usual, which is ≥ 20 %. \
+               The gateway predicted ≥ 50 % of the prompt tokens to be in the cache of a backend. \
+               The mean TTFT is 1.3 times usual. The cause says whether the prefixes were evicted, \
+               routed to other backends or lost.",
+    excluded: "`kv_thrashing` holds, or the backend restarted in the last ten minutes",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
-    disproof: "The hit ratio stays low on a backend that has had the same prompts for ten minutes.",
+    disproof: "The prompts that the backend receives do not begin with the same text.",
     pages: false,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::PrefixQueries, StepSignal::PrefixHits, StepSignal::GatewayPromptTokens],

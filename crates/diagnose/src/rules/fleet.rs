@@ -24,11 +24,13 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
     name: "gpu_underused",
     severity: VerdictSeverity::Warning,
     meaning: "The engine has almost no work while requests wait elsewhere.",
-    evidence: "In four of five samples one request or none runs, while requests wait in the \
-               gateway or in a backend that started twice as many.",
-    excluded: "`blind` holds; it is new; nothing waits",
-    remedy: "Find out why it gets few requests: its weight, its models, a session or prefix \
-             affinity that is too strict, limits of admission.",
+    evidence: "In 80 % of the samples of the last minute, and now, the engine runs at most one \
+               request and has no queue. In 80 % of the samples requests wait in the gateway; or a \
+               peer has a queue and started at least twice as many requests in this minute as the \
+               backend.",
+    excluded: "`blind` holds, or the backend restarted or was unavailable in the last two minutes",
+    remedy: "Find out why the backend gets few requests: its weight, its models, a session or \
+             prefix affinity that is too strict, or limits of admission.",
     disproof: "The backend does not serve the models of the waiting requests.",
     pages: false,
     explained_by: &["blind"],
@@ -39,11 +41,16 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
 pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
     name: "imbalance",
     severity: VerdictSeverity::Warning,
-    meaning: "The backend has at least twice the load of another one, and its clients wait for it.",
-    evidence: "In four of five samples twice the requests of the least busy one, five in all; \
-               and only it queues, or its KV usage is 30 points higher and its tokens take \
-               twice as long.",
-    excluded: "another verdict holds; a backend is idle or new",
+    meaning: "The backend has at least twice as many requests as a peer, and its clients wait.",
+    evidence: "In the last minute no peer has more requests in its engine. On average and in 80 % \
+               of the samples the backend has at least twice as many as the least busy peer; all \
+               together have five or more. Only the backend, and not this peer, has a queue; or \
+               its KV usage is 30 points higher, and its TTFT or time between tokens is twice as \
+               long and ≥ 50 ms.",
+    excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
+               `prefill_starvation`, `stalls` or `memory_leak` holds, or the least busy peer has \
+               fewer than two requests. A peer that restarted or was unavailable in the last two \
+               minutes does not count",
     remedy: "Use routing.policy: kv_aware, set weights that match the machines, and check whether \
              a few long sessions stick to this backend.",
     disproof: "The backends serve different models, or run on machines of different sizes.",

@@ -15,9 +15,10 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     name: "gpu_throttled",
     severity: VerdictSeverity::Warning,
     meaning: "A GPU lowers its clock because of its temperature or of its power supply.",
-    evidence: "`hw_slowdown`, `sw_thermal`, `hw_thermal` or `hw_power_brake` in four of five \
-               samples. Needs a GPU exporter with `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`.",
-    excluded: "there is no load",
+    evidence: "A GPU has the clock event reason `hw_slowdown`, `sw_thermal`, `hw_thermal` or \
+               `hw_power_brake` in 80 % of the samples of the last minute, and now. Needs a GPU \
+               exporter with `DCGM_FI_DEV_CLOCKS_EVENT_REASONS` or `DCGM_EXP_CLOCK_EVENTS_COUNT`.",
+    excluded: "the backend had no load for 30 s",
     remedy: "Check fans, air flow, the power cables, and the host's log for hardware slowdown; \
              until then lower the weight of the backend.",
     disproof: "nvidia-smi -q -d PERFORMANCE on the host shows no thermal slowdown and no power \
@@ -33,11 +34,12 @@ pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The used GPU memory grows for at least half an hour, although an engine allocates its \
               memory at its start.",
-    evidence: "The lowest memory of each five minutes grows by 2 %, without a fall. Needs a GPU \
-               exporter.",
-    excluded: "the backend restarted",
-    remedy: "Plan a restart before the memory is full; check whether another process uses the \
-             GPU, and which requests the growth follows.",
+    evidence: "The lowest used memory of each five minutes grew by ≥ 2 % of the whole memory in \
+               the observed time, at most six hours. It never fell by 0.5 %, and a quarter of the \
+               growth is in the second half. Needs a GPU exporter.",
+    excluded: "the backend restarted in this time",
+    remedy: "Plan a restart before the memory is full. Check whether another process uses the GPU, \
+             and which requests cause the growth.",
     disproof: "nvidia-smi shows that another process owns the growing memory.",
     pages: false,
     explained_by: &[],
@@ -49,8 +51,9 @@ pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
     name: "gpu_idle_with_queue",
     severity: VerdictSeverity::Warning,
     meaning: "Requests wait in the engine while its GPUs compute less than 30 % of the time.",
-    evidence: "Two or more requests wait, and utilisation is below 30 %, in four of five \
-               samples. Needs a GPU exporter.",
+    evidence: "Two or more requests wait in the engine in 80 % of the samples of 45 s. The mean \
+               utilisation of its GPUs is below 30 % in 80 % of the samples of the last minute, \
+               and now. Needs a GPU exporter.",
     excluded: "`blind` or `kv_thrashing` holds",
     remedy: "Give the engine more CPU, check for a slow tokenizer, guided decoding or \
              preprocessing on the CPU, and raise --max-num-seqs if all sequence slots are in use.",

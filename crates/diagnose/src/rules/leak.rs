@@ -20,10 +20,11 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "The engine holds requests that no client waits for, or KV blocks that belong to no \
               request.",
-    evidence: "For 45 s an idle engine held ≥ 2 % of its blocks, or had three requests more \
-               than this gateway sent.",
-    excluded: "other clients use it",
-    remedy: "Restart the backend when the others can take its load.",
+    evidence: "For 45 s the engine had no request and held ≥ 2 % of its KV blocks. Or for 45 s it \
+               had at least three requests more than this gateway has in flight there.",
+    excluded: "other clients use the backend: it starts more requests than this gateway sends, or \
+               the difference varies",
+    remedy: "Restart the backend when its peers can take its load.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,
     explained_by: &[],

@@ -35,8 +35,9 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "decode_starvation",
     severity: VerdictSeverity::Critical,
     meaning: "The prefill of long prompts delays the streams of all other requests on the backend.",
-    evidence: "p99 between outputs ≥ 0.5 s, or ≥ 0.2 s and four times usual; a prompt of 8,000 \
-               tokens, or of 1,000 and four times the mean; no preemption, queue or full cache.",
+    evidence: "In the last minute the p99 between outputs is ≥ 0.5 s, or ≥ 0.2 s and four times \
+               usual. The longest prompt has 8,000 tokens, or 1,000 and four times the mean. The \
+               engine has no queue and at most one preemption. The p90 of its KV usage is < 88 %.",
     excluded: "`kv_thrashing` holds",
     remedy: "Lower --max-num-batched-tokens, limit concurrent long prompts \
              (--max-num-partial-prefills, --long-prefill-token-threshold), or give them a model \
@@ -52,10 +53,13 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "prefill_starvation",
     severity: VerdictSeverity::Warning,
     meaning: "Requests wait for their prefill although the KV cache has free blocks.",
-    evidence: "Two or more requests wait in four of five samples, or a second in bursts; half \
-               of the TTFT is queue; KV usage p90 < 80 %; first tokens are late. Fewer than 0.7 \
-               requests in prefill beside a full batch prove `--max-num-seqs`, 0.9 beside a \
-               smaller one `--max-num-batched-tokens`.",
+    evidence: "Two or more requests wait in the engine in 80 % of the samples of 45 s; or the mean \
+               queue time is ≥ 1 s, and a queue of five requests has become empty twice in five \
+               minutes. The queue time is at least half of the TTFT. The p90 of the KV usage is < \
+               80 %. First tokens are late. The cause is `--max-num-seqs` if the batch stays at \
+               its maximum and on average fewer than 0.7 requests (0.35 in a batch below eight) \
+               are in prefill. The cause is `--max-num-batched-tokens` if the batch is smaller and \
+               0.9 or more are.",
     excluded: "`kv_thrashing`, `kv_backlog` or `slow_engine` holds",
     remedy: "Add backends, or raise the limit that the cause names while GPU memory and the times \
              between tokens allow it.",

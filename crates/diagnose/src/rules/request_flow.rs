@@ -51,13 +51,14 @@ const MIN_LAG_RATIO: f64 = 0.2;
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     name: "blind",
     severity: VerdictSeverity::Warning,
-    meaning: "The backend is up and its metrics cannot be read or stand still: the gateway routes by its \
-              own requests in flight.",
-    evidence: "For 45 s of a minute no fresh page (15 s) was understood; or no counter moved in \
-               30 s while five requests ended.",
+    meaning: "The metrics of the backend cannot be read, or do not change: the gateway routes by \
+              the requests that it has in flight there.",
+    evidence: "For 45 s of the last minute the gateway had no metrics page that it can parse and \
+               that is at most 15 s old. Or no counter of the page changed in 30 s, while five \
+               requests with output ended.",
     excluded: "",
-    remedy: "Run tokenweir doctor against it. --disable-log-stats or a proxy in between removes \
-             the page, and a slow page needs more CPU for the API server.",
+    remedy: "Run tokenweir doctor against the backend. Remove --disable-log-stats, or a proxy that \
+             hides or caches the page. If the page is slow, give the API server more CPU.",
     disproof: "curl http://BACKEND/metrics shows vllm:num_requests_running within a second.",
     pages: false,
     explained_by: &[],
@@ -69,12 +70,14 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     name: "stalls",
     severity: VerdictSeverity::Critical,
     meaning: "Streams of the backend stall in the middle of their responses.",
-    evidence: "Three streams and 5 % stalled in a minute, twice; or two and 20 % of those in \
-               flight are stalled; or three are, and none began for a minute. Below five \
-               streams a minute, five stalls of five minutes count.",
-    excluded: "the client does not read; `kv_thrashing` or `decode_starvation` holds",
-    remedy: "Check the backend's log and GPU: nvidia-smi, dmesg for Xid errors, a stuck \
-             collective. Set its weight to 0 if it does not recover.",
+    evidence: "In a minute three streams stalled, at least 5 % of those that began or are in \
+               flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
+               Or three are stalled, and none began for a minute. If fewer than five streams began \
+               in a minute: five stalled in five minutes, beyond chance more than 5 %, and the \
+               last one less than two minutes ago.",
+    excluded: "`kv_thrashing` or `decode_starvation` holds, or the client does not read its stream",
+    remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \
+             NCCL collective. Set its weight to 0 if it does not recover.",
     disproof: "All stalled streams belong to one client, or the clients do not read their data.",
     pages: true,
     explained_by: &["kv_thrashing", "decode_starvation"],
@@ -86,9 +89,12 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     name: "abort_spike",
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
-    evidence: "≥ 10 % of at least 20 requests, and five: three times usual, six deviations \
-               beyond 5 %. Equal times, in the remedy, indicate a timeout.",
-    excluded: "another verdict explains it",
+    evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
+               three times usual, and six standard deviations above usual, which counts as ≥ 5 %. \
+               The remedy has the mean time until they disconnected: a small deviation indicates a \
+               timeout.",
+    excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
+               `prefill_starvation` or `stalls` holds",
     remedy: "Compare the clients' timeout with the duration of responses. The access log has each \
              request with termination client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
@@ -110,9 +116,10 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Requests lose time between the gateway and the engine: in the API server of the \
               backend, or on the network.",
-    evidence: "Mean TTFT of the gateway minus that of the engine ≥ 100 ms, 20 % of the TTFT and \
-               twice usual; below 20 streams a minute, ≥ 250 ms over five; or in 20 s and twice \
-               that of each peer. Both must count the same streams.",
+    evidence: "The lag is the mean TTFT of the gateway minus that of the engine; both must count \
+               the same streams. It is ≥ 100 ms in a minute with 20 streams or more, ≥ 250 ms in \
+               five minutes with fewer, or ≥ 100 ms in 20 s and twice that of each peer. It is \
+               also ≥ 20 % of the TTFT and twice usual.",
     excluded: "",
     remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
              round-trip time from the gateway to the backend.",

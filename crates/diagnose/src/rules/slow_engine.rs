@@ -24,14 +24,15 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     name: "slow_engine",
     severity: VerdictSeverity::Warning,
     meaning: "The engine is far slower than the engines of the other backends with the same models.",
-    evidence: "The mean time between tokens of 20 s is ≥ 100 ms and three times the median of \
-               its peers.",
-    excluded: "`kv_thrashing` or `decode_starvation` holds; it preempts, computes long prompts, \
-               or has a far larger batch",
-    remedy: "Compare clocks and temperature of its GPU (nvidia-smi -q -d PERFORMANCE), other \
-             processes on it, and the start flags of vLLM. Set its weight to 0 until it is as \
-             fast as the others.",
-    disproof: "It has slower hardware, or a larger model under the same name.",
+    evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
+               the median of its peers in the last minute.",
+    excluded: "`kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
+               the last minute, computes prompts of 8,000 tokens on average, or runs a batch \
+               larger than four times the mean of its peers plus 16",
+    remedy: "Compare clocks, temperature and processes of the GPU (nvidia-smi -q -d PERFORMANCE) \
+             and the start flags of vLLM with those of a peer. Set the weight of the backend to 0 \
+             until it is as fast as its peers.",
+    disproof: "The backend has slower hardware, or a larger model under the same name.",
     pages: false,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],
