@@ -188,9 +188,10 @@ impl Received {
             event("", &[], None, true);
         }
         let mut text = String::new();
-        // vLLM cannot continue the text of such a token.
+        // vLLM writes the prompt as text if it ends with such a token.
         if self.by_ids && begun > 0 && is_held(begun - 1) {
-            text.push_str(&"the decoded prompt ".repeat(20));
+            text = format!("q{} ", asked.number);
+            text.extend((0..begun).map(word));
         }
         let (mut ids, mut next) = (Vec::new(), begun);
         while next < words {
@@ -204,7 +205,7 @@ impl Received {
             if next == words && !ends_itself {
                 break;
             }
-            if is_held(next - 1) && next < words {
+            if is_held(next - 1) {
                 let held = word(next - 1);
                 let rest = text.split_off(text.len() - held.len());
                 if !text.is_empty() || has_ids || !asked.is_chat {

@@ -11,6 +11,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod engine;
+mod fleet;
 mod network;
 
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use http_body_util::Full;
 use network::World;
 use serde_json::Value;
 use std::any::Any;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -97,21 +99,44 @@ struct Received {
     is_whole: bool,
     /// The client left before.
     has_left: bool,
+    ended: Option<Instant>,
 }
 
-impl Gateway {
-    async fn start(world: &Arc<World>, backends: usize) -> Self {
+/// What differs between gateways.
+struct Terms {
+    mode: ContinuationMode,
+    keeps_all: bool,
+    concurrency: Option<u32>,
+    settings: ProxySettings,
+}
+
+impl Terms {
+    fn random(world: &World) -> Self {
         let mode = {
             use ContinuationMode::{Exact, Off, Text};
             [Off, Text, Exact, Exact, Exact][world.below(5)]
         };
+        let keeps_all = world.chance(0.8);
+        let settings = ProxySettings {
+            requests: request_settings(world, keeps_all),
+            retry: RetrySettings::default(),
+            admission: Some(admission()),
+            body_memory_bytes: 1 << 20,
+            continuation_memory_bytes: if world.chance(0.9) { 1 << 20 } else { 5_000 },
+            observation: observation(mode, world),
+        };
+        Self { mode, keeps_all, concurrency: world.chance(0.3).then_some(3), settings }
+    }
+}
+
+impl Gateway {
+    async fn start(world: &Arc<World>, backends: usize, terms: Terms) -> Self {
+        let Terms { mode, keeps_all, concurrency, settings } = terms;
         let timeouts =
             HttpClientTimeouts { response_headers: Duration::from_secs(20), ..Default::default() };
         let client = HttpClient::with_tls(timeouts, outbound_tls()).with_dial(world.dial());
         let pool = pool(backends, world);
         let records = Arc::<Records>::default();
-        let keeps_all = world.chance(0.8);
-        let concurrency = world.chance(0.3).then_some(3);
         let limits = UsageLimits { concurrency, ..UsageLimits::default() };
         let access = access(limits);
         let sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), access.clone(), records.clone()];
@@ -128,14 +153,6 @@ impl Gateway {
             max_interval: Duration::from_secs(5),
             timeout: Duration::from_secs(1),
             max_page: 1 << 20,
-        };
-        let settings = ProxySettings {
-            requests: request_settings(world, keeps_all),
-            retry: RetrySettings::default(),
-            admission: Some(admission()),
-            body_memory_bytes: 1 << 20,
-            continuation_memory_bytes: if world.chance(0.9) { 1 << 20 } else { 5_000 },
-            observation: observation(mode, world),
         };
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
@@ -325,6 +342,7 @@ async fn client(
             Some(Step::End) => received.is_whole = true,
         }
         world.tell(format_args!("client of {} has {}", asked.number, received.status));
+        received.ended = Some(clock::now());
         return received;
     }
 }
@@ -376,8 +394,8 @@ async fn disturb(gateway: Arc<Gateway>, world: Arc<World>, backends: usize) {
             1 => {
                 gateway.state().pool.undrain(name.as_str(), operator);
             }
-            2 => world.set_down(backend, true),
-            _ => world.set_down(backend, false),
+            2 => world.die(backend),
+            _ => world.come_back(backend),
         }
     }
 }
@@ -476,13 +494,13 @@ fn check_records(
     world: &World,
     asked: Asked,
     records: &[&RequestRecord],
-    sent: usize,
+    received: &[Received],
 ) {
-    assert_eq!(records.len(), sent, "one record for each request");
+    assert_eq!(records.len(), received.len(), "one record for each request");
     let reached = world.reached.lock().unwrap().get(&asked.number).copied().unwrap_or(0);
     let attempts: usize = records.iter().map(|record| record.attempts.len()).sum();
     assert!(reached <= attempts, "{reached} requests at engines, {attempts} attempts in records");
-    let mut last_end: Option<Instant> = None;
+    let mut has_run = false;
     for record in records {
         if record.resume_outcome() == Some("attached") {
             assert!(record.attempts.is_empty() && record.output_tokens().is_none());
@@ -501,6 +519,8 @@ fn check_records(
             );
         }
         if record.outcome != Outcome::Ok {
+            // It is not kept.
+            has_run = false;
             continue;
         }
         let usage = &record.observed.usage;
@@ -508,13 +528,16 @@ fn check_records(
             let billed = (usage.input, usage.output);
             assert_eq!(billed, (Some(PROMPT as u64), Some(asked.tokens() as u64)));
         }
-        let is_again = last_end.is_some_and(|end| record.timings.accepted < end + WINDOW);
+        // A run is kept from the end of its last connection on.
+        let accepted = record.timings.accepted;
+        let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
+        let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
         let has_key = record.resume_outcome().is_some();
         assert!(
             !(is_again && has_key && gateway.keeps_all),
             "a run that its client could return to runs again"
         );
-        last_end = record.timings.ended;
+        has_run = true;
     }
 }
 
@@ -523,7 +546,10 @@ const LONGEST_HISTORY: Duration = Duration::from_hours(1);
 
 /// Runs a history. Returns what happened, what the clients got and what the records say, and the panic of
 /// the check that failed.
-fn run(seed: u64) -> (String, Result<(), Box<dyn Any + Send>>) {
+fn run<F: Future<Output = ()>>(
+    seed: u64,
+    history: impl FnOnce(u64, Arc<Mutex<String>>) -> F,
+) -> (String, Result<(), Box<dyn Any + Send>>) {
     fastrand::seed(seed);
     let told = Arc::<Mutex<String>>::default();
     let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -540,7 +566,7 @@ fn run(seed: u64) -> (String, Result<(), Box<dyn Any + Send>>) {
 async fn history(seed: u64, told: Arc<Mutex<String>>) {
     let backends = 2 + (seed % 3) as usize;
     let world = World::new(seed, backends, told);
-    let gateway = Arc::new(Gateway::start(&world, backends).await);
+    let gateway = Arc::new(Gateway::start(&world, backends, Terms::random(&world)).await);
     let background = [
         tokio::spawn(sweep(gateway.clone())),
         tokio::spawn(disturb(gateway.clone(), world.clone(), backends)),
@@ -583,7 +609,7 @@ fn number_of(record: &RequestRecord) -> Option<usize> {
 fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     let records = gateway.records.0.lock().unwrap();
     for (asked, received) in all {
-        for Received { status, body, is_whole, has_left } in received {
+        for Received { status, body, is_whole, has_left, .. } in received {
             let body = String::from_utf8_lossy(body);
             let number = asked.number;
             world.tell(format_args!("{number}: {status} {is_whole} {has_left} {body}"));
@@ -608,14 +634,17 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
         state.access.keys().unwrap().open().map(|(_, count)| count as usize).sum(),
     ];
     assert_eq!(kept, [0; 6], "all memory, leases and permits are returned");
+    let mut of_requests = HashMap::<usize, Vec<&RequestRecord>>::new();
+    for record in records.iter() {
+        of_requests.entry(number_of(record).unwrap()).or_default().push(record);
+    }
     for (asked, received) in all {
-        let of_request: Vec<&RequestRecord> =
-            records.iter().filter(|record| number_of(record) == Some(asked.number)).collect();
+        let of_request = of_requests.remove(&asked.number).unwrap_or_default();
         let is_counted = of_request.iter().all(|record| is_counted(gateway, record));
         for received in received {
             check_received(*asked, received, is_counted);
         }
-        check_records(gateway, world, *asked, &of_request, received.len());
+        check_records(gateway, world, *asked, &of_request, received);
     }
 }
 
@@ -630,9 +659,9 @@ fn seeds() -> Range<u64> {
 fn each_client_gets_each_byte_once_and_pays_once_in_any_history() {
     let mut failed = Vec::new();
     for seed in seeds() {
-        let (told, result) = run(seed);
+        let (told, result) = run(seed, history);
         if result.is_err() || seed < 20 || seed % 10 == 0 {
-            let again = run(seed).0;
+            let again = run(seed, history).0;
             let differs = told.lines().zip(again.lines()).find(|(first, second)| first != second);
             assert_eq!(differs, None, "seed {seed} repeats its history");
             assert_eq!(told.len(), again.len(), "seed {seed} repeats its history");

@@ -16,14 +16,19 @@ use std::time::{Duration, Instant};
 use tokenweir_net::tls::{Dial, SimulatedStream};
 use tokenweir_protocol::clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::sync::Notify;
 
 /// What a seed decides, and what the backends have seen.
 pub(super) struct World {
     random: Mutex<fastrand::Rng>,
     /// Share of requests that fail in some way.
     faults: f64,
+    /// Longest time between two parts of a response.
+    part_time: Duration,
     /// Which backends accept no connection.
     down: Mutex<Vec<bool>>,
+    /// Ends the connections of a backend.
+    deaths: Vec<Notify>,
     /// Number of requests that reached an engine, by the number of the request.
     pub reached: Mutex<HashMap<usize, usize>>,
     /// What happened, with its time since the beginning.
@@ -69,12 +74,23 @@ const ERROR: &str =
 
 impl World {
     pub(super) fn new(seed: u64, backends: usize, told: Arc<Mutex<String>>) -> Arc<Self> {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let faults = random.f64() * 0.8;
+        let faults = fastrand::Rng::with_seed(seed).f64() * 0.8;
+        Self::with_faults(seed, backends, told, faults, Duration::from_millis(150))
+    }
+
+    pub(super) fn with_faults(
+        seed: u64,
+        backends: usize,
+        told: Arc<Mutex<String>>,
+        faults: f64,
+        part_time: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            random: Mutex::new(random),
+            random: Mutex::new(fastrand::Rng::with_seed(seed)),
             faults,
+            part_time,
             down: Mutex::new(vec![false; backends]),
+            deaths: (0..backends).map(|_| Notify::new()).collect(),
             reached: Mutex::default(),
             told,
             begun: clock::now(),
@@ -118,8 +134,16 @@ impl World {
         self.down.lock().unwrap().fill(false);
     }
 
-    pub(super) fn set_down(&self, backend: usize, is_down: bool) {
-        self.down.lock().unwrap()[backend] = is_down && !self.is_calm.load(Ordering::Relaxed);
+    /// The backend dies: it resets its connections and accepts none.
+    pub(super) fn die(&self, backend: usize) {
+        if !self.is_calm.load(Ordering::Relaxed) {
+            self.down.lock().unwrap()[backend] = true;
+            self.deaths[backend].notify_waiters();
+        }
+    }
+
+    pub(super) fn come_back(&self, backend: usize) {
+        self.down.lock().unwrap()[backend] = false;
     }
 
     fn fault(&self) -> Fault {
@@ -161,10 +185,17 @@ impl World {
                 let (gateway, server) = tokio::io::duplex(capacity);
                 let is_reset = Arc::new(AtomicBool::new(false));
                 let serving = serve(server, world.clone(), backend, is_reset.clone());
-                let (serving, failed) = (AssertUnwindSafe(serving).catch_unwind(), world.clone());
+                let serving = AssertUnwindSafe(serving).catch_unwind();
+                let (of_backend, resets) = (world.clone(), is_reset.clone());
                 tokio::spawn(async move {
-                    if serving.await.is_err() {
-                        failed.has_failed.store(true, Ordering::Relaxed);
+                    tokio::select! {
+                        biased;
+                        result = serving => {
+                            of_backend.has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                        }
+                        () = of_backend.deaths[backend].notified() => {
+                            resets.store(true, Ordering::Relaxed);
+                        }
                     }
                 });
                 let stream = FaultyStream { inner: gateway, world, is_reset };
@@ -323,7 +354,7 @@ async fn answer(
         if left == 0 {
             break;
         }
-        world.pause(Duration::from_millis(150)).await;
+        world.pause(world.part_time).await;
     }
     match ending {
         None => return Some(()),

@@ -1,14 +1,17 @@
 //! The parsing of streams, requests and metrics pages.
 
 use super::Part;
+use bytes::Bytes;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::sse::SseDecoder;
+use tokenweir_request::continuation::{ContinuationMode, ContinuationPlan, StreamSplicer};
 use tokenweir_request::observe::ResponseObserver;
 use tokenweir_request::record::Timings;
 
@@ -45,7 +48,19 @@ pub(super) fn parts() -> Vec<Part> {
             black_box(EngineLoad::read(black_box(&page)));
         })
     });
-    streams.chain(peeks).chain(pages).collect()
+    let spliced = with_ids(chunks(STREAMS[0].1));
+    let (count, bytes) = (spliced.len(), spliced.iter().map(Bytes::len).sum());
+    let splice = Part::new("splice a chunk", count, bytes, move || splice(&spliced));
+    streams.chain(peeks).chain(pages).chain([splice]).collect()
+}
+
+/// Events as a backend writes them for `return_token_ids`.
+fn with_ids(chunks: Vec<Vec<u8>>) -> Vec<Bytes> {
+    let with_ids = |(id, chunk)| {
+        let event = String::from_utf8(chunk).unwrap();
+        event.replace(r#""token_ids":null"#, &format!(r#""token_ids":[{}]"#, 10_000 + id)).into()
+    };
+    chunks.into_iter().enumerate().map(with_ids).collect()
 }
 
 fn recorded(name: &str) -> Vec<u8> {
@@ -97,4 +112,15 @@ fn observe(chunks: &[Vec<u8>]) {
         observer.on_data(black_box(chunk), now, &mut timings);
     }
     black_box(observer.into_observed());
+}
+
+fn splice(chunks: &[Bytes]) {
+    let request = br#"{"model":"m","messages":[],"temperature":0}"#;
+    let plan = ContinuationPlan::read(Some(Api::Chat), request, ContinuationMode::Exact, false);
+    let limits = MemoryLimits { one: usize::MAX, party: usize::MAX, total: usize::MAX };
+    let mut splicer = StreamSplicer::new(Ok(plan.unwrap()), Charge::default(), limits);
+    for chunk in chunks {
+        black_box(splicer.push(black_box(chunk.clone())));
+    }
+    assert!(splicer.is_done() && splicer.tokens() > 0);
 }

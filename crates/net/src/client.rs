@@ -16,7 +16,7 @@ use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,8 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::units;
+use tokenweir_protocol::{clock, headers};
 use tokio::time::error::Elapsed;
 use tower::ServiceExt;
 
@@ -49,8 +49,8 @@ pub struct HttpClientTimeouts {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub connect: Duration,
-    /// Timeout for the response head of a backend. Without streaming, vLLM sends it when the whole
-    /// response is generated.
+    /// Timeout for the response head of a backend, and in a body other than an event stream for each
+    /// further part. Without streaming, vLLM sends the head when the whole response is generated.
     #[serde(rename = "response_headers", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
@@ -222,9 +222,10 @@ impl HttpClient {
     }
 
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
-    /// `timeout` bounds the time until the response head, including a new connection. `None`: the
-    /// timeout of this client. A request with a [`RequestStream`] has its body there. Then the time
-    /// does not run while the client has not sent the next part of the body.
+    /// `timeout` bounds the time until the response head, including a new connection, and in a body
+    /// other than an event stream the time until each part. `None`: the timeout of this client. A request
+    /// with a [`RequestStream`] has its body there. Then the time does not run while the client has not
+    /// sent the next part of the body.
     pub fn send_via(
         &self,
         via: ConnectionSource,
@@ -249,7 +250,12 @@ impl HttpClient {
                 let stream = self.connect(request.uri().clone()).await?;
                 Connection::new(stream.into_inner(), descriptor)
             };
-            connection.send(request, stream, idle).await
+            let mut response = connection.send(request, stream, idle).await?;
+            let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            if !is_tunnel && !headers::is_event_stream(response.headers()) {
+                response.body_mut().limit_silence(timeout);
+            }
+            Ok(response)
         };
         match upload {
             None => Either::Left(tokio::time::timeout(timeout, response)),

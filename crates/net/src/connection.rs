@@ -61,6 +61,9 @@ pub enum ConnectionError {
     /// The backend closed the connection before the end of the response.
     #[error("the backend closed the connection before the end of the response")]
     Closed,
+    /// The backend sent no further part of the response in time.
+    #[error("the backend sent no further part of the response for {} s", .0.as_secs_f64())]
+    Silent(Duration),
     /// The response is not valid HTTP/1.1.
     #[error(transparent)]
     Malformed(#[from] Http1ParseError),

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming, ResponseHead};
+use tokio::time::{Sleep, sleep};
 
 /// The body of a backend's response. It reads from its connection. At the end of the body it
 /// returns the connection to the idle pool. Dropping the body before its end closes the connection.
@@ -28,6 +29,10 @@ pub struct BackendBody {
     /// Whether the connection may carry another request after this response.
     is_reusable: bool,
     idle_pool: IdlePool,
+    /// Longest time between two parts of the body. `None`: there is no limit.
+    max_silence: Option<Duration>,
+    /// The end of the present silence.
+    silence: Option<Pin<Box<Sleep>>>,
 }
 
 /// Maximum time between the writing of a request and the close of its connection for which the
@@ -106,6 +111,8 @@ impl Connection {
                 connection: Some(self),
                 is_reusable: is_keep_alive,
                 idle_pool: idle.clone(),
+                max_silence: None,
+                silence: None,
             };
             if body.decoder.is_complete() {
                 body.finish();
@@ -116,6 +123,20 @@ impl Connection {
 }
 
 impl BackendBody {
+    /// The body fails if the backend sends no part of it for `max_silence`.
+    pub(crate) fn limit_silence(&mut self, max_silence: Duration) {
+        self.max_silence = Some(max_silence);
+    }
+
+    /// Fails if the body has had no part for too long. A backend that still reads the request may wait
+    /// for the client.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        let max_silence = self.max_silence.filter(|_| self.unsent_request.is_none());
+        let Some(max_silence) = max_silence else { return Poll::Pending };
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(max_silence)));
+        silence.as_mut().poll(cx).map(|()| ConnectionError::Silent(max_silence))
+    }
+
     /// Ends the body. Returns its connection to the idle pool if the connection is reusable, and
     /// closes it otherwise.
     fn finish(&mut self) {
@@ -192,7 +213,14 @@ impl Body for BackendBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ConnectionError>>> {
-        match ready!(self.poll_data(cx)) {
+        let data = match self.poll_data(cx) {
+            Poll::Ready(data) => {
+                self.silence = None;
+                data
+            }
+            Poll::Pending => Err(ready!(self.poll_silence(cx))),
+        };
+        match data {
             Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
             Ok(None) => {
                 Poll::Ready(self.decoder.take_trailers().map(|map| Ok(Frame::trailers(map))))

@@ -4,7 +4,7 @@
 use super::*;
 use crate::file_descriptors::FileDescriptorPool;
 use crate::tls::MaybeTlsStream;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Creates a connection that has carried a response. Also returns the socket at its other end, and
@@ -66,4 +66,25 @@ async fn close_of_a_new_connection_fails_the_request() {
     };
     let (result, ()) = tokio::join!(connection.send(request_with_body(3), None, &idle), closing);
     assert!(matches!(result, Err(SendError::Closed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_fails_when_its_backend_sends_no_part_of_it_in_time() {
+    let (connection, mut peer, idle) = reused_connection().await;
+    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab";
+    let (response, sent) =
+        tokio::join!(connection.send(request_with_body(3), None, &idle), peer.write_all(head));
+    sent.unwrap();
+    let mut body = response.unwrap().into_body();
+    body.limit_silence(Duration::from_mins(10));
+    let began = clock::now();
+    let mut read = 0;
+    let error = loop {
+        match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap() {
+            Ok(frame) => read += frame.into_data().unwrap().len(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ConnectionError::Silent(_)), "{error}");
+    assert_eq!((read, clock::now() - began >= Duration::from_mins(10)), (2, true));
 }

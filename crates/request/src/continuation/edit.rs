@@ -1,24 +1,26 @@
 //! Edits of one event.
 
 use super::plan::integer;
+use bytes::BytesMut;
+use std::borrow::Cow;
 use std::ops::Range;
 use tokenweir_protocol::json::members::visit_members;
 
-/// The bytes of the event that are replaced, and their replacement.
-pub(super) type Edit = (Range<usize>, Vec<u8>);
+pub(super) const NULL: &[u8] = b"null";
 
-/// The event with edits that do not overlap.
-pub(super) fn apply(mut edits: Vec<Edit>, event: &[u8]) -> Vec<u8> {
+/// The bytes of the event that are replaced, and their replacement.
+pub(super) type Edit = (Range<usize>, Cow<'static, [u8]>);
+
+/// Appends the event with edits that do not overlap.
+pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) {
     edits.sort_unstable_by_key(|(range, _)| range.start);
-    let mut edited = Vec::with_capacity(event.len() + 64);
     let mut at = 0;
-    for (range, replacement) in edits {
+    for (range, replacement) in edits.drain(..) {
         edited.extend_from_slice(&event[at..range.start]);
         edited.extend_from_slice(&replacement);
         at = range.end;
     }
     edited.extend_from_slice(&event[at..]);
-    edited
 }
 
 /// Adds the edits of a `usage` object that counts the output of earlier streams as prompt. `earlier`:
@@ -63,7 +65,7 @@ pub(super) fn add_usage(
     for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
         if let (Some((_, range)), Some(count)) = (slot, count) {
             let range = range.start + start..range.end + start;
-            edits.push((range, count.to_string().into_bytes()));
+            edits.push((range, count.to_string().into_bytes().into()));
         }
     }
 }
@@ -77,5 +79,5 @@ pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Opti
             details = Some(member.value.start + range.start..member.value.end + range.start);
         }
     })?;
-    Some((details?, b"null".to_vec()))
+    Some((details?, NULL.into()))
 }

@@ -51,14 +51,12 @@ pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The numbers of an array. `None`: it has something else.
-pub(super) fn numbers(array: &[u8]) -> Option<Vec<u32>> {
-    let inner = array.strip_prefix(b"[")?.strip_suffix(b"]")?;
-    if inner.trim_ascii().is_empty() {
-        return Some(Vec::new());
-    }
+/// The numbers of an array, `None` for anything else in it. `None`: it is no array.
+pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>> {
+    let inner = array.strip_prefix(b"[")?.strip_suffix(b"]")?.trim_ascii();
     let number = |part: &[u8]| std::str::from_utf8(part.trim_ascii()).ok()?.parse().ok();
-    inner.split(|byte| *byte == b',').map(number).collect()
+    let parts = inner.split(|byte| *byte == b',').filter(|_| !inner.is_empty());
+    Some(parts.map(number))
 }
 
 impl Event {

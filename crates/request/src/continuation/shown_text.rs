@@ -1,5 +1,8 @@
 //! The text that the client has, and how far the present backend has come with it.
 
+/// Bytes of the end of the text that are always kept.
+const END_BYTES: usize = 16;
+
 /// The text of all streams together.
 #[derive(Debug, Default)]
 pub(super) struct ShownText {
@@ -38,9 +41,16 @@ impl ShownText {
         Some(repeated)
     }
 
-    /// Forgets the text before this position.
+    /// The last characters of the text.
+    pub(super) fn end(&self) -> &str {
+        let start = self.tail.len().saturating_sub(END_BYTES);
+        self.tail.get(self.tail.ceil_char_boundary(start)..).unwrap_or_default()
+    }
+
+    /// Forgets the text before this position, but for its last characters.
     pub(super) fn forget_before(&mut self, position: usize) {
-        let forgotten = self.tail.len().saturating_sub(self.shown - position);
-        self.tail.drain(..forgotten);
+        let kept = (self.shown - position).max(END_BYTES);
+        let forgotten = self.tail.len().saturating_sub(kept);
+        self.tail.drain(..self.tail.floor_char_boundary(forgotten));
     }
 }

@@ -7,12 +7,13 @@
 //! of an unfinished character, and what may become a marker. So the next backend continues after a
 //! token whose event had text. If an event has several tokens, the last of them may be unfinished. A
 //! greedy engine therefore repeats what followed the last event of one token, and what is repeated is
-//! compared with what was shown. A sampling engine would not repeat it. It continues after the last
-//! event, and a first text that is longer than its tokens shows that the engine wrote its prompt, as
-//! vLLM does after an unfinished character.
+//! compared with what was shown. A sampling engine would not repeat it and continues after the last
+//! event. If nothing is repeated, a first text with the text so far, or one that is longer than its
+//! tokens, shows that the engine wrote its prompt, as vLLM does after an unfinished character.
 
 mod events;
 
+use super::edit::{self, Edit};
 use super::event::event_end;
 use super::plan::ContinuationPlan;
 use super::reasons::{ContinuationRefusal, InterruptionCause};
@@ -38,6 +39,8 @@ pub struct StreamSplicer {
     partial: BytesMut,
     /// Events that are not forwarded unless the stream is not continued.
     held: BytesMut,
+    /// The edits of the present event.
+    edits: Vec<Edit>,
     /// Why the present backend cannot go on, as its stream shows.
     interruption: Option<InterruptionCause>,
     /// The first event has been read: the members that all events of the stream repeat.
@@ -99,7 +102,8 @@ enum Action {
     Keep,
     Drop,
     Hold,
-    Edit(Vec<u8>),
+    /// The edits of the splicer are applied.
+    Edit,
 }
 
 /// Room for token ids grows in steps of this many.
@@ -134,6 +138,7 @@ impl StreamSplicer {
             refusal,
             partial: BytesMut::new(),
             held: BytesMut::new(),
+            edits: Vec::new(),
             interruption: None,
             head: None,
             prompt_ids: Vec::new(),
@@ -222,12 +227,14 @@ impl StreamSplicer {
             let event = &part[at..end];
             let action =
                 if self.interruption.is_some() { Action::Hold } else { self.on_event(event) };
-            if !matches!(action, Action::Keep) {
-                edited.get_or_insert_with(|| BytesMut::from(&part[..at]));
+            if !matches!(action, Action::Keep) && edited.is_none() {
+                let mut copy = BytesMut::with_capacity(part.len());
+                copy.extend_from_slice(&part[..at]);
+                edited = Some(copy);
             }
             match (&mut edited, action) {
                 (_, Action::Hold) => self.held.extend_from_slice(event),
-                (Some(edited), Action::Edit(event)) => edited.extend_from_slice(&event),
+                (Some(edited), Action::Edit) => edit::apply(&mut self.edits, event, edited),
                 (Some(edited), Action::Keep) => edited.extend_from_slice(event),
                 _ => {}
             }
@@ -304,9 +311,12 @@ impl StreamSplicer {
         Some(event)
     }
 
-    /// The beginning of an event with which the stream ended.
+    /// The last event of a stream that ended in order, if no blank line ends it.
     pub fn finish(&mut self) -> Bytes {
-        self.partial.split().freeze()
+        if self.partial.is_empty() {
+            return Bytes::new();
+        }
+        self.push(Bytes::from_static(b"\n\n"))
     }
 
     /// The body of the request that continues the stream, made from the body of the first request.

@@ -152,9 +152,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         }
         let end = match end {
             // Only the end of the body itself is missing.
-            EarlyEnd::Body(_) | EarlyEnd::Stall if exchange.has_last_event() => {
-                EarlyEnd::Body(Ok(()))
-            }
+            EarlyEnd::Body(_) if exchange.has_last_event() => EarlyEnd::Body(Ok(())),
             end => end,
         };
         self.end_early(end, cx)
@@ -166,8 +164,10 @@ impl<B: Body, T> ObservedBody<B, T> {
         end: EarlyEnd<B::Error>,
         cx: &Context<'_>,
     ) -> Option<FramePoll<B::Error>> {
+        let has_last_event = self.exchange.as_ref().is_some_and(Exchange::has_last_event);
         let (termination, result) = match end {
             EarlyEnd::Body(Ok(())) => (Termination::Complete, Ok(())),
+            EarlyEnd::Stall if has_last_event => (Termination::Complete, Ok(())),
             EarlyEnd::Body(Err(error)) => {
                 (Termination::UpstreamReset, Err(ObservedBodyError::Backend(error)))
             }
@@ -248,8 +248,9 @@ impl<B: Body, T> ObservedBody<B, T> {
         cx: &Context<'_>,
     ) -> FramePoll<B::Error> {
         let last_data = self.exchange.take().map(|mut exchange| {
-            let partial = exchange.take_partial_event();
+            let mut partial = Bytes::new();
             if termination == Termination::Complete {
+                partial = exchange.take_partial_event();
                 // The end can complete the last event, which the usage filter holds back.
                 exchange.on_end();
             }

@@ -1,14 +1,14 @@
 //! What the splicer does with each event.
 
-use super::super::edit::{self, Edit};
+use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
 use super::super::reasons::{ContinuationRefusal, InterruptionCause};
 use super::{Action, Head, IDS_STEP, Position, StreamSplicer};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Longest text that one token is expected to have. A decoded prompt is longer.
 const MAX_TOKEN_TEXT_BYTES: usize = 48;
-const NULL: &[u8] = b"null";
 
 impl StreamSplicer {
     /// Reads an event.
@@ -71,7 +71,8 @@ impl StreamSplicer {
 
     /// Reads the ids of the prompt. Returns whether it is the prompt that the gateway sent.
     fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
-        let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids]));
+        let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids])?.collect());
+        let ids: Option<Vec<u32>> = ids;
         match &mut self.continued {
             None => {
                 if let Some(ids) = ids.filter(|_| self.prompt_tokens.is_none()) {
@@ -100,18 +101,11 @@ impl StreamSplicer {
         }
         self.has_reasoning |= event.is_reasoning;
         self.has_other_output |= event.has_other_output;
-        let ids = event.ids.clone().and_then(|ids| numbers(&bytes[ids]));
-        let tokens = ids.as_ref().map_or(usize::from(event.text.is_some()), Vec::len);
+        let ids = event.ids.clone().and_then(|ids| self.on_ids(&bytes[ids]));
+        let tokens = ids.unwrap_or(usize::from(event.text.is_some()));
         let has_tokens = event.text.is_some() || event.finish.is_some();
         self.has_all_ids &= ids.is_some() || !has_tokens;
         self.tokens += tokens;
-        if let Some(ids) = ids.filter(|_| self.plan.is_exact && self.refusal.is_none()) {
-            // Room for a few events more, and not for twice as many.
-            if self.ids.capacity() - self.ids.len() < ids.len() {
-                self.ids.reserve_exact(ids.len().next_multiple_of(IDS_STEP));
-            }
-            self.ids.extend(ids);
-        }
         let is_whole = event.finish.is_none() || !self.text.is_repeating();
         let Some(text) = event.text.clone() else {
             let is_shown = event.has_logprobs || (self.plan.shows_ids && tokens > 0);
@@ -124,11 +118,13 @@ impl StreamSplicer {
         };
         if let Some(continued) = &mut self.continued
             && self.plan.is_exact
-            && !self.plan.is_greedy
             && !std::mem::replace(&mut continued.has_text, true)
-            && text.len() > MAX_TOKEN_TEXT_BYTES * (self.tokens - continued.tokens).max(1)
+            && !self.text.is_repeating()
         {
-            return None;
+            let tokens = self.tokens - continued.tokens;
+            if self.is_decoded_prompt(text, tokens) {
+                return None;
+            }
         }
         let repeated = self.text.show(text, self.refusal.is_none())?;
         self.has_shown_more = false;
@@ -144,6 +140,32 @@ impl StreamSplicer {
         is_whole.then_some(repeated)
     }
 
+    /// Keeps token ids for a continuation. Returns their number. `None`: they are none.
+    fn on_ids(&mut self, array: &[u8]) -> Option<usize> {
+        let (mut count, is_kept) = (0, self.plan.is_exact && self.refusal.is_none());
+        for id in numbers(array)? {
+            let id = id?;
+            count += 1;
+            if is_kept {
+                // Room for a few events more, and not for twice as many.
+                if self.ids.capacity() == self.ids.len() {
+                    self.ids.reserve_exact(IDS_STEP);
+                }
+                self.ids.push(id);
+            }
+        }
+        Some(count)
+    }
+
+    /// Whether the first text of a continuation is longer than that of its tokens: it is, or has, the
+    /// prompt, with the text so far.
+    fn is_decoded_prompt(&self, text: &str, tokens: usize) -> bool {
+        let end = self.text.end();
+        let has_earlier_text = text.len() > self.text.shown && text.contains(end);
+        text.trim().len() > MAX_TOKEN_TEXT_BYTES * tokens.max(1)
+            || (has_earlier_text && !end.is_empty())
+    }
+
     /// Whether the event is not for the client.
     fn is_dropped(&self, event: &Event, repeated: usize) -> bool {
         if event.finish.is_some() || event.has_logprobs || event.choices == 0 {
@@ -157,36 +179,33 @@ impl StreamSplicer {
         is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
     }
 
-    /// The event with the edits that the client must not see as others.
-    fn edit(&self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
-        let mut edits: Vec<Edit> = Vec::new();
+    /// Finds what the client must not see, or must see as of the first stream.
+    fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
+        let edits = &mut self.edits;
         if !self.plan.shows_ids {
             let ids = event.ids.iter().chain(&event.prompt_ids);
-            edits.extend(ids.map(|ids| (ids.clone(), NULL.to_vec())));
+            edits.extend(ids.map(|ids| (ids.clone(), NULL.into())));
         }
         if let (Some(continued), Some(head)) = (self.continued, &self.head) {
             let members = [(&event.id, &head.id), (&event.created, &head.created)];
             for (range, first) in members {
                 if let (Some(range), Some(first)) = (range, first) {
-                    edits.push((range.clone(), first.to_vec()));
+                    edits.push((range.clone(), first.to_vec().into()));
                 }
             }
-            edits.extend(event.role.clone().map(|role| (role, Vec::new())));
+            edits.extend(event.role.clone().map(|role| (role, Cow::default())));
             if let Some(text) = event.text.as_ref().filter(|_| repeated > 0) {
-                edits.push((text.start..text.start + repeated, Vec::new()));
+                edits.push((text.start..text.start + repeated, Cow::default()));
             }
             if let Some(usage) = &event.usage {
                 let prompt_tokens = self.prompt_tokens;
                 let earlier = continued.tokens as u64;
-                edit::add_usage(bytes, usage, earlier, prompt_tokens, &mut edits);
+                edit::add_usage(bytes, usage, earlier, prompt_tokens, edits);
                 if self.has_reasoning {
                     edits.extend(edit::without_output_details(bytes, usage));
                 }
             }
         }
-        if edits.is_empty() {
-            return Action::Keep;
-        }
-        Action::Edit(edit::apply(edits, bytes))
+        if edits.is_empty() { Action::Keep } else { Action::Edit }
     }
 }

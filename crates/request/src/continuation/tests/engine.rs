@@ -65,7 +65,8 @@ impl Engine {
         let (mut all, mut made, mut text, mut pending) =
             (prompt.clone(), 0, String::new(), Vec::new());
         if is_held(*prompt.last().unwrap()) && prompt.len() > 3 {
-            text.push_str(&"the decoded prompt ".repeat(30));
+            text.push_str("hi ");
+            text.extend(prompt[3..].iter().map(|id| format!("w{id}\u{e9} ")));
         }
         let mut is_first = !is_chat;
         let finish = loop {

@@ -54,7 +54,7 @@ impl Exchange {
 
     /// Whether the stream had its last event.
     pub(in crate::observe) fn has_last_event(&self) -> bool {
-        self.inner.splicer.as_ref().is_some_and(|splicer| splicer.is_done())
+        self.inner.record.timings.terminal.is_some()
     }
 
     /// The stream is not continued after its present interruption. `is_final`: nor after a later one.
@@ -88,7 +88,7 @@ impl Exchange {
         response.on_data(record, &**receiver, abort.as_ref(), held, clock::now())
     }
 
-    /// The beginning of an event with which the stream ended.
+    /// The last event of a stream that ended in order, if no blank line ends it.
     pub(in crate::observe) fn take_partial_event(&mut self) -> Bytes {
         let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
         let partial = splicer.as_mut().map(|splicer| splicer.finish()).unwrap_or_default();

@@ -155,12 +155,12 @@ impl ExchangeRegistry {
     }
 
     /// Checks every stream once. Reports new stalls to their backends and records, aborts streams
-    /// whose silence, wait for a first output or whole duration is too long, and requests keep-alive comments.
+    /// whose silence, wait for a first output or for their end, or whole duration is too long, and requests keep-alive comments.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
             activity.check_keep_alive(now);
-            if activity.is_first_output_overdue(now)
+            if activity.is_next_step_overdue(now)
                 || activity.is_overdue(now)
                 || activity.is_revoked(now)
             {

@@ -21,9 +21,9 @@ pub struct StreamActivity {
     tokens: AtomicU64,
     /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
     last_output_nanos: AtomicU64,
-    /// Nanoseconds from the epoch to the deadline of the first output; 0 once it has come, or if
-    /// there is no deadline.
-    first_output_deadline_nanos: AtomicU64,
+    /// Nanoseconds from the epoch to the deadline of the first output, and after the last event to that
+    /// of the end of the body. 0: there is no deadline.
+    deadline_nanos: AtomicU64,
     /// Nanoseconds from the epoch to the last byte. Maintained only if keep-alive comments are on.
     last_byte_nanos: AtomicU64,
     needs_keep_alive: AtomicBool,
@@ -54,6 +54,9 @@ struct TunnelBytes {
 /// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 
+/// Time from the last event to the end of the body. Engines send both at once.
+const BODY_END_TIME: Duration = Duration::from_secs(30);
+
 /// Time that a stream of events still gets after the key of its client was removed, so that the
 /// exchange of a key breaks few responses. A WebSocket has no end of its own and gets none.
 const REVOKED_STREAM_TIME: Duration = Duration::from_secs(30);
@@ -75,7 +78,7 @@ impl StreamActivity {
             subject,
             tokens: AtomicU64::new(0),
             last_output_nanos: AtomicU64::new(last_output),
-            first_output_deadline_nanos: AtomicU64::new(
+            deadline_nanos: AtomicU64::new(
                 terms.first_output_by.map(since_epoch).unwrap_or_default(),
             ),
             last_byte_nanos: AtomicU64::new(since_epoch(now)),
@@ -96,7 +99,7 @@ impl StreamActivity {
     /// Records output, and the gap before it. Returns the stall that it ends.
     pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
         self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
-        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        self.deadline_nanos.store(0, Ordering::Relaxed);
         if let Some(gap) = gap {
             self.backend.on_gap(gap, now);
         }
@@ -155,10 +158,11 @@ impl StreamActivity {
         (phase, silent_for)
     }
 
-    /// Records the end of the stream. Returns the stall that it ends.
+    /// Records the last event of the stream. Returns the stall that it ends.
     pub fn on_end(&self, now: Instant) -> Option<Stall> {
         self.last_output_nanos.store(0, Ordering::Relaxed);
-        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        let deadline = nanos_since(self.epoch, now) + BODY_END_TIME.as_nanos() as u64;
+        self.deadline_nanos.store(deadline, Ordering::Relaxed);
         self.end_stall_if_any(now)
     }
 
@@ -167,7 +171,7 @@ impl StreamActivity {
     /// the sweep finds that the stream has ended.
     pub(super) fn close(&self, now: Instant) {
         self.last_output_nanos.store(0, Ordering::Relaxed);
-        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        self.deadline_nanos.store(0, Ordering::Relaxed);
         self.end_stall(now);
     }
 
@@ -200,8 +204,9 @@ impl StreamActivity {
         }
     }
 
-    pub(super) fn is_first_output_overdue(&self, now: Instant) -> bool {
-        let deadline = self.first_output_deadline_nanos.load(Ordering::Relaxed);
+    /// Whether the first output, or the end of the body after the last event, is overdue.
+    pub(super) fn is_next_step_overdue(&self, now: Instant) -> bool {
+        let deadline = self.deadline_nanos.load(Ordering::Relaxed);
         deadline > 0 && nanos_since(self.epoch, now) >= deadline
     }
 

@@ -155,8 +155,10 @@ fn no_stall_is_reported_before_the_first_output_or_after_the_end() {
     assert_eq!(fixture.sweep(60_000), [0, 0]);
     entry.activity().on_output(fixture.at(60_000), None);
     assert_eq!(entry.activity().on_end(fixture.at(60_001)), None);
-    assert_eq!(fixture.sweep(120_000), [0, 0]);
+    assert_eq!(fixture.sweep(90_000), [0, 0]);
     assert!(!entry.activity().is_cut(Waker::noop()));
+    assert_eq!(fixture.sweep(90_001), [0, 0]);
+    assert!(entry.activity().is_cut(Waker::noop()), "the body does not end");
 }
 
 #[test]
