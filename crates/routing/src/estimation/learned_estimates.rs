@@ -280,3 +280,18 @@ fn update_ema(mean: &AtomicF64, value: f64) {
     let before = mean.get();
     mean.set(if before.is_nan() { value } else { before + EMA_WEIGHT * (value - before) });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_tokens_that_a_refusal_repeats_cannot_make_every_prompt_too_long() {
+        let learned = LearnedEstimates::default();
+        for tokens in [1_000_000_000_000_000_000, u64::MAX] {
+            learned.on_too_long(100, tokens);
+            let [bytes, tokens] = learned.text();
+            assert!(tokens <= 4.0 * bytes, "{tokens} tokens for {bytes} bytes");
+        }
+    }
+}

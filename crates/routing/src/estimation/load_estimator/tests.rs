@@ -407,13 +407,3 @@ proptest! {
         prop_assert_eq!(estimator.local_load(), LocalLoad::default());
     }
 }
-
-#[test]
-fn a_number_of_tokens_that_a_refusal_repeats_cannot_make_every_prompt_too_long() {
-    let estimator = LoadEstimator::new(start(), 5 * SECOND);
-    for tokens in [1_000_000_000_000_000_000, u64::MAX] {
-        estimator.learned().on_too_long(100, tokens);
-        let [bytes, tokens] = estimator.learned().text();
-        assert!(tokens <= 4.0 * bytes, "{tokens} tokens for {bytes} bytes");
-    }
-}
