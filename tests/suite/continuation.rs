@@ -364,6 +364,35 @@ async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are
 }
 
 #[tokio::test]
+async fn nothing_follows_an_error_event_that_the_client_got() {
+    const DEAD: &str =
+        r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
+    let requests = Arc::new(AtomicUsize::new(0));
+    let start = || {
+        let requests = requests.clone();
+        ScriptedBackend::start(move |seen| {
+            let events = events(seen, "a");
+            let stream = match requests.fetch_add(1, Ordering::SeqCst) {
+                0 => return vec![Step::Close],
+                1 => [chunk(&events[0]), chunk(DEAD), chunk("[DONE]")].concat(),
+                _ => events.iter().flat_map(|event| chunk(event)).collect(),
+            };
+            let end = b"0\r\n\r\n".to_vec();
+            vec![Step::Send([event_stream_head(), stream, end].concat())]
+        })
+    };
+    let fakes = [start().await, start().await];
+    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+    let (bytes, _) = body(&gateway.post(CHAT, &request(CHAT, &json!({}))).await);
+    let received = String::from_utf8(bytes).unwrap();
+    assert!(received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD), "{received}");
+    assert_eq!(received.matches("data: ").count(), 3, "{received}");
+    let record = gateway.record().await;
+    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::NoOtherBackend));
+    assert!(record.continuations.begun.is_empty());
+}
+
+#[tokio::test]
 async fn a_model_can_differ_from_the_general_setting() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;

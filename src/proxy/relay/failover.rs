@@ -21,6 +21,7 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
+use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::{Exchange, PrefetchedBody};
 use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
@@ -351,6 +352,10 @@ pub(super) fn give_up(
 ) -> ForwardResult {
     match failure.fallback {
         Ok(mut response) => {
+            if exchange.is_spliced() && response.status().is_success() {
+                // The client gets the event with which the attempt failed, so nothing may follow it.
+                exchange.refuse_continuation(continuation_refusal(reason), true);
+            }
             if response.status() == StatusCode::SERVICE_UNAVAILABLE {
                 response.headers_mut().entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
             }
@@ -364,6 +369,17 @@ pub(super) fn give_up(
                 error
             })
         }
+    }
+}
+
+const fn continuation_refusal(reason: FailoverDenialReason) -> ContinuationRefusal {
+    match reason {
+        FailoverDenialReason::PoisonRequest => ContinuationRefusal::PoisonRequest,
+        FailoverDenialReason::RetryBudget => ContinuationRefusal::Budget,
+        FailoverDenialReason::NoOtherBackend => ContinuationRefusal::NoOtherBackend,
+        FailoverDenialReason::NotRetryable
+        | FailoverDenialReason::SideEffects
+        | FailoverDenialReason::MaxAttempts => ContinuationRefusal::MaxAttempts,
     }
 }
 
