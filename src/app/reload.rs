@@ -152,17 +152,22 @@ impl Reloader {
         let is_usable = problem.is_none();
         self.state.admin.configuration.set_discovery_problem(problem);
         let discovered = entries.len();
-        match self.read_files(&config, entries).await {
-            Ok((secret_files, prepared)) => {
+        let settings = Box::new(config.clone());
+        let reading = move || {
+            let secret_files = SecretFiles::new(&settings, &entries);
+            Ok((secret_files, build_backends(&settings, &entries)?))
+        };
+        match self.read_files(reading).await {
+            Ok((secret_files, (backends, tls_contexts))) => {
                 self.secret_files = secret_files;
-                self.set_tls_contexts(prepared.tls_contexts);
+                self.set_tls_contexts(tls_contexts);
                 if is_usable {
                     tracing::info!(
                         backends = discovered,
                         "discovered backends changed: updating the pool"
                     );
                 }
-                self.update_pool(prepared.backends, &config).await;
+                self.update_pool(backends, &config).await;
             }
             Err(error) => {
                 tracing::error!(
@@ -237,7 +242,12 @@ impl Reloader {
         }
         let entries = sources.backends(config);
         let backends = entries.len();
-        let (secret_files, prepared) = self.read_files(config, entries).await?;
+        let settings = Box::new(config.clone());
+        let reading = move || {
+            let secret_files = SecretFiles::new(&settings, &entries);
+            Ok((secret_files, PreparedReload::new(&settings, &entries)?))
+        };
+        let (secret_files, prepared) = self.read_files(reading).await?;
         let previous = &self.loaded.config;
         let proxy = self.state.proxy_context.load_full();
         let mut client = proxy.backend_client.clone();
@@ -268,18 +278,12 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// Reads the files that a configuration and its backends name: secrets and certificates.
-    async fn read_files(
+    /// Runs `reading`, which reads files of secrets and certificates, on a thread of its own.
+    async fn read_files<T: Send + 'static>(
         &mut self,
-        config: &Config,
-        entries: Vec<BackendConfig>,
-    ) -> Result<(SecretFiles, PreparedReload), String> {
-        let config = config.clone();
-        let reading = file_watcher::read_within_limit(move || {
-            let secret_files = SecretFiles::new(&config, &entries);
-            PreparedReload::new(&config, &entries).map(|prepared| (secret_files, prepared))
-        });
-        let Some(read) = reading.await else {
+        reading: impl FnOnce() -> Result<T, ApplicationError> + Send + 'static,
+    ) -> Result<T, String> {
+        let Some(read) = file_watcher::read_within_limit(reading).await else {
             self.secret_files.retry_later();
             return Err("a file of a secret or a certificate could not be read in time".to_owned());
         };
@@ -308,12 +312,20 @@ impl Reloader {
 
 impl PreparedReload {
     fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
-        let backends = config.build_backends(entries, variable)?;
-        let tls_contexts = config::backend_tls_contexts(entries)?;
+        let (backends, tls_contexts) = build_backends(config, entries)?;
         let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
         let webhooks = config.webhook_settings(&host_name(), variable)?;
         Ok(Self { backends, tls_contexts, settings, webhooks })
     }
+}
+
+/// Builds the backends, and the TLS contexts of the backends that have their own TLS settings.
+fn build_backends(
+    config: &Config,
+    entries: &[BackendConfig],
+) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
+    let backends = config.build_backends(entries, variable)?;
+    Ok((backends, config::backend_tls_contexts(entries)?))
 }
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.

@@ -169,10 +169,19 @@ async fn changes_of_a_discovery_file_lose_no_request() {
         fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
     };
     write(&backends[..2]);
-    let source = format!("discovery: [{{ file: {} }}]\n", list.display());
+    let token = folder.join("token");
+    fs::write(&token, "of-a-webhook").unwrap();
+    let source = format!(
+        "discovery: [{{ file: {} }}]\n\
+         webhooks: [{{ url: 'http://127.0.0.1:9/', token: {{ file: '{}' }} }}]\n",
+        list.display(),
+        token.display()
+    );
     fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
     let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 4);
+    // Discovery needs no secret of a webhook.
+    fs::remove_file(&token).unwrap();
     for wanted in [1..3, 0..1, 0..3] {
         let wanted = &backends[wanted];
         write(wanted);
