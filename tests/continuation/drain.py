@@ -5,7 +5,10 @@ drain.py GATEWAY [--streams 200] [--rounds 20]
 Two backends write a token every 100 ms on each stream. All streams begin at one backend, which is then
 drained. Each stream must have every token once.
 """
-import argparse, asyncio, json, pathlib, socket, subprocess, tempfile, time
+import argparse, asyncio, json, pathlib, subprocess, sys, tempfile, time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
+from servers import free_ports, wait_until_ready
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -14,12 +17,6 @@ options.add_argument("--rounds", type=int, default=20)
 options = options.parse_args()
 TOKENS, PROMPT, GAP = 60, [7, 8, 9], 0.1
 USAGE = {"prompt_tokens": 3, "completion_tokens": TOKENS, "total_tokens": 3 + TOKENS}
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 async def read_message(reader):
@@ -31,8 +28,8 @@ async def read_message(reader):
 class Backend:
     """A vLLM as far as the gateway needs it: token `n` is the word `wN`."""
 
-    def __init__(self, name):
-        self.name, self.port, self.left = name, free_port(), []
+    def __init__(self, name, port):
+        self.name, self.port, self.left = name, port, []
 
     async def start(self):
         await asyncio.start_server(self.serve, "127.0.0.1", self.port, backlog=1024)
@@ -113,17 +110,17 @@ async def operate(admin, action):
 
 
 async def main():
-    backends = [Backend("a"), Backend("b")]
+    port, admin, *ports = free_ports(4)
+    backends = [Backend(name, port) for name, port in zip("ab", ports)]
     for backend in backends:
         await backend.start()
-    port, admin = free_port(), free_port()
     file = pathlib.Path(tempfile.mkdtemp()) / "gateway.yaml"
     urls = "".join(f"\n  - {{ name: {backend.name}, url: 'http://127.0.0.1:{backend.port}' }}" for backend in backends)
     file.write_text(f"listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin}\nadmission: {{ enabled: false }}\nbackends: {urls}\nstreams: {{ continuation: exact }}\n")
     gateway = subprocess.Popen([options.gateway, "serve", "--config", str(file)], stdout=open(file.parent / "log", "w"), stderr=subprocess.STDOUT)
     times, pauses, failed = [], [], 0
     try:
-        await asyncio.sleep(4)
+        await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{admin}/readyz")
         for number in range(options.rounds):
             source, target = backends[number % 2], backends[1 - number % 2]
             await operate(admin, f"drain?backend={target.name}")

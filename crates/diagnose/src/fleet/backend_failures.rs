@@ -22,6 +22,10 @@ const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
+/// The remedy for refusals of a rate limit.
+pub(super) const RATE_LIMIT_REMEDY: &str =
+    "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
+
 pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     name: "backend_failing",
     scope: VerdictScope::Backend,
@@ -231,7 +235,7 @@ impl AttemptFailures {
     }
 
     /// The remedy for an error status that shows what is wrong. `None`: it does not show that.
-    pub(super) fn remedy(&self) -> Option<&'static str> {
+    fn remedy(&self) -> Option<&'static str> {
         match self.status? {
             401 | 403 | 407 => Some(
                 "Compare the key that the backend was started with (--api-key) with its api_key in the \
@@ -240,10 +244,7 @@ impl AttemptFailures {
             404 | 405 => Some(
                 "Compare its models and its paths with those of its peers: GET /v1/models of the backend.",
             ),
-            429 => Some(
-                "Find the rate limit in front of the backend, or of its server, and raise it for the \
-                 gateway.",
-            ),
+            429 => Some(RATE_LIMIT_REMEDY),
             _ => None,
         }
     }

@@ -1,7 +1,8 @@
 //! The rule about requests that every backend refuses for a reason that clients cannot mend: a key or a rate limit.
 
+use super::backend_failures::RATE_LIMIT_REMEDY;
 use super::fleet_rule::{FleetMatch, FleetRule};
-use super::observation::{AttemptFailures, FleetObservation};
+use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
@@ -44,9 +45,6 @@ impl RefusedByBackends {
         }
         self.debounce.since()?;
         let (status, window) = (self.status, fleet.window_seconds);
-        let failures = AttemptFailures { kind: "refused", status: Some(status), count };
-        // Clients send their own keys, so only a rate limit is certainly that of the backends.
-        let remedy = failures.remedy().filter(|_| status == 429);
         Some(FleetMatch {
             rule: &REFUSED_BY_BACKENDS,
             backend: None,
@@ -56,7 +54,7 @@ impl RefusedByBackends {
                 Evidence::new("refused_by_backends", count as f64, "requests", window),
                 Evidence::new("requests", fleet.requests as f64, "requests", window),
             ],
-            remedy: remedy.map(Into::into),
+            remedy: (status == 429).then(|| RATE_LIMIT_REMEDY.to_owned()),
         })
     }
 }

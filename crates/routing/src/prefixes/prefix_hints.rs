@@ -121,12 +121,8 @@ fn tag(block: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks;
     use super::*;
-
-    fn blocks(seed: u64, count: usize) -> Vec<u64> {
-        let mut random = fastrand::Rng::with_seed(seed);
-        std::iter::repeat_with(|| random.u64(..)).take(count).collect()
-    }
 
     #[test]
     fn positions_are_ordered_by_longest_prefix_and_recency() {

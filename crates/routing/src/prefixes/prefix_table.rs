@@ -139,13 +139,9 @@ fn tag(block: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks;
     use super::*;
     use proptest::prelude::*;
-
-    fn blocks(seed: u64, count: usize) -> Vec<u64> {
-        let mut random = fastrand::Rng::with_seed(seed);
-        std::iter::repeat_with(|| random.u64(..)).take(count).collect()
-    }
 
     #[test]
     fn a_prompt_matches_as_far_as_its_prefix_was_sent() {

@@ -155,7 +155,8 @@ impl ExchangeRegistry {
     }
 
     /// Checks every stream once. Reports new stalls to their backends and records, aborts streams
-    /// whose silence, wait for a first output or for their end, or whole duration is too long, and requests keep-alive comments.
+    /// whose silence, wait for a first output or for their end, or whole duration is too long, and
+    /// requests keep-alive comments.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
