@@ -99,9 +99,13 @@ fn error(status: &str) -> Vec<Step> {
 }
 
 async fn start(backends: &[&ScriptedBackend], roles: &'static [Role]) -> Running {
+    start_with_setup(backends, Setup { roles, ..Setup::default() }).await
+}
+
+async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Running {
     let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
     let propagation = Some(TracingSettings::default().propagation);
-    start_with(&addresses, Setup { propagation, roles, ..Setup::default() }).await
+    start_with(&addresses, Setup { propagation, ..setup }).await
 }
 
 /// Teaches the gateway that the backend takes `seconds` for a prompt like [`chat`].
@@ -264,7 +268,9 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
     let (resetting, decode) = (blocks.engine(reset).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Decode, Role::Decode];
-    let gateway = start(&[&prefill, &resetting, &decode], roles).await;
+    // A health check that finds the backend down ends a leg that runs, and its blocks stay.
+    let setup = Setup { roles, scrape_interval: Duration::from_hours(1), ..Setup::default() };
+    let gateway = start_with_setup(&[&prefill, &resetting, &decode], setup).await;
     teach(&gateway.pool.backends()[1], 20.0);
     teach(&gateway.pool.backends()[2], 21.0);
     answered(&gateway, 1).await;
