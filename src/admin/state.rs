@@ -19,9 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_api::{GatewayFacts, GatewayState, Harm, QueueSummary};
+use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
+use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 
 /// Number of complete windows of 5 s whose requests are compared with panics.
@@ -124,8 +125,9 @@ impl Admin {
         };
         add_gpus(&mut status, &self.gpus, now);
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
-        let late_streams = open_streams.snapshot(0, now).late;
-        status.harm = Harm::of(&self.recent_requests.last_minute(now), late_streams);
+        let OpenStreamsSnapshot { late_outputs, late_answers, .. } = open_streams.snapshot(0, now);
+        let late = LateStreams { first_output: late_outputs, first_answer: late_answers };
+        status.harm = Harm::of(&self.recent_requests.last_minute(now), late);
         (status.state, status.state_reasons) = gateway_state(&status);
         status
     }

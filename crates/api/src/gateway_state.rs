@@ -112,7 +112,7 @@ impl GatewayState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LastMinute;
+    use crate::{LastMinute, LateStreams};
 
     fn state(facts: &GatewayFacts<'_>) -> (GatewayState, String) {
         let (state, reasons) = GatewayState::from_facts(facts);
@@ -125,7 +125,7 @@ mod tests {
             let slow = [("engine_queue".to_owned(), slow)].into();
             let minute =
                 LastMinute { requests: 100, failed, refused, slow, ..LastMinute::default() };
-            let harm = Harm::of(&minute, 0);
+            let harm = Harm::of(&minute, LateStreams::default());
             state(&GatewayFacts {
                 backend_states: vec!["available"; 3],
                 harm,
@@ -168,7 +168,10 @@ mod tests {
     fn a_gateway_without_available_backends_is_down_until_it_shuts_down() {
         let facts = GatewayFacts {
             unready_reason: Some("2 backends: 2 asleep"),
-            harm: Harm::of(&LastMinute { requests: 9, refused: 9, ..LastMinute::default() }, 0),
+            harm: Harm::of(
+                &LastMinute { requests: 9, refused: 9, ..LastMinute::default() },
+                LateStreams::default(),
+            ),
             ..GatewayFacts::default()
         };
         let reason = "no backend is available (2 backends: 2 asleep)".to_owned();

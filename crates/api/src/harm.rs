@@ -44,7 +44,7 @@ pub struct Harm {
     /// backends, and never `critical`: they are the fault of a client, or of a configuration that no
     /// client can correct. The gateway rejects a request only by its rules.
     pub client_errors: HarmShare,
-    /// Requests above a limit of `slow`, and open streams that have waited for longer than its `ttft`.
+    /// Requests above a limit of `slow`, and the [`LateStreams`].
     pub slow: HarmShare,
     /// The part of `slow` that waited for its first output.
     pub slow_first_output: HarmShare,
@@ -58,14 +58,25 @@ pub struct Harm {
     pub reasons: Vec<String>,
 }
 
+/// Open streams that wait for longer than a limit of `slow`. They have not ended, so no count of the
+/// minute contains them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LateStreams {
+    /// Those without output for longer than `slow.ttft`.
+    pub first_output: usize,
+    /// Those that have had only reasoning for longer than `slow.first_answer`.
+    pub first_answer: usize,
+}
+
 /// Share of requests above which clients are harmed so that an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
 
 impl Harm {
-    /// The harm of the last minute. `late_streams`: the open streams that have had no output for
-    /// longer than `slow.ttft`. They have not ended, so no count of the minute contains them.
-    pub fn of(minute: &LastMinute, late_streams: usize) -> Self {
-        let late = late_streams as u64;
+    /// The harm of the last minute and of the open streams.
+    pub fn of(minute: &LastMinute, late: LateStreams) -> Self {
+        let LateStreams { first_output, first_answer } = late;
+        let [late_output, late_answer] = [first_output as u64, first_answer as u64];
+        let late = late_output + late_answer;
         let share = |count| HarmShare::of(count, minute.requests);
         let slow_share = |count| HarmShare::of(count, minute.requests + late);
         let sum = |counts: &BTreeMap<u16, u64>| counts.values().sum::<u64>();
@@ -82,9 +93,9 @@ impl Harm {
             },
             slow: slow_share(slow + late),
             slow_first_output: slow_share(
-                slow.saturating_sub(minute.slow_output + reasoning) + late,
+                slow.saturating_sub(minute.slow_output + reasoning) + late_output,
             ),
-            slow_first_answer: slow_share(reasoning),
+            slow_first_answer: slow_share(reasoning + late_answer),
             slow_output: slow_share(minute.slow_output),
             ..Self::default()
         };
@@ -182,11 +193,11 @@ mod tests {
             (5, 5, Critical),
             (3, 3, Warning),
         ] {
-            let harm = Harm::of(&minute(requests, failed, 0), 0);
+            let harm = Harm::of(&minute(requests, failed, 0), LateStreams::default());
             assert_eq!(harm.failed.level, expected, "{failed} of {requests}");
             assert_eq!(harm.reasons.is_empty(), expected == None, "{failed} of {requests}");
         }
-        let refused = Harm::of(&minute(1_000, 0, 1), 0);
+        let refused = Harm::of(&minute(1_000, 0, 1), LateStreams::default());
         assert_eq!(refused.reasons, ["1 % of requests are refused"]);
     }
 
@@ -194,13 +205,13 @@ mod tests {
     fn slow_requests_count_while_they_wait_and_name_their_main_cause() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
-        let minute = LastMinute { slow, slow_output: 2, ..minute(92, 0, 0) };
-        let harm = Harm::of(&minute, 8);
-        assert_eq!(harm.slow, HarmShare { share: Some(0.16), level: HarmLevel::Critical });
+        let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
+        let harm = Harm::of(&minute, LateStreams { first_output: 8, first_answer: 2 });
+        assert_eq!(harm.slow, HarmShare { share: Some(0.18), level: HarmLevel::Critical });
         assert_eq!(harm.slow_first_output.share, Some(0.13));
-        assert_eq!(harm.slow_first_answer.share, Some(0.01));
+        assert_eq!(harm.slow_first_answer.share, Some(0.03));
         assert_eq!(harm.slow_output.level, HarmLevel::None);
-        assert_eq!(harm.reasons, ["16 % of requests are slow (most: engine queue)"]);
+        assert_eq!(harm.reasons, ["18 % of requests are slow (most: engine queue)"]);
     }
 
     #[test]
@@ -216,10 +227,10 @@ mod tests {
             (0.9, 9, HarmLevel::None),
             (0.9, 11, HarmLevel::Critical),
         ] {
-            let harm = Harm::of(&objective(target, slow), 0);
+            let harm = Harm::of(&objective(target, slow), LateStreams::default());
             assert_eq!(harm.slow_level, expected, "{target} {slow}");
         }
-        let reasons = Harm::of(&objective(0.9, 11), 0).reasons;
+        let reasons = Harm::of(&objective(0.9, 11), LateStreams::default()).reasons;
         assert_eq!(reasons, ["11 % of requests miss the objective chat"]);
     }
 
@@ -230,7 +241,7 @@ mod tests {
             backend_client_errors: BTreeMap::from([(401, 12), (404, 2)]),
             ..minute(100, 0, 0)
         };
-        let harm = Harm::of(&minute, 0);
+        let harm = Harm::of(&minute, LateStreams::default());
         assert_eq!(harm.client_errors, HarmShare { share: Some(0.94), level: HarmLevel::Warning });
         let reason = "14 % of requests are answered with 4xx by a backend (most: 401)";
         assert_eq!(harm.reasons, [reason]);

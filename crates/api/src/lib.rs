@@ -22,7 +22,7 @@ pub use cache_map::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor
 pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
-pub use harm::{Harm, HarmLevel, HarmShare, WARNING_SHARE};
+pub use harm::{Harm, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
 pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 
 use serde::{Deserialize, Serialize};

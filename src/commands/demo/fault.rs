@@ -67,12 +67,13 @@ pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
 
 /// Stages the part of a fault that happens while the demo runs, and prints a report of the gateway
 /// after each interval. Runs until it is dropped.
-pub(super) async fn run(fault: DemoFault, admin: BackendAddress, backends: Vec<String>) {
-    eprintln!("\nFault: {}. The next reports follow every 30 s.", fault.description());
+pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backends: Vec<String>) {
+    let description = fault.map_or("none", DemoFault::description);
+    eprintln!("\nFault: {description}. A report of the gateway follows every 30 s.");
     let Ok(client) = AdminClient::new(&admin, None, ADMIN_TIMEOUT) else { return };
     let start = clock::now();
     tokio::time::sleep(FAULT_DELAY).await;
-    if fault == DemoFault::Drain {
+    if fault == Some(DemoFault::Drain) {
         for backend in backends.iter().skip(1) {
             if let Err(problem) = client.set_drained(backend, true).await {
                 eprintln!("cannot drain {backend}: {problem}");

@@ -57,7 +57,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     else {
         return ExitCode::FAILURE;
     };
-    let reports = demo.fault.map(|fault| tokio::spawn(fault::run(fault, admin, backend_names)));
+    let reports = tokio::spawn(fault::run(demo.fault, admin, backend_names));
     let counters = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
@@ -71,7 +71,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
         })
         .await;
     backends.abort();
-    reports.inspect(tokio::task::JoinHandle::abort);
+    reports.abort();
     let exit_code = print_summary(&counters, demo.fault.is_some());
     if result.is_ok() { exit_code } else { ExitCode::FAILURE }
 }

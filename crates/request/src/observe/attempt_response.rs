@@ -113,7 +113,8 @@ impl AttemptResponse {
             if chunk_summary.outputs > 0 {
                 let stall = entry.activity().on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
-                entry.activity().count(observer.observed().estimated_tokens);
+                let tokens = observer.observed().estimated_tokens;
+                entry.activity().set_progress(tokens, record.timings.is_reasoning());
             }
             if entry.activity().is_tunnel() {
                 entry.activity().on_tunnel_bytes(now);

@@ -91,6 +91,11 @@ impl Timings {
         }
     }
 
+    /// Whether all output so far is reasoning.
+    pub fn is_reasoning(&self) -> bool {
+        self.first_reasoning.is_some() && self.first_answer.is_none()
+    }
+
     /// The instants of the request, without those of a response.
     pub fn without_response(&self) -> Self {
         let Self { received, queued, dequeued, without_backend, routed, sent, .. } = *self;

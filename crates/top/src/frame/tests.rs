@@ -10,7 +10,8 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 use tokenweir_api::{
     BackendCondition, BackendSummary, EndedRequest, GatewaySnapshot, GatewayState, Harm,
-    LastMinute, LatencyQuantiles, QueueSummary, RequestTotals, StreamSummary, StreamsSummary,
+    LastMinute, LateStreams, LatencyQuantiles, QueueSummary, RequestTotals, StreamSummary,
+    StreamsSummary,
 };
 use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
@@ -81,7 +82,7 @@ fn document() -> GatewaySnapshot {
             ..StreamsSummary::default()
         },
         totals: RequestTotals { requests: 10, output_tokens: 100 },
-        harm: Harm::of(&last_minute, 0),
+        harm: Harm::of(&last_minute, LateStreams::default()),
         last_minute,
         ended: vec![ended],
         verdicts: vec![Verdict {

@@ -208,7 +208,7 @@ impl ExchangeRegistry {
     /// been open longest.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
         let activities = self.streams.values();
-        let slow_ttft = self.settings.load().slow.ttft;
+        let slow = self.settings.load().slow;
         let mut snapshot =
             OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
         for (sequence_number, activity) in activities {
@@ -217,7 +217,9 @@ impl ExchangeRegistry {
             snapshot.tokens += tokens;
             *snapshot.phases.entry(phase).or_default() += 1;
             let age = now.saturating_duration_since(activity.subject.accepted);
-            snapshot.late += usize::from(phase == StreamPhase::NoOutput && age > slow_ttft);
+            let is_late = |waits, limit| usize::from(waits && age > limit);
+            snapshot.late_outputs += is_late(phase == StreamPhase::NoOutput, slow.ttft);
+            snapshot.late_answers += is_late(activity.is_reasoning(), slow.first_answer);
             if snapshot.oldest.len() < max_oldest {
                 let subject = activity.subject.clone();
                 snapshot.oldest.push(OpenStream {

@@ -19,6 +19,8 @@ pub struct StreamActivity {
     pub(super) subject: StreamInfo,
     /// Tokens so far: exact where events report their counts, else one per event with output.
     tokens: AtomicU64,
+    /// All output so far is reasoning.
+    is_reasoning: AtomicBool,
     /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
     last_output_nanos: AtomicU64,
     /// Nanoseconds from the epoch to the deadline of the first output, and after the last event to that
@@ -77,6 +79,7 @@ impl StreamActivity {
             epoch,
             subject,
             tokens: AtomicU64::new(0),
+            is_reasoning: AtomicBool::new(false),
             last_output_nanos: AtomicU64::new(last_output),
             deadline_nanos: AtomicU64::new(
                 terms.first_output_by.map(since_epoch).unwrap_or_default(),
@@ -128,9 +131,16 @@ impl StreamActivity {
         now.saturating_duration_since(self.epoch + last_bytes) >= limit
     }
 
-    /// Sets the number of tokens so far.
-    pub fn count(&self, tokens: u64) {
+    /// Sets the number of tokens so far, and whether all of them are reasoning.
+    pub fn set_progress(&self, tokens: u64, is_reasoning: bool) {
         self.tokens.store(tokens, Ordering::Relaxed);
+        self.is_reasoning.store(is_reasoning, Ordering::Relaxed);
+    }
+
+    /// Whether all output so far is reasoning, and more can follow.
+    pub(super) fn is_reasoning(&self) -> bool {
+        self.is_reasoning.load(Ordering::Relaxed)
+            && self.last_output_nanos.load(Ordering::Relaxed) > 0
     }
 
     /// Number of tokens so far.

@@ -68,7 +68,10 @@ pub struct OpenStreamsSnapshot {
     /// Tokens of all open streams so far.
     pub tokens: u64,
     /// Number of streams without output for longer than [`SlowLimits::ttft`](crate::record::SlowLimits::ttft).
-    pub late: usize,
+    pub late_outputs: usize,
+    /// Number of streams that have had only reasoning for longer than
+    /// [`SlowLimits::first_answer`](crate::record::SlowLimits::first_answer).
+    pub late_answers: usize,
     /// The streams that have been open longest, in the order in which their response heads arrived.
     pub oldest: Vec<OpenStream>,
 }

@@ -273,12 +273,12 @@ fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
     for entry in [&decoding, &write_blocked, &stalled, &ending] {
         entry.activity().on_bytes(fixture.at(10));
         entry.activity().on_output(fixture.at(10), None);
-        entry.activity().count(3);
+        entry.activity().set_progress(3, true);
     }
     stalled.activity().set_waits_for_backend(true);
     fixture.sweep(1_500);
     decoding.activity().on_output(fixture.at(1_900), None);
-    decoding.activity().count(7);
+    decoding.activity().set_progress(7, false);
     ending.activity().on_end(fixture.at(1_900));
     let snapshot = fixture.registry.snapshot(4, fixture.at(2_000));
     let phases: Vec<_> =
@@ -293,6 +293,13 @@ fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
     assert_eq!(
         (snapshot.count, snapshot.tokens, snapshot.phases[&StreamPhase::Closing]),
         (5, 16, 1)
+    );
+    assert_eq!([snapshot.late_outputs, snapshot.late_answers], [0, 0]);
+    let later = fixture.registry.snapshot(0, fixture.at(60_000));
+    assert_eq!(
+        [later.late_outputs, later.late_answers],
+        [1, 2],
+        "reasoning: write_blocked, stalled"
     );
     assert_eq!(snapshot.oldest[1].since_last_output, Some(Duration::from_millis(100)));
     assert_eq!(snapshot.oldest[0].since_last_output, None);
