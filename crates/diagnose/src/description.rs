@@ -38,7 +38,7 @@ pub fn verdict_descriptions() -> impl Iterator<Item = VerdictDescription> {
     });
     let engines = RULES.iter().map(|rule| VerdictDescription {
         name: rule.name,
-        severity: rule.severity.as_str(),
+        severity: rule.severities(),
         meaning: rule.meaning,
         evidence: rule.evidence,
         excluded: rule.excluded,

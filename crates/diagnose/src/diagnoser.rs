@@ -300,8 +300,8 @@ impl BackendDiagnosis {
         RULES.iter().zip(&self.debounces).any(explains)
     }
 
-    /// The match with the remedy of the previous one if the recommended value of both is about the same,
-    /// so that a reader does not see it change.
+    /// The match, with the remedy of the previous match if both recommend about the same value: a reader
+    /// does not see the number change at each evaluation.
     fn hold_remedy(&self, index: usize, rule_match: RuleMatch) -> RuleMatch {
         let is_about_same = |before: &&RuleMatch| {
             let values = before.recommended.zip(rule_match.recommended);

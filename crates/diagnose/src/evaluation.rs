@@ -42,7 +42,7 @@ pub(super) struct RuleMatch {
 }
 
 /// The time in which requests must wait in an engine that has a queue: shorter than the window of the
-/// other conditions, so that a queue is named within a minute after its begin.
+/// other conditions, so that a queue has a verdict within a minute of its begin.
 const QUEUE_WINDOW: Duration = Duration::from_secs(45);
 /// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.
 const SLOW_TTFT_RATIO: f64 = 0.05;

@@ -119,12 +119,12 @@ pub enum VerdictScope {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictSeverity {
-    /// The condition is deliberate and harms no request.
+    /// The condition is deliberate, or a fault of clients.
     Info,
     /// The condition makes requests slower or wastes capacity.
     #[default]
     Warning,
-    /// The condition disturbs many requests or gets worse until an operator acts.
+    /// The condition harms many requests, or gets worse until an operator acts.
     Critical,
 }
 

@@ -32,9 +32,10 @@ pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning, critical if more than 5 % of requests fail",
     meaning: "More than 5 % of the attempts at the backend fail.",
-    evidence: "In a minute three or more attempts, and beyond chance more than 5 %, failed. Five \
-               minutes count until ten attempts in succession succeed. A failed attempt has a 5xx, \
-               a broken response, a timeout, or a 4xx that peers do not give.",
+    evidence: "Three or more attempts of the last minute failed, and beyond chance more than 5 %; \
+               or so many of the last five minutes, until ten attempts in succession succeed. A \
+               failed attempt has a 5xx, a broken response, a timeout, or a 4xx that peers do not \
+               give.",
     excluded: "the client or the gateway caused the failure, or the backend was full while the \
                gateway refused requests",
     remedy: "Read the log of the backend. The access log has the failed requests and their \

@@ -27,7 +27,7 @@ pub struct FleetRule {
     pub pages: bool,
 }
 
-/// A condition that holds, at one backend or, without a backend, for all of them or the gateway.
+/// A condition that holds: at `backend`, or without one for all backends or for the gateway.
 pub(super) struct FleetMatch {
     pub(super) rule: &'static FleetRule,
     pub(super) backend: Option<String>,

@@ -21,11 +21,11 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
     meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
     evidence: "In two of three evaluations three or more requests wait in the gateway, one of them \
                for 2 s; or three or more requests of 30 s, and at least 2 %, were slow because \
-               they waited there. The cause counts the backends that get no requests, or names \
-               `admission.max_in_flight` if half of them have reached it and their engines have no \
-               queue.",
+               they waited there. The cause counts the backends that get no requests. It names \
+               `admission.max_in_flight` instead if half of the other backends have reached it \
+               and have no queue in their engines.",
     excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
-    remedy: "Undrain or restart the backends that get no requests. If all get requests, remove the \
+    remedy: "Undrain or restart the backends that get no requests. If all get requests, raise the \
              limit that a verdict about the engines names, or add backends.",
     disproof: "tokenweir_queue_requests is 0 in every sample of the last minute.",
     pages: false,
@@ -35,8 +35,8 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
 #[derive(Debug, Default)]
 pub(super) struct GatewayQueue {
     debounce: VerdictDebounce,
-    /// The cause of the verdict, and the remedy if it is another one than that of the rule. `None`: no
-    /// verdict holds.
+    /// The cause of the verdict, and the remedy that replaces that of the rule, if there is one. `None`:
+    /// no verdict holds.
     cause: Option<CauseAndRemedy>,
 }
 
@@ -81,7 +81,7 @@ impl GatewayQueue {
     }
 }
 
-/// Why no backend has capacity, and the remedy if it is another one than that of the rule.
+/// Why no backend has capacity, and the remedy that replaces that of the rule, if there is one.
 fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
     let limited = fleet.limited_backends;

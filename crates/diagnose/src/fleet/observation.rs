@@ -38,8 +38,8 @@ pub struct FleetObservation {
     pub gateway: GatewayConditions,
     /// The groups of prompts that evict each other from the cache of a backend.
     pub evicting_pairs: Vec<EvictingPair>,
-    /// The models that no backend lists and for which requests came, with the number of these requests
-    /// since the first one.
+    /// The models that no backend lists and that requests named, each with the number of such requests
+    /// so far.
     pub unserved_models: Vec<(String, u64)>,
 }
 
@@ -50,7 +50,7 @@ pub struct AwaitedModel {
     pub model: String,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Seconds since no backend can serve it, of the time in which requests wait.
+    /// Seconds in which requests have waited while no backend could serve the model.
     pub seconds: f64,
 }
 
@@ -68,7 +68,7 @@ pub struct EvictingPair {
     pub groups: [EvictedGroup; 2],
 }
 
-/// One group of an [`EvictingPair`]. Counts since the group is known.
+/// One group of an [`EvictingPair`], with its counts since the gateway first saw the group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EvictedGroup {
     /// A hash that identifies the group.

@@ -22,6 +22,9 @@ const MIN_REFUSED: u64 = 3;
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Number of models that the cause of `backend_awaited` names.
 const MAX_NAMED: usize = 3;
+/// The severities of a backend that gets no requests.
+const STATE_SEVERITY: &str = "warning, critical if `no_capacity` holds or more than 5 % of requests \
+                              are refused or slow for lack of capacity";
 
 pub(super) static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
@@ -47,7 +50,8 @@ pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
     evidence: "Requests wait for a model that no backend can serve now. The cause has the model, \
                the time without a backend and the number of waiting requests.",
     excluded: "",
-    remedy: "Start a backend of the model. The requests get 503 after admission.max_backend_wait.",
+    remedy: "Start a backend of the model. Without one the requests get 503 after \
+             admission.max_backend_wait.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
     pages: false,
 };
@@ -56,7 +60,8 @@ pub(super) static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
     scope: VerdictScope::Fleet,
     is_about_state: true,
-    severity: "warning, critical if more than 5 % of requests are refused or delayed",
+    severity: "warning, critical if more than 5 % of requests are refused or slow for lack of \
+               capacity",
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
     evidence: "In 30 s the gateway refused three or more requests, and at least 1 %. The cause \
                counts the backends that get no requests.",
@@ -71,11 +76,10 @@ static BACKEND_DOWN: FleetRule = FleetRule {
     name: "backend_down",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "warning, critical if `no_capacity` holds or more than 5 % of requests are refused \
-               or delayed",
+    severity: STATE_SEVERITY,
     meaning: "The backend is down: it gets no requests.",
-    evidence: "Health checks or connections fail, or the engine makes no progress. The cause and \
-               the remedy depend on the error.",
+    evidence: "Health checks or connections fail, or the engine makes no progress. The cause names \
+               the error, on which the remedy depends.",
     excluded: "the backend is drained",
     remedy: "Read the log of the backend and restart it.",
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
@@ -86,8 +90,7 @@ pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "warning, critical if `no_capacity` holds or more than 5 % of requests are refused \
-               or delayed",
+    severity: STATE_SEVERITY,
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
     evidence: "The state of the backend is `ejected`. In panic mode, when most backends are \
                ejected, it gets requests nevertheless.",
@@ -101,8 +104,7 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
     name: "backend_drained",
     scope: VerdictScope::Backend,
     is_about_state: true,
-    severity: "info, warning after an hour if the drain has no end, critical if `no_capacity` \
-               holds or more than 5 % of requests are refused or delayed",
+    severity: "info, warning after an hour if the drain has no end, critical as `backend_down`",
     meaning: "The backend is drained: it gets no new requests.",
     evidence: "The state of the backend is `drained`. The cause says who drained it, when, until \
                when and why.",

@@ -19,9 +19,9 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning, critical if more than 5 % of requests get this 404",
     meaning: "Requests come for a model that no backend lists any more: all fail with 404.",
-    evidence: "In five minutes requests got 404 for a model that no backend lists now. A backend \
-               listed the model before, or the configuration names it.",
-    excluded: "a backend that lists the model is down",
+    evidence: "In the last five minutes a request got 404 for a model that a backend listed before \
+               or the configuration names. No backend lists it now; one that is down keeps its list.",
+    excluded: "",
     remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). Or \
              give the name to another model (served_as in models).",
     disproof: "GET /v1/models of the gateway lists the model.",

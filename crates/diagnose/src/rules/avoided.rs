@@ -1,5 +1,5 @@
-//! The rule about a backend that routing avoids because it is slower than its peers. Its other
-//! conditions are invisible: it gets too few requests for them.
+//! The rule about a backend that routing avoids because it is slower than its peers. The backend gets
+//! too few requests for the other rules.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
@@ -10,13 +10,13 @@ use crate::verdict::{Evidence, VerdictSeverity};
 const AVOIDED_PART: f64 = 1.0 / 3.0;
 /// Minimum number of requests of all backends in five minutes.
 const MIN_REQUESTS: f64 = 30.0;
-/// Minimum number of its streams that are compared with those of the others.
+/// Minimum number of streams, of the backend and of its peers, for a comparison of their TTFT.
 const MIN_STREAMS: f64 = 3.0;
-/// A time to first token of this multiple of that of the others, and of this many seconds more, is a
-/// reason to avoid the backend. Differences below come from prompts and caches.
+/// A TTFT of at least this multiple of the TTFT of the peers, and at least this many seconds longer, is
+/// a reason to avoid the backend. Smaller differences come from prompts and caches.
 const SLOW_FACTOR: f64 = 1.5;
 const SLOW_SECONDS: f64 = 0.05;
-/// The same for the p99 of the times between outputs.
+/// Minimum ratio of the p99 of the times between outputs to the highest one of a peer.
 const SLOW_GAP_FACTOR: f64 = 2.0;
 
 pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
@@ -88,7 +88,8 @@ fn requests(window: &StepWindow<'_>) -> f64 {
     ended + window.latest(StepSignal::InFlight).unwrap_or(0.0)
 }
 
-/// In what the backend is slower than the others, with the values. `None`: it is not.
+/// The latency in which the backend is slower than the others, with its values. `None`: the backend is
+/// not slower.
 fn slowness(
     own: &StepWindow<'_>,
     others: &[StepWindow<'_>],

@@ -30,7 +30,7 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
     evidence: "In the last minute the p90 of the KV usage is ≥ 88 %. The engine has at least two \
-               preemptions, 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
+               preemptions, and at least 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
                or the engine has 0.05 preemptions per request. In the last 20 s the KV usage \
                reached 80 %. The remedy may name a safe `--max-num-seqs`.",
     excluded: "",

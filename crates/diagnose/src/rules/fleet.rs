@@ -7,11 +7,10 @@ use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, StepWindow, 
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
-/// Time after a restart, a drain or another exclusion in which a backend is not compared with
-/// others, because its cache is cold and it gets requests gradually.
+/// Time after a restart, a drain or another exclusion in which few requests at a backend show no fault,
+/// because it gets requests gradually.
 const WARMUP_PERIOD: Duration = Duration::from_mins(2);
-/// Minimum ratio of the number of requests of the busiest backend to that of the least busy
-/// backend.
+/// Minimum ratio of the requests at the busiest backend to those at the least busy one.
 const IMBALANCE_FACTOR: f64 = 2.0;
 /// Minimum ratio of the requests of a backend with a queue to those of a backend that is underused.
 const UNDERUSE_FACTOR: f64 = 2.0;

@@ -7,8 +7,8 @@ use crate::verdict::{Evidence, VerdictSeverity};
 
 /// Utilisation below which a GPU that has a queue is idle.
 const IDLE_UTILIZATION: f64 = 0.3;
-/// Hours until the memory is full from which growth is critical.
-const CRITICAL_HOURS: f64 = 24.0;
+/// Hours until the memory is full up to which the cause states it.
+const NEAR_HOURS: f64 = 24.0;
 const GIB: f64 = 1_073_741_824.0;
 
 pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
@@ -18,7 +18,7 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     evidence: "A GPU has the clock event reason `hw_slowdown`, `sw_thermal`, `hw_thermal` or \
                `hw_power_brake` in 80 % of the samples of the last minute, and now. Needs a GPU \
                exporter with `DCGM_FI_DEV_CLOCKS_EVENT_REASONS` or `DCGM_EXP_CLOCK_EVENTS_COUNT`.",
-    excluded: "the backend had no load for 30 s",
+    excluded: "",
     remedy: "Check fans, air flow, the power cables, and the host's log for hardware slowdown; \
              until then lower the weight of the backend.",
     disproof: "nvidia-smi -q -d PERFORMANCE on the host shows no thermal slowdown and no power \
@@ -32,8 +32,8 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
 pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
     name: "gpu_memory_growth",
     severity: VerdictSeverity::Warning,
-    meaning: "The used GPU memory grows for at least half an hour, although an engine allocates its \
-              memory at its start.",
+    meaning: "The used GPU memory has grown for at least half an hour, although an engine allocates \
+              its memory at its start.",
     evidence: "The lowest used memory of each five minutes grew by ≥ 2 % of the whole memory in \
                the observed time, at most six hours. It never fell by 0.5 %, and a quarter of the \
                growth is in the second half. Needs a GPU exporter.",
@@ -102,7 +102,7 @@ fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {
         evidence("gpu_memory_until_full", growth.hours_until_full, "h"),
     ];
     values.extend(evaluation.evidence(WindowMeasure::GpuMemory));
-    let is_near = growth.hours_until_full <= CRITICAL_HOURS;
+    let is_near = growth.hours_until_full <= NEAR_HOURS;
     let rule_match = RuleMatch::new(1 + usize::from(is_near), values);
     let cause = "the memory is full within a day at this rate";
     RuleOutcome::Present(if is_near { rule_match.because(cause) } else { rule_match })

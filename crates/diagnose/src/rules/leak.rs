@@ -22,8 +22,8 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
               request.",
     evidence: "For 45 s the engine had no request and held ≥ 2 % of its KV blocks. Or for 45 s it \
                had at least three requests more than this gateway has in flight there.",
-    excluded: "other clients use the backend: it starts more requests than this gateway sends, or \
-               the difference varies",
+    excluded: "other clients seem to use the backend: it starts more requests than this gateway \
+               sends, or the difference varies",
     remedy: "Restart the backend when its peers can take its load.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,

@@ -16,6 +16,7 @@ mod request_flow;
 mod slow_engine;
 
 use crate::history::StepSignal;
+use crate::verdict::VerdictSeverity;
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
@@ -102,6 +103,15 @@ impl DiagnosisRule {
         Some(RequestEvidence { sum, count, min_count })
     }
 
+    /// The severities in words. The diagnoser raises a warning about requests to critical if many of them
+    /// are late.
+    pub(crate) fn severities(&self) -> &'static str {
+        match self.severity {
+            VerdictSeverity::Warning if self.is_about_requests() => "warning or critical",
+            severity => severity.as_str(),
+        }
+    }
+
     /// Whether the condition is about the requests at the backend.
     pub(crate) fn is_about_requests(&self) -> bool {
         matches!(self.load_dependence(), LoadDependence::Backend | LoadDependence::Requests)
@@ -117,6 +127,19 @@ impl DiagnosisRule {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn only_a_warning_about_requests_can_become_critical() {
+        let severities = |name| {
+            let rule = RULES.iter().find(|rule| rule.name == name);
+            rule.map(DiagnosisRule::severities)
+        };
+        assert_eq!(severities("kv_backlog"), Some("warning or critical"));
+        assert_eq!(severities("stalls"), Some("critical"));
+        for name in ["blind", "gpu_memory_growth", "gpu_underused"] {
+            assert_eq!(severities(name), Some("warning"), "{name}");
+        }
+    }
 
     #[test]
     fn each_rule_comes_after_the_rules_that_explain_it() {

@@ -36,7 +36,7 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "The prefill of long prompts delays the streams of all other requests on the backend.",
     evidence: "In the last minute the p99 between outputs is ≥ 0.5 s, or ≥ 0.2 s and four times \
-               usual. The longest prompt has 8,000 tokens, or 1,000 and four times the mean. The \
+               usual. The longest prompt has 8,000 tokens or more, or 1,000 and four times the mean. The \
                engine has no queue and at most one preemption. The p90 of its KV usage is < 88 %.",
     excluded: "`kv_thrashing` holds",
     remedy: "Lower --max-num-batched-tokens, limit concurrent long prompts \
@@ -61,8 +61,8 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
                are in prefill. The cause is `--max-num-batched-tokens` if the batch is smaller and \
                0.9 or more are.",
     excluded: "`kv_thrashing`, `kv_backlog` or `slow_engine` holds",
-    remedy: "Add backends, or raise the limit that the cause names while GPU memory and the times \
-             between tokens allow it.",
+    remedy: "Add backends, or raise the limit that the cause names as far as GPU memory and the \
+             times between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
     pages: false,
     explained_by: &["kv_thrashing", "kv_backlog", "slow_engine"],

@@ -14,8 +14,8 @@ use std::time::Duration;
 const MIN_MISSING_STEPS: f64 = 9.0;
 /// Minimum number of requests with output that ended while no counter of the page moved.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
-/// The time in which they ended, and the minimum number of its steps in which one did. A record comes
-/// a moment after the page that counts its request.
+/// The time in which these requests ended, and the minimum number of steps of this time in which one
+/// ended. The record of a request comes a moment after the page that counts it.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
 /// The counters of which at least one moves with each request.
@@ -28,18 +28,18 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
 ];
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
 const MIN_LAG_SECONDS: f64 = 0.1;
-/// Minimum number of streams in the recent window whose lag is compared with that of the peers, and the
-/// part of the lag that a peer may have. The last minute would mix it with the time before the condition,
-/// and routing soon sends few requests to the backend.
+/// Minimum number of streams in the recent window for a comparison of the lag with that of the peers,
+/// and the greatest lag of a peer as a part of it. The last minute would include the time before the
+/// fault, and routing soon sends few requests to the backend.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
 /// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
 /// value.
 const MIN_CANCEL_RATIO: f64 = 0.05;
-/// The same for a backend with few requests, whose last five minutes are compared.
+/// Minimum lag of the front end of a backend with few requests, in the last five minutes, in seconds.
 const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
-/// Number of streams in a minute below which the stalls of five minutes count, the minimum number of
-/// these, and the time in which at least one of them began.
+/// With fewer streams in a minute the stalls of five minutes count: the minimum number of stalls, and
+/// the time in which the last one must have begun.
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
@@ -53,9 +53,9 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The metrics of the backend cannot be read, or do not change: the gateway routes by \
               the requests that it has in flight there.",
-    evidence: "For 45 s of the last minute the gateway had no metrics page that it can parse and \
-               that is at most 15 s old. Or no counter of the page changed in 30 s, while five \
-               requests with output ended.",
+    evidence: "For 45 s of the last minute, and now, the gateway had no metrics page that it can \
+               parse and that is at most 15 s old. Or no counter of the page changed in 30 s, \
+               while five requests with output ended.",
     excluded: "",
     remedy: "Run tokenweir doctor against the backend. Remove --disable-log-stats, or a proxy that \
              hides or caches the page. If the page is slow, give the API server more CPU.",
@@ -75,7 +75,7 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
                Or three are stalled, and none began for a minute. If fewer than five streams began \
                in a minute: five stalled in five minutes, beyond chance more than 5 %, and the \
                last one less than two minutes ago.",
-    excluded: "`kv_thrashing` or `decode_starvation` holds, or the client does not read its stream",
+    excluded: "`kv_thrashing` or `decode_starvation` holds; a stream whose client does not read does not count",
     remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \
              NCCL collective. Set its weight to 0 if it does not recover.",
     disproof: "All stalled streams belong to one client, or the clients do not read their data.",
@@ -90,9 +90,9 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
     evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
-               three times usual, and six standard deviations above usual, which counts as ≥ 5 %. \
-               The remedy has the mean time until they disconnected: a small deviation indicates a \
-               timeout.",
+               three times usual, and six standard deviations above it. A usual share below 5 % \
+               counts as 5 %. The remedy has the mean time until they disconnected, with its \
+               deviation; a small one indicates a timeout.",
     excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
                `prefill_starvation` or `stalls` holds",
     remedy: "Compare the clients' timeout with the duration of responses. The access log has each \
@@ -328,8 +328,8 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(RuleMatch::new(signals, evidence))
 }
 
-/// The lag of the recent window, if it is significant and each peer has a far smaller one, so that the
-/// gateway is not its cause. `None`: it is not, or there are too few streams.
+/// The lag of the recent window, if it is significant and that of each peer is far smaller, so that the
+/// gateway is not the cause. `None`: one of these does not hold, or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
     let lag = evaluation.recent_window().front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);

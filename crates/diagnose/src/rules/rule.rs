@@ -9,7 +9,7 @@ pub struct DiagnosisRule {
     /// The name of the rule, which is its label value, its name in JSON and the anchor of its
     /// documentation.
     pub name: &'static str,
-    /// The severity.
+    /// The lowest severity.
     pub severity: VerdictSeverity,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,

@@ -27,7 +27,7 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
                the median of its peers in the last minute.",
     excluded: "`kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
-               the last minute, computes prompts of 8,000 tokens on average, or runs a batch \
+               the last minute, computes prompts of 8,000 tokens or more on average, or runs a batch \
                larger than four times the mean of its peers plus 16",
     remedy: "Compare clocks, temperature and processes of the GPU (nvidia-smi -q -d PERFORMANCE) \
              and the start flags of vLLM with those of a peer. Set the weight of the backend to 0 \
