@@ -15,8 +15,8 @@ use tokenweir_net::tls::TlsClientSettings;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
-    /// URL of the backend: scheme, host and port, and the path before those of requests if a proxy has
-    /// one for each engine, such as `http://proxy/engine-1`. Without `/v1`.
+    /// URL of the backend: scheme, host and port, without `/v1`. A path goes before the paths of
+    /// requests, such as `http://proxy/engine-1` of a proxy in front of several engines.
     #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
     #[schemars(with = "String")]
     pub url: BackendAddress,

@@ -20,7 +20,8 @@ pub struct LimitsConfig {
     #[serde(with = "units::optional_bytes")]
     #[schemars(with = "Option<units::schema::Size>")]
     pub body_memory: Option<usize>,
-    /// Memory for what streams keep for their continuation, half of it for one tenant or address.
+    /// Maximum memory that streams keep for their continuation. One tenant or address may use half of
+    /// it.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub continuation_memory: usize,

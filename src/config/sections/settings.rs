@@ -101,8 +101,8 @@ pub struct AdmissionConfig {
 pub struct StreamsConfig {
     /// How the client learns that its stream was truncated.
     pub on_truncation: OnTruncation,
-    /// Time without bytes for the client after which the gateway sends it an SSE comment, so that
-    /// proxies do not close the connection. A failure is then an error event. `null`: no comments.
+    /// Silence towards the client after which the gateway sends an SSE comment, so that proxies do not
+    /// close the connection. A later failure becomes an error event. `null`: no comments.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub keep_alive: Option<Duration>,
@@ -124,8 +124,8 @@ pub struct ResumeConfig {
     #[serde(rename = "for", with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub window: Option<Duration>,
-    /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth. Above
-    /// it, requests run as if this were off.
+    /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth.
+    /// Beyond these limits a client cannot return to its request.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub memory: usize,

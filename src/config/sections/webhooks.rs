@@ -27,7 +27,7 @@ pub struct WebhookConfig {
 pub enum WebhookUrl {
     /// The URL itself.
     Plain(String),
-    /// Its location, as that of Slack, which has a token.
+    /// The location of a URL that is a secret, such as a URL of Slack, which contains a token.
     Secret(Secret),
 }
 

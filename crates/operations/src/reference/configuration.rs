@@ -67,7 +67,7 @@ fn write_list(
     for ConfigurationKey { path, kind, default, mut meaning, choices } in keys {
         match printed_choices.get(&choices) {
             _ if choices.is_empty() => {}
-            Some(other) => meaning = format!("{meaning} The values of `{other}`."),
+            Some(other) => meaning = format!("{meaning} Values: those of `{other}`."),
             None => {
                 meaning = format!("{meaning}\n{choices}");
                 printed_choices.insert(choices, path.clone());
@@ -191,20 +191,18 @@ fn describe_type(schema: &Value) -> String {
     } else if describe_choices(non_null).is_some() {
         vec!["word".to_owned()]
     } else {
-        let names: Vec<&str> = match non_null.get("type") {
-            Some(Value::String(name)) => vec![name],
-            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+        let describe = |name: &str| describe_type_name(name, non_null);
+        match non_null.get("type") {
+            Some(Value::String(name)) => vec![describe(name)],
+            Some(Value::Array(names)) => {
+                let names = names.iter().filter_map(Value::as_str);
+                names.filter(|name| *name != "null").map(describe).collect()
+            }
             _ => {
                 let options = schema_list(non_null, "anyOf").iter();
-                options.map(|option| schema_text(option, "type")).collect()
+                options.filter(|option| !is_null(option)).map(describe_type).collect()
             }
-        };
-        let is_not_null = |name: &&str| *name != "null";
-        names
-            .into_iter()
-            .filter(is_not_null)
-            .map(|name| describe_type_name(name, non_null))
-            .collect()
+        }
     };
     let is_null_by_default = schema.get("default").is_some_and(Value::is_null);
     if is_optional(schema) && !is_null_by_default {

@@ -46,7 +46,7 @@ const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
     (
         "tokenweir_slow_requests_total",
         "cause",
-        "[slow causes](../concepts/measurement.md#slow-requests)",
+        "[slow causes](../operate/slow-request.md#slow-causes)",
     ),
     ("tokenweir_requests_rejected_total", "reason", "[errors](errors.md)"),
     (
