@@ -58,7 +58,7 @@ struct HealthSignals {
     sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
-    /// The paths that the backend does not serve although other backends do, and when a request
+    /// The paths that other backends serve and this one does not, each with the time of the request that
     /// showed it.
     unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
@@ -301,7 +301,7 @@ impl BackendHealth {
         !stored_models.is_some_and(|stored| ServedModel::are_equivalent(&stored, models))
     }
 
-    /// Logs that the backend is down, if no line says so since it was last up.
+    /// Logs that the backend is down, once each time that it goes down.
     pub(super) fn log_down(&self, id: &BackendId, reason: &str) {
         if !self.signals.is_down_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -74,7 +74,7 @@ impl Lease {
         self.0.rank.as_ref().map(LeasedRank::header)
     }
 
-    /// Another backend computes the prompt (`is_elsewhere`), or after all this one.
+    /// Moves the prefill of the request to another backend (`is_elsewhere`), or back to this one.
     pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
         let estimator = &self.backend().load.estimator;
         estimator.move_prefill(&mut self.0.lock_reservation(), is_elsewhere);

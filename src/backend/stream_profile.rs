@@ -11,11 +11,11 @@ use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout
 /// sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// One of the `USAGE_` constants for each API with `stream_options`. The APIs of one server can
-    /// differ: old versions of vLLM write `null` only into the events of completions.
+    /// The usage mode of each API with `stream_options`, one of the constants below. The APIs of one
+    /// server can differ: old versions of vLLM write `null` only into the events of completions.
     usage_modes: [AtomicU8; 2],
-    /// The `system_fingerprint` of its usage events, with its quotes. Empty: they have none. `None`:
-    /// unknown.
+    /// The `system_fingerprint` in the usage events of the backend, with its quotes. Empty: the events
+    /// have none. `None`: unknown.
     fingerprint: Mutex<Option<Bytes>>,
     /// Exponentially weighted mean of the output tokens of a stream, as bits of an `f64`. 0 before
     /// the first stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its

@@ -1,15 +1,19 @@
 //! Serves a request, from its head to the end of its response.
 //!
 //! ```text
-//! accept     route, API key, limits    the gateway answers local routes itself; for every other
-//!                                      request a record is opened
-//! receive    the complete body         needed to read its fields and to retry
-//! peek       model, stream, limits     the bytes stay unchanged
-//! control    engine-control fields     rejected, removed or forwarded, by permission
-//! admit      lease on a backend        at once, or when one has capacity; the policy picks it
-//! relay      send, buffer the response failover to another backend before the first output
-//! respond    frames, observed          the lease and the exchange live in the response body
+//! accept   accept.rs                  route, API key, limits. The gateway answers local routes itself;
+//!                                     every other request gets a record
+//! receive  request/body.rs            the complete body, to read its fields and to retry
+//! peek     request/body.rs            model, stream, limits. The bytes stay unchanged
+//! control  request/engine_control.rs  engine-control fields: rejected, removed or forwarded
+//! admit    admission/controller.rs    a lease on the backend that the policy picks, at once or when
+//!                                     a backend has capacity
+//! relay    relay/failover.rs          sends the request, and buffers the response to its first output.
+//!                                     Until then it fails over to other backends
+//! respond  response                   frames of the response. Lease and exchange live in its body
 //! ```
+//!
+//! `forward_read` in `handle.rs` has the steps from `receive` to `relay` in order.
 //!
 //! The body of a configured route with a fixed model, and the bytes of a WebSocket, are forwarded unread
 //! while they arrive (`unread.rs`). Such a request is sent once.

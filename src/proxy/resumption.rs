@@ -1,4 +1,4 @@
-//! The runs that clients can return to, for the whole gateway.
+//! The runs of the whole gateway: requests that go on while their client is away.
 
 use super::response::RunHead;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokenweir_request::resume::Registry;
 use tokio::task::JoinSet;
 
-/// The runs that clients can return to, and their tasks.
+/// All runs, and their tasks.
 #[derive(Default)]
 pub struct Resumption {
     registry: Arc<Registry<RunHead>>,

@@ -49,8 +49,8 @@ struct Owner {
 }
 
 impl StoredResponses {
-    /// Remembers a response with this id, if a backend may have stored it. The first tenant of an id
-    /// keeps it.
+    /// Remembers the backend and the tenant of the response with this id, if the backend may have stored
+    /// it. A later response of another tenant with the same id does not replace the tenant.
     fn remember(&self, record: &RequestRecord, id: &str) {
         if record.api != Some(Api::Responses)
             || record.options.forbids_store

@@ -79,7 +79,7 @@ impl<K: PartialEq> KeyedTimer<K> {
         self.pending.as_ref().map(|(key, _)| key)
     }
 
-    /// Cancels the current wait: no timeout follows from it. The next wait uses the same Tokio timer.
+    /// Cancels the current wait, so that it cannot time out. The next wait uses the same Tokio timer.
     pub(super) fn clear(&mut self) {
         self.pending = None;
     }

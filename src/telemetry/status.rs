@@ -48,8 +48,8 @@ pub struct StatusSnapshot {
     pub draining: bool,
     /// Requests in the admission queue by class, highest priority first.
     pub queue: Vec<QueueSummary>,
-    /// Requests in the admission queue by model: of each model with a label value of its own, and of
-    /// others while requests for them wait.
+    /// Requests in the admission queue by model: always for the models with a label value of their own,
+    /// for other models while requests wait.
     pub model_queues: Vec<ModelQueueStatus>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,

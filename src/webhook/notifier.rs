@@ -29,13 +29,13 @@ struct RunningSenders {
 /// The state of the requests to one webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WebhookStatus {
-    /// Host and port of its URL. The path can be a secret.
+    /// Host and port of the URL. The path can be a secret.
     pub webhook: String,
-    /// Number of messages that it accepted.
+    /// Number of messages that the webhook accepted.
     pub ok: u64,
-    /// Number of messages that it did not accept, or for which there was no place.
+    /// Number of messages that the webhook did not accept, or that did not fit into the queue.
     pub failed: u64,
-    /// Why it did not accept the last request. `None`: it did.
+    /// Why the webhook did not accept the last request. `None`: it accepted it.
     pub error: Option<String>,
 }
 

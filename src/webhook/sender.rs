@@ -29,7 +29,8 @@ pub(super) struct SenderState {
     waiting: VecDeque<Bytes>,
     pub(super) ok: u64,
     pub(super) failed: u64,
-    /// Why the last message was not accepted. `None`: it was, or there was none.
+    /// Why the webhook did not accept the last message. `None`: it accepted the message, or there was
+    /// none.
     pub(super) error: Option<String>,
 }
 

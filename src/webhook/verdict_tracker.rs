@@ -41,8 +41,8 @@ struct Message<'a> {
     verdict: &'a Verdict,
 }
 
-/// Time for which a verdict must hold before its begin is reported, and without which it has ended, so
-/// that a condition that fluctuates sends few messages.
+/// Time for which a verdict must hold before its begin is reported, so that a condition that fluctuates
+/// sends few messages.
 pub const BEGINS_AFTER: Duration = Duration::from_mins(1);
 /// Time without the verdict after which its end is reported.
 pub const ENDS_AFTER: Duration = Duration::from_mins(2);

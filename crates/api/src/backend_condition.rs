@@ -18,9 +18,9 @@ pub enum BackendCondition {
     Critical,
     /// The backend is drained while requests are refused, or its drain seems forgotten.
     DrainHarms,
-    /// The TTFT of the backend is far above that of the others.
+    /// The TTFT of the backend is far above the TTFT of the other backends.
     Slow,
-    /// Routing avoids the backend because it is slower than the others.
+    /// Routing avoids the backend because it is slower than the other backends.
     Avoided,
     /// Streams of the backend are stalled.
     Stalled,

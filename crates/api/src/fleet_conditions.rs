@@ -10,8 +10,8 @@ use tokenweir_diagnose::{FLEET_RULES, Verdict, VerdictSeverity};
 /// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
 /// depends on the length of single prompts.
 const MIN_STREAMS: u64 = 5;
-/// A slow backend has at least this multiple of the median TTFT of the other backends, and this
-/// many seconds more. Differences below come from prompts and caches.
+/// The TTFT of a slow backend is at least this multiple of the median TTFT of the other backends, and at
+/// least this many seconds longer. Smaller differences come from prompts and caches.
 const SLOW_RATIO: f64 = 3.0;
 const SLOW_EXCESS_SECONDS: f64 = 0.5;
 

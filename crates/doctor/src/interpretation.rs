@@ -20,7 +20,8 @@ const MIN_BUNCHED_EVENTS: usize = 4;
 /// A listener of a tokenweir gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayListener {
-    /// The client listener. `has_metrics`: the metrics page of its gateway is known.
+    /// The client listener of a gateway. `has_metrics`: whether the metrics page of this gateway is
+    /// known too.
     Clients { has_metrics: bool },
     /// The admin listener.
     Admin,

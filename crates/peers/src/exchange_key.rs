@@ -26,8 +26,8 @@ pub struct KeyTooShort(usize);
 
 /// Least length of the shared key in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
-/// Distinguishes the keys of this protocol from those of others. A change of the hashes of prompts
-/// needs another version.
+/// Makes the derived keys differ from those of other protocols with the same secret. Raise the version
+/// when the hashes of prompts change.
 const SALT: &[u8] = b"tokenweir peer exchange 1";
 
 impl ExchangeKey {

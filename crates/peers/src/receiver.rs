@@ -143,7 +143,8 @@ impl Receiver {
         ages.filter(|age| *age < FORGET_AFTER)
     }
 
-    /// The number of a new gateway: that of a forgotten one, or the next one.
+    /// Adds a gateway and returns its number: that of a gateway that sent nothing for long, or the next
+    /// free one.
     fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
         let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
         let added = KnownPeer { session, key, last_sequence: 0, last_at: now };

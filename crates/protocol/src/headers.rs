@@ -186,9 +186,9 @@ pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
 }
 
-/// Removes the headers that only the gateway writes, so that a backend cannot speak for it: those of
-/// errors and decisions, the request id, and the limits of tenants. Also those that are about the whole
-/// site or that command a proxy before the gateway.
+/// Removes the response headers that only the gateway writes, so that a backend cannot speak for the
+/// gateway: errors, decisions, the request id and the limits of tenants. Also removes headers about the
+/// whole site and commands to a proxy before the gateway.
 pub fn remove_gateway_headers(headers: &mut HeaderMap) {
     remove_headers_where(headers, |name| {
         let name_text = name.as_str();
@@ -199,8 +199,8 @@ pub fn remove_gateway_headers(headers: &mut HeaderMap) {
     });
 }
 
-/// Whether the headers ask for another protocol. An offer of HTTP/2 is none: Java clients send it with
-/// each request.
+/// Whether the headers ask for another protocol. An offer of HTTP/2 does not count: Java clients send it
+/// with each request.
 pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let has_option = || connection_options(headers).any(|it| it.eq_ignore_ascii_case("upgrade"));
     let is_other = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"h2c");

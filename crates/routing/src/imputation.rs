@@ -57,8 +57,9 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
 /// Prompt length in tokens at which the prefill costs of candidates are compared.
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
 
-/// Gives candidates without reported usage the mean token counts of those with it: all candidates
-/// serve the same model, so the same prompt has about as many tokens at each. `cached` is scaled.
+/// Gives candidates without reported usage the mean token counts of the candidates with reported usage,
+/// and scales `cached`: all candidates serve the same model, so a prompt has about as many tokens at
+/// each.
 fn impute_token_counts(candidates: &mut [Candidate]) {
     let with_usage = candidates.iter().filter(|candidate| candidate.has_usage);
     let sums = with_usage.fold([0.0; 3], |[count, prompt, output], candidate| {

@@ -132,8 +132,8 @@ pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     }
 }
 
-/// The indices of the columns of a pane for this snapshot: those of GPUs and of KV events only if a
-/// backend has them.
+/// The indices of the columns of a pane for this snapshot. The columns of GPUs and of KV events are
+/// shown only if a backend has such values.
 pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> Vec<usize> {
     let has = |reads: fn(&BackendSummary) -> bool| {
         document.is_some_and(|document| document.backends.iter().any(reads))

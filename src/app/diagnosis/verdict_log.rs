@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
-/// Logs verdicts: one line at the begin of a verdict and one at its end. A verdict without harm is
-/// not logged, because the action behind it is.
+/// Logs verdicts: one line at the begin of a verdict and one at its end. A verdict of the severity
+/// *info* is not logged: the log has the action that causes it, such as a drain.
 #[derive(Debug, Default)]
 pub(super) struct VerdictLog {
     /// The begins of the verdicts that hold, by the names of their rule and of their backend.
@@ -17,8 +17,7 @@ pub(super) struct VerdictLog {
 const MAX_LINES: usize = 10;
 
 impl VerdictLog {
-    /// Logs the difference of the diagnosis at `now` to the previous one. Returns the number of verdicts that began and
-    /// that ended.
+    /// Logs the verdicts that began or ended since the previous diagnosis. Returns the numbers of both.
     pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> [usize; 2] {
         let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
         let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;

@@ -55,8 +55,8 @@ thread_local! {
 }
 
 impl LineLimit {
-    /// Takes a line from the budget of its kind. `None`: it must be left out. Else the number of lines
-    /// that were left out since the last one.
+    /// Takes a line from the budget of its kind, and returns the number of lines that were left out
+    /// since the last written one. `None`: this line must be left out.
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);

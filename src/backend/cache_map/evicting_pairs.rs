@@ -8,11 +8,13 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 use tokenweir_routing::CachedSource;
 
-/// Maximum number of pairs of one backend: those whose blocks are computed again most often.
+/// Maximum number of pairs of one backend. The pairs with the most blocks that were computed again are
+/// kept.
 const MAX_PAIRS: usize = 16;
 
-/// Finds the pairs in which both groups had to compute blocks again that the other one had evicted. Only
-/// groups of which this gateway sent prompts. `id`: the id of a group.
+/// Finds the pairs of groups that evict each other: the engine computed blocks of each group again that
+/// the other group had evicted. Includes only groups of which this gateway sent prompts. `id`: returns
+/// the id of a group.
 pub(super) fn find(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],

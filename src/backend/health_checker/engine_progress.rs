@@ -11,7 +11,8 @@ use tokenweir_engine::dialect::EngineLoad;
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
 pub(super) struct EngineProgress {
-    /// `None`: the last scrape reported no requests or no token counts, or there was no scrape.
+    /// The present standstill. `None`: the last scrape reported no requests or no token counts, or there
+    /// was no scrape.
     standstill: Option<Standstill>,
 }
 

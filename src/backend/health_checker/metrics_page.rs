@@ -79,8 +79,8 @@ impl MetricsPage {
         self.last.engine_values
     }
 
-    /// What the backend itself says if it answered the last request for the page with 503. `None`: it
-    /// answered otherwise.
+    /// The state that the backend named when it answered the last request for the page with 503. `None`:
+    /// it gave another answer.
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }

@@ -27,8 +27,8 @@ enum Failure {
 }
 
 impl HealthChecker {
-    /// Makes the data-parallel ranks of the backend targets of routing, if the gateway is to do so and
-    /// does not do it yet. Each rank gets two requests of one token.
+    /// Makes the data-parallel ranks of the backend targets of routing if the configuration asks for it,
+    /// once for each start of the backend. Each rank gets two requests of one token.
     pub(super) async fn number_ranks(&mut self) {
         let backend = self.backend.clone();
         let ranks = &backend.load.ranks;

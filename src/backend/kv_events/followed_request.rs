@@ -1,4 +1,4 @@
-//! A request whose blocks are followed: the gateway set its session id, so events name it.
+//! A request whose stored blocks the gateway recognizes in KV events, by the session id that it set.
 
 use super::backend_cache::BackendCache;
 use super::ended_request::EndedRequest;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
 use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
-/// One attempt whose blocks are followed. Dropping it tells the learner.
+/// One attempt of such a request. When it is dropped, the learner compares the prompt with the blocks.
 #[derive(Debug)]
 pub(in crate::backend) struct FollowedRequest {
     cache: Arc<BackendCache>,

@@ -1,9 +1,9 @@
-//! Engines that name equal blocks equally share a key space: what one request taught about a text
-//! holds for all of them. vLLM since 0.30 names blocks equally with its default hash; older versions
-//! and other hashes begin with a random seed for each process.
+//! Engines that give equal blocks equal names share a key space: what the gateway learned about a text
+//! from one request holds for all these engines. Processes of vLLM since 0.30 with the default hash do;
+//! older versions and other hashes begin with a random seed for each process.
 //!
-//! A backend begins with a key space of its own. It joins another one when it stores a block that an
-//! engine there has stored: blocks of equal names are evidence, versions are not.
+//! A backend begins with a key space of its own. It joins another key space when its engine stores a
+//! block that an engine of that key space has stored: equal names are evidence, equal versions are not.
 
 use std::sync::{Arc, RwLockWriteGuard};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
@@ -20,8 +20,8 @@ pub(in crate::backend) struct KeySpace {
 #[derive(Debug, Default)]
 pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 
-/// The blocks of a prompt, by number, that are compared with those of other engines. The first blocks
-/// have no block before them in an index, or are equal for unrelated prompts.
+/// Numbers of the blocks of a prompt that are compared with those of other engines. The blocks before
+/// them can be equal for unrelated prompts, or have no predecessor in an index.
 const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
 
 impl KeySpace {
@@ -57,7 +57,8 @@ impl KeySpaces {
         space
     }
 
-    /// Another space than `own` in which an engine has stored one of the first blocks of this chain.
+    /// The key space, other than `own`, of an engine that has stored one of the compared blocks of this
+    /// chain.
     pub(super) fn other_with(
         &self,
         own: &Arc<KeySpace>,

@@ -1,5 +1,5 @@
-//! The exchange with other gateways: it reports to them which prompts this gateway sends to
-//! which backend, and adds their prompts and their load to the estimates of the backends.
+//! The exchange with other gateways. It reports to the others which prompts this gateway sends to which
+//! backend, and adds the prompts and the load of the others to the estimates of the backends.
 //!
 //! Everything is best effort. A request only puts a value into a bounded queue. Without the bus the
 //! gateway estimates from its own requests.

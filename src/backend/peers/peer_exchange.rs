@@ -21,7 +21,7 @@ pub struct PeerExchangeSettings {
 /// What this gateway shares with others before the same backends.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// The key that all of them have. With it they hash prompts equally.
+    /// The key that all gateways share, so that they hash prompts equally. `None`: no key is configured.
     pub key: Option<ExchangeKey>,
     /// The exchange over a message bus.
     pub exchange: Option<Arc<PeerExchange>>,
@@ -32,7 +32,7 @@ pub struct Peers {
 pub struct PeerExchange {
     pub(in crate::backend) settings: PeerExchangeSettings,
     pub(in crate::backend) counters: PeerCounters,
-    /// Background tasks and the status lock it, requests do not.
+    /// Locked by background tasks and by the status, never by a request.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
     /// Held by the task while it runs.

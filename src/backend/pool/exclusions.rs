@@ -20,17 +20,17 @@ struct RequestLength {
     is_learned: bool,
 }
 
-/// The estimate of the tokens of a prompt is raised by this factor: one prompt differs from the mean,
-/// and a shorter backend that would refuse the request is worse than a longer one that need not serve
-/// it.
+/// The estimate of the tokens of a prompt is raised by this factor, because single prompts differ from
+/// the mean: a backend whose context is too short refuses the request, and one with a longer context
+/// than necessary costs nothing.
 const LEARNED_MARGIN: f64 = 1.05;
 /// Tokens per byte that even a prompt of unusual text has, before responses have shown it.
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {
-    /// Leaves the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
-    /// If all others are gone, prefill backends serve whole requests. In a sample of the route they do
-    /// not, because others may be left.
+    /// Keeps the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
+    /// Prefill backends serve whole requests if no other backend is up, but not in a sample of the
+    /// route, because others may be up outside of it.
     pub(super) fn retain_role(&self, up: &mut Vec<usize>, is_prefill_leg: bool, is_sample: bool) {
         let backend = |position: &usize| &self.backends[*position];
         if is_prefill_leg {
@@ -43,9 +43,10 @@ impl PoolSnapshot {
         }
     }
 
-    /// Leaves the backends of `up` that can serve the request. What the gateway knows of them can be
-    /// wrong. So if none can, those are left that come nearest. In a sample of the route none is left,
-    /// because others may be able to; nor after a failed attempt, whose response tells the client more.
+    /// Keeps the backends of `up` that can serve the request. What the gateway knows of them can be
+    /// wrong: if none seems able, those that come nearest are kept. But none is kept in a sample of the
+    /// route, because other backends may be able, and after a failed attempt, because its response tells
+    /// the client more.
     pub(super) fn retain_capable(
         &self,
         up: &mut Vec<usize>,

@@ -38,8 +38,8 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Shared by all snapshots of a registry.
     pub(super) readiness_log: Arc<ReadinessLog>,
-    /// Whether other gateways hash prompts alike and do not report their prompts, so that a prompt
-    /// has a [rendezvous backend](tokenweir_routing::mark_rendezvous).
+    /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous): other gateways
+    /// share the key, so they hash prompts equally, and there is no exchange that reports their prompts.
     pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
@@ -72,7 +72,8 @@ pub struct BackendRequirements<'a> {
     pub max_tokens: Option<u32>,
     /// Number of choices that the client requests.
     pub choices: u32,
-    /// Only the backends with the longest context may serve the request, which must be longer than this.
+    /// Only the backends with the longest context may serve the request, and only if their context is
+    /// longer than this. `None`: no backend has refused the request because of its length.
     pub longer_than: Option<u32>,
     /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
@@ -80,7 +81,8 @@ pub struct BackendRequirements<'a> {
     pub seed: u64,
 }
 
-/// Number of backends whose caches are compared to find the work of a request.
+/// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
+/// output) of a request.
 const MAX_COMPARED_CACHES: usize = 64;
 
 /// The backend that the policy picked for a request. It is not leased yet.
@@ -157,7 +159,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// Asks one sleeping backend of the route to wake, unless one wakes already.
+    /// Requests that one sleeping backend of the route is woken, unless one is waking already.
     fn request_wake(&self, route: &ModelRoute, now: Instant) {
         if !self.sleep.wake {
             return;

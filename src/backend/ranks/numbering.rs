@@ -1,10 +1,11 @@
-//! Finds which value of `X-data-parallel-rank` belongs to which number on the metrics page. An engine
-//! of a group over several hosts counts its own ranks from 0 in the header, and all ranks on the page.
+//! Finds which value of `X-data-parallel-rank` selects which rank on the metrics page. In a group of
+//! several hosts, a server numbers its own ranks from 0 in the header, and all ranks of the group on the
+//! page.
 
 /// The search for the values of the header, one probe after the other.
 ///
-/// Each value is sent twice, the second time in reverse order: a backend that ignores the header, and
-/// spreads requests evenly, would otherwise look as if it followed it.
+/// Each value is sent twice, the second time in reverse order: otherwise a backend that ignores the
+/// header and spreads requests evenly would seem to follow the header.
 #[derive(Debug)]
 pub(in crate::backend) struct Numbering {
     numbers: Vec<u32>,

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The most tokens of prompt and output together that each backend accepts for a model.
+/// The maximum number of tokens, of prompt and output together, that each backend accepts for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ModelLengths {
     /// By position of the backend. 0: not known.
     by_position: Arc<[u32]>,
-    /// Whether backends of the model differ, so that a request can be too long for some of them only.
+    /// Whether the lengths differ, so that a request can be too long for some of the backends only.
     is_uneven: bool,
 }
 

@@ -37,8 +37,8 @@ pub struct ModelRoute {
     pub permissions: Permissions,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
-    /// Whether a backend may serve the model soon, if none does now: the configuration names it, or
-    /// backends that listed it left the pool.
+    /// Whether a backend may serve the model soon although none does now: the configuration names the
+    /// model, or backends that listed it left the pool.
     is_expected: bool,
 }
 

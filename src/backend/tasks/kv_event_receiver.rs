@@ -23,7 +23,8 @@ use tokio::time::sleep;
 
 /// Time between two requests for the publishers while the events cannot be used.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
-/// The same time for a backend whose events are used only if it offers them.
+/// Time between two requests for the publishers of a backend whose events are used only if it offers
+/// them.
 const OFFER_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two looks at the last scrape of a backend that has shown no prefix cache.
 const SCRAPE_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -115,7 +116,7 @@ impl PublisherFinder {
         }
     }
 
-    /// Waits until the backend has publishers, and the first of them answers. Many engines publish at
+    /// Waits until the backend names publishers and the first publisher answers. Many engines publish at
     /// ports that only other machines reach, which is no error. A backend whose metrics page shows no
     /// prefix cache has no events, and is not asked for them.
     async fn offered(&mut self, backend: &Backend) -> Vec<Publisher> {
@@ -178,7 +179,8 @@ impl RankSink {
         Self { backend, cache, rank, state: StreamState::Off }
     }
 
-    /// Each event is applied with the locks of its own, so that readers find them open in between.
+    /// Applies one event. Takes the locks for each event separately, so that readers get them in
+    /// between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
         let Some(chain) = self.rank.contents_mut().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);

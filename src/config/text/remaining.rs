@@ -45,7 +45,7 @@ impl<'a> RemainingText<'a> {
         item.is_some_and(|item| self.is_damaged(entries, item))
     }
 
-    /// Whether the value at a path, or one directly below it, was removed.
+    /// Whether the value at a path, or a value directly below it, was removed.
     pub(crate) fn is_removed(&self, entries: &[Entry], path: &str) -> bool {
         let is_there = entries.iter().any(|entry| entry.path == path);
         self.removed.iter().any(|(removed, _)| {
@@ -56,8 +56,8 @@ impl<'a> RemainingText<'a> {
         })
     }
 
-    /// Gives an item of a list another name, because a name is required, and without it nothing else of the item could be
-    /// checked. Returns whether the entry is a name.
+    /// Replaces a faulty name of an item of a list by another one: without a name, which is required,
+    /// nothing else of the item could be checked. Returns whether the entry is a name.
     pub(crate) fn rename(&mut self, entries: &[Entry], entry: usize) -> bool {
         let Some(Entry { path, value, .. }) = entries.get(entry) else { return false };
         let start = self.index(*value);
@@ -81,8 +81,8 @@ impl<'a> RemainingText<'a> {
         true
     }
 
-    /// Removes an entry, or else the nearest one that contains it, so that the remaining text is YAML. Returns whether
-    /// it is.
+    /// Removes an entry. If the rest is then no YAML, removes the entry around it, and so on. Returns
+    /// whether the remaining text is YAML.
     pub(crate) fn remove(&mut self, entries: &[Entry], entry: usize) -> bool {
         let mut next = Some(entry);
         while let Some(index) = next {

@@ -26,14 +26,14 @@ pub(crate) struct Entry {
     pub(crate) start: Position,
     /// The position of the value.
     pub(crate) value: Position,
-    /// The index of the entry whose value contains this one. `None`: this is the document.
+    /// The index of the entry whose value contains this entry. `None`: this entry is the document.
     pub(crate) parent: Option<usize>,
     /// Whether this is an item of a list.
     pub(crate) is_item: bool,
 }
 
-/// All entries of a document, each after the one that contains it. A key may be there twice. The error is the line of
-/// the first part that is no YAML, counted from 1.
+/// All entries of a document, each after the entry that contains it. A key may occur twice. The error is
+/// the number of the first line that is no YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
     let mut options = parser_options();
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
@@ -86,8 +86,8 @@ fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>
     }
 }
 
-/// The entry to which an error at a position belongs: the one whose key or value begins there, or else the last one
-/// before it. `None`: the error is about the document.
+/// The entry to which an error at a position belongs: the entry whose key or value begins there, or else
+/// the last entry before the position. `None`: the error is about the document.
 pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> Option<usize> {
     let at = |of: Position| (of.line, of.column) == (position.line, position.column);
     let of_value = entries.iter().rposition(|entry| at(entry.value));

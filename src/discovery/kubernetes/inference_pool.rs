@@ -79,7 +79,7 @@ impl PoolWatch {
         }
     }
 
-    /// Watches the pods of the pool if it selects others than before.
+    /// Watches other pods if the labels that the pool selects have changed.
     fn on_pool(&mut self, event: Event<DynamicObject>, timeout_seconds: u32) {
         let pool = match event {
             Event::Apply(pool) | Event::InitApply(pool) => pool,

@@ -36,7 +36,7 @@ enum Capacity {
     Backend(BackendOffer),
     /// Every backend that can serve the request is full.
     Full,
-    /// No backend can serve the request now. It waits for one.
+    /// No backend can serve the request now. The request waits for one.
     NoBackend,
 }
 
@@ -118,8 +118,8 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request: that of the tenant of its API key. Without one, the value of the
-    /// configured tenant header identifies the tenant, otherwise the `Authorization` header, otherwise
+    /// The flow of a request. Its tenant is that of the API key; without an API key, the value of the
+    /// configured tenant header stands for the tenant, otherwise the `Authorization` header, otherwise
     /// the address of the client.
     fn flow_key(
         &self,
@@ -246,8 +246,8 @@ impl AdmissionController {
         Ok(AdmitOutcome::Queued(key, limit))
     }
 
-    /// What the backends have for a request. Fails if no backend can serve it and it does not wait for
-    /// one. `None` in `settings`: admission control is disabled.
+    /// The capacity of the backends for a request. Fails if no backend can serve the request and it must
+    /// not wait for one. `settings` is `None` if admission control is disabled.
     fn offer(
         &self,
         settings: Option<&AdmissionSettings>,

@@ -50,7 +50,7 @@ pub(crate) struct SentRequirements {
 /// A stream that waits for another backend.
 pub(crate) struct Interruption {
     at: Instant,
-    /// The backends that are not tried: the one that failed, and those that refused.
+    /// The backends that are not tried again: the one that failed, and those that refused.
     tried: Vec<Arc<Backend>>,
     sending: Option<Sending>,
 }
@@ -150,8 +150,8 @@ impl StreamContinuation {
         Ok(())
     }
 
-    /// The stream ends as it would without continuation, or with the end that only it lacks. A stream that
-    /// was to be moved goes on.
+    /// Gives the continuation up. The stream ends as without continuation, or the gateway writes the end
+    /// if only that is missing. A stream that was to be moved from a working backend goes on there.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,

@@ -46,7 +46,7 @@ pub(crate) async fn send(
     context.retry.deposit(share);
     let mut tried = Vec::new();
     let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
-    // Kept for further attempts: those on shorter backends would be refused again.
+    // Further attempts skip backends whose context is not longer: they would refuse the request too.
     let mut longer_than = None;
     let (mut refusals, mut legs) = (Refusals::new(request.requirements.prompt), Legs::default());
     loop {
@@ -145,16 +145,16 @@ pub(crate) async fn send(
     }
 }
 
-/// Whether a request may wait for a backend after an attempt that failed so: the backend had not begun
-/// with it, or shut down in order. Any other failure may be an effect of the request, and after a wait
+/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun with
+/// the request, or shut down in order. The request may have caused any other failure, and after a wait
 /// it could crash the same backend again.
 fn allows_wait(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
 }
 
-/// Excludes the backend of a failed attempt from further ones. A backend that refused the rank gets the
-/// request again, and chooses the rank itself. One that did not get the blocks of a prefill leg may get
-/// the request again, and computes the prompt itself.
+/// Excludes the backend of a failed attempt from further attempts, with two exceptions. A backend that
+/// refused the data-parallel rank may get the request again and chooses the rank itself. A backend that
+/// could not read the blocks of a prefill leg may get the request again and computes the prompt itself.
 fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKind) {
     if kind == FailureKind::RankRefused {
         lease.backend().on_rank_refused();
@@ -163,8 +163,8 @@ fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKin
     }
 }
 
-/// Whether a request waits until a backend comes back, if the failover rules allow another attempt and
-/// no other backend is left.
+/// Whether a request waits until a backend comes back if no other backend is left. The failover rules
+/// have allowed another attempt.
 fn may_wait_for_backend(context: &ProxyContext, request: &PreparedRequest<'_>) -> bool {
     !request.is_lookup
         && request.requirements.backend.is_none()
@@ -219,7 +219,7 @@ async fn failover_when_down(
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
         let requirements = BackendRequirements { longer_than, ..*request.requirements };
         let next = context.state.pool.lease(requirements, &tried, clock::now());
-        // Another backend whose engine seems stuck would be no better.
+        // A backend whose engine also seems stuck would be no better.
         if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
@@ -301,8 +301,8 @@ fn classify_failure(
     kind
 }
 
-/// A refusal because of the length of the request, or of its data-parallel rank, if it is one. Only
-/// backends with a longer context may answer the former otherwise.
+/// Recognizes a refusal because of the data-parallel rank or because of the length of the request. Only
+/// a backend with a longer context can answer the latter differently.
 fn refine_refusal(
     kind: FailureKind,
     context: &ProxyContext,

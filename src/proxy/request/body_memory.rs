@@ -95,8 +95,8 @@ impl BodyMemory {
         BodyMemoryPermit { memory: self, owner, bytes: 0 }
     }
 
-    /// Greatest number of bytes of the large bodies of one party that has several: three quarters of
-    /// the limit, so that the others can send requests.
+    /// Maximum number of bytes of all large bodies of one tenant or address: three quarters of the
+    /// limit, so that others can send requests. A single body may be larger.
     fn share_bytes(&self) -> usize {
         self.limit_bytes() / 4 * 3
     }

@@ -14,7 +14,7 @@ pub struct ConfiguredRoute {
     methods: Vec<Method>,
     /// The methods, separated by commas.
     allowed: &'static str,
-    /// Timeout of the whole request. `None`: that of the model, or else the global one.
+    /// Timeout of the whole request. `None`: the timeout of the model, or else the global timeout.
     pub(crate) total: Option<Duration>,
     /// Forwards the body unread. `None`: the gateway reads the body.
     unread: Option<UnreadBody>,
@@ -42,7 +42,7 @@ impl ConfiguredRoute {
     }
 
     /// Forwards the bodies of this route unread to the backends of one model. `max_bytes`: maximum
-    /// length of a body; `None`: that of other bodies.
+    /// length of a body. `None`: the limit of all bodies.
     #[must_use]
     pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
         let unread = UnreadBody { model: model.to_owned(), max_bytes };

@@ -28,11 +28,11 @@ pub struct ContinuationMemory {
 #[derive(Debug, Default)]
 struct Owners {
     used: HashMap<BodyOwner, Arc<AtomicUsize>>,
-    /// With this many owners, those without a stream are removed.
+    /// Number of owners at which the owners without a stream are removed.
     prune_at: usize,
 }
 
-/// Fewest owners from which on those without a stream are removed.
+/// Minimum of `Owners::prune_at`.
 const MIN_PRUNED_OWNERS: usize = 256;
 
 /// The field of vLLM that requests the token ids of prompt and output.

@@ -27,8 +27,7 @@ pub(crate) struct ResponseDeadline {
 pub(crate) struct AttemptDeadlines {
     /// The deadline for the first output, from the configuration. `None`: no timeout applies.
     pub(crate) first_output: Option<ResponseDeadline>,
-    /// The timeout that the client announced, and the time from which it counts: that of the last
-    /// byte.
+    /// The timeout that the client announced, and the time of the last byte, from which it counts.
     client: Option<(Duration, Instant)>,
 }
 
@@ -52,15 +51,15 @@ enum DeadlineSource {
     Total,
 }
 
-/// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds.
-/// The first is that of the Python SDK, the second that of the JavaScript SDK, which waits so for the
-/// response head only.
+/// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds. The
+/// Python SDK sends the first. The JavaScript SDK sends the second, whose timeout is for the response
+/// head only.
 static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
-/// Time after the client's timeout in which the client can leave by itself. A client that stays is
-/// probably gone: something between it and the gateway keeps the connection.
+/// Time after the client's timeout in which the client can leave by itself. If the connection is still
+/// open then, the client is probably gone, and a proxy keeps the connection.
 const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {

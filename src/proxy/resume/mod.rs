@@ -32,8 +32,8 @@ use tokenweir_request::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey
 /// Longest `Idempotency-Key`, in bytes. Longer ones of services that define them are not known.
 const MAX_KEY_BYTES: usize = 255;
 
-/// The identity of the run of a request. `None`: the request runs without one. Notes the reason in its
-/// record if it asks for one.
+/// The identity of the run to which a request belongs. `None`: the client cannot return to the request.
+/// If it asks for that, the record gets the reason.
 pub fn run_key(
     context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,

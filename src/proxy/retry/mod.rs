@@ -74,7 +74,8 @@ pub(super) struct FailedRequest<'a> {
 
 /// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// The time window of the budget of continuations: each stream that begins in it allows one.
+/// The time window of the budget of continuations: each stream that begins in the window allows one
+/// continuation.
 const CONTINUATION_WINDOW: Duration = Duration::from_mins(1);
 /// Continuations per second that are allowed in any case. The streams of a backend break at once, and
 /// long streams began before the window.

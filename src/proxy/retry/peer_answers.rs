@@ -14,9 +14,8 @@ const SLOT_COUNT: usize = 4096;
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of one comparison in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// Up to this number, the share of refused requests that are sent to a peer is the learned share of
-/// those that the peer answers otherwise, times this factor. One request in four that only its backend
-/// refuses is enough to compare all.
+/// Share of refused requests that are sent to a peer ÷ learned share of those that the peer answers
+/// otherwise. So if the peer answers one in four otherwise, all are sent to a peer.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
 /// Least share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;
@@ -30,8 +29,8 @@ pub(in crate::proxy) struct PeerAnswers {
     slots: Box<[AtomicU64]>,
 }
 
-/// The refusals that are learned about together: those of one backend with one status to one group of
-/// clients.
+/// The refusals of one backend with one status to one group of clients. The gateway learns one share for
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::proxy) struct RefusalSlot(usize);
 

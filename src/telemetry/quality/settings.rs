@@ -29,8 +29,8 @@ pub struct QualitySettings {
 }
 
 impl QualitySettings {
-    /// Time constant of the baseline mean: it has the daily course of the traffic if the recent mean is
-    /// that of an hour.
+    /// Time constant of the baseline mean. With the default of an hour for the recent mean, the baseline
+    /// covers a day of traffic.
     pub(super) const fn baseline_window(&self) -> Duration {
         self.window.saturating_mul(24)
     }

@@ -120,7 +120,7 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request if it was slow, and for each objective that it is judged by.
+    /// Counts the request if it was slow, and for each objective that applies to it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         // A client that reads slowly delays no one but itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {

@@ -20,15 +20,15 @@ pub struct PromptLookup {
     /// Number of leading blocks of text that the index knows. The whole text counts as the last
     /// block. With `is_outline`, the number of known anchors.
     known: usize,
-    /// Whether the index knows the text only from an outline, so that it has the places of anchors.
+    /// Whether the index knows the text only from an outline: then it has places for the anchors only.
     is_outline: bool,
     /// Whether the index has a block hash for each block of the prompt.
     is_whole: bool,
-    /// The places of the first and of the last known block of text in the chain of the engines. Most
-    /// engines have nothing or all of a prompt, so these two are needed for each engine.
+    /// Where the first and the last known block of text end among the blocks of the engines. Most
+    /// engines have nothing or all of a prompt, so the lookup needs both for each engine.
     ends: [Option<ChainBlock>; 2],
-    /// The blocks of the engine between the known place `span_place` and the one before it. The last
-    /// cached prompt ended there.
+    /// The blocks of the engine between the known place `span_place` and the place before it: there the
+    /// cached part of the last lookup ended.
     span: Vec<ChainBlock>,
     span_place: Option<usize>,
 }
@@ -40,10 +40,10 @@ pub struct CachedPrompt {
     pub tokens: u64,
     /// Leading blocks of text that are cached completely.
     pub text_blocks: usize,
-    /// Whether the known blocks decide: the engine lacks one of them, or the whole text is known.
-    /// Otherwise the engine may have more of the prompt.
+    /// Whether `tokens` is the whole answer: the engine lacks a known block, or the index knows the
+    /// whole text. Otherwise the engine may have more of the prompt.
     pub is_decided: bool,
-    /// Whether an outline told the places, so that the number of tokens is expected and not certain.
+    /// Whether the places come from an outline: then `tokens` is an expectation.
     pub is_expected: bool,
 }
 
@@ -187,8 +187,9 @@ fn anchored_block(number: usize) -> usize {
     anchor(number) - 1
 }
 
-/// Number of leading numbers below `count` for which `holds`, if it holds for none after the first
-/// exception. Most engines have nothing or all of a prompt, so both ends are tried first.
+/// How many of the numbers from 0 to `count` − 1 satisfy `holds` before the first that does not; none
+/// after that one may satisfy it. Most engines have nothing or all of a prompt, so both ends are tried
+/// first.
 fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
     let Some(last) = count.checked_sub(1) else { return 0 };
     if !holds(0) {

@@ -16,10 +16,10 @@ use crate::residency::StoredChain;
 /// Which blocks of an engine belong to which text.
 #[derive(Debug)]
 pub struct TextIndex {
-    /// By the hash of a block of text with everything before it: the last block of the engine that
-    /// lies in that text.
+    /// For the hash of a block of text and everything before it: the last block of the engine within
+    /// that text.
     texts: BoundedMap<ChainBlock>,
-    /// By the hash of a block: the block before it.
+    /// For the hash of a block of the engine: the block before it.
     parents: BoundedMap<ChainBlock>,
     /// Whether an outline has taught a place.
     has_outlines: bool,
@@ -30,8 +30,8 @@ pub struct TextIndex {
 pub struct ChainBlock {
     /// In two halves, so that the alignment is 4.
     hash: [u32; 2],
-    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block. With
-    /// [`EXPECTED`], an outline taught the place.
+    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block. With the
+    /// bit [`EXPECTED`], the place comes from an outline.
     blocks: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct AnsweredRequest<'a> {
     pub cached_tokens: Option<u64>,
 }
 
-/// The places of the blocks of a text in the chain of a request, by the hash of the text.
+/// For the hash of each block of a text: the block of the engine that ends it.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
 /// Greatest number of blocks that are walked to find where two chains part.
@@ -94,8 +94,9 @@ impl TextIndex {
         self.parents.get(hash).is_some()
     }
 
-    /// The places of the text of a request in the chain of blocks that it stored, in blocks of
-    /// `block_size` tokens. `None`: the chain does not belong to the text for certain.
+    /// Finds where the blocks of the text of a request end in the chain of blocks that the request
+    /// stored. `block_size`: tokens of a block of the engine. `None`: it is not certain that the chain
+    /// belongs to the text.
     pub fn align(
         &self,
         request: &AnsweredRequest<'_>,
@@ -203,8 +204,9 @@ impl TextIndex {
         known
     }
 
-    /// The entry of a text that another request has taught, unless the chain of this request shows
-    /// that it reaches into the text after it. Then the last block that both chains have.
+    /// Checks an entry of a text that the index learned from another request. Returns the entry, or the
+    /// last block that both chains have if the chain of this request shows that the entry is too far: it
+    /// includes text that followed in the other request only.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
         let at = |blocks: u32| known.binary_search_by_key(&blocks, |block| block.blocks).ok();
         let mut next = Some(entry);

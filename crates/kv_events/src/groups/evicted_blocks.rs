@@ -49,7 +49,7 @@ impl EvictedBlocks {
         Some(GroupNumber((std::mem::take(entry) & GROUP_MASK) as u8))
     }
 
-    /// The numbers of these groups are given to other groups.
+    /// Forgets the blocks of these groups, because their numbers are given to other groups.
     pub(super) fn forget_groups(&mut self, freed: &FreedGroups) {
         for entry in &mut self.entries {
             if freed.contains(GroupNumber((*entry & GROUP_MASK) as u8)) {

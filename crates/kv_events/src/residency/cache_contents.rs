@@ -75,9 +75,9 @@ impl CacheContents {
         &self.groups
     }
 
-    /// A request whose text begins with the block of text `text` has stored these blocks, after
-    /// `parent`. `first_depth`: number of blocks of the prompt before the first one. Other requests may
-    /// have evicted some of them.
+    /// Records that a request whose text begins with the block of text `text` has stored `blocks` after
+    /// `parent`. `first_depth`: number of blocks of the prompt before `blocks`. Other requests may have
+    /// evicted some of the blocks since.
     pub fn set_text(
         &mut self,
         parent: Option<BlockHash>,

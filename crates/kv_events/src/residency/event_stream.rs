@@ -50,8 +50,8 @@ pub struct EventStream {
     after_replay: StreamState,
     /// Value of `expected` when the present replay was asked for.
     asked_from: Option<u64>,
-    /// Whether a message from `asked_from` on had been published by then, so the replay has it
-    /// unless the publisher has dropped it.
+    /// Whether a message with the number `asked_from` or a later one had been published when the replay
+    /// was requested. The replay then has it, unless the publisher has dropped it.
     asked_late: bool,
     /// Replays whose end mark has not arrived. Only the last one counts.
     pending_replays: u32,

@@ -19,7 +19,7 @@ pub enum SocketType {
 
 /// Length of a greeting.
 pub(super) const GREETING_BYTES: usize = 64;
-/// Greatest length of a text of the peer that an error shows.
+/// Maximum number of bytes that an error shows of a text from the peer.
 const MAX_SHOWN_BYTES: usize = 80;
 
 impl SocketType {

@@ -159,7 +159,8 @@ impl Publisher {
         }
     }
 
-    /// Some messages from a number on, and the number of the first one that is still there.
+    /// Some of the stored messages from `number` on, and the number of the first of them: older ones may
+    /// have been dropped.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
         let buffer = self.lock();
         let first = number.clamp(buffer.first, buffer.end());

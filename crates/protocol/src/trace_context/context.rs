@@ -29,8 +29,8 @@ pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent
 pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-/// Whether a header is one of a trace context. Most names have another length, so that a comparison
-/// with the texts costs less than one with each name.
+/// Whether a header belongs to a trace context. Texts are compared, not `HeaderName`s: most headers
+/// differ in length, which the comparison of texts checks first.
 fn is_context_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "traceparent" | "tracestate" | "baggage") || b3::is_b3_header(name)

@@ -51,7 +51,8 @@ pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The numbers of an array, `None` for anything else in it. `None`: it is no array.
+/// The elements of a JSON array of numbers. An element that is no number is `None`. Returns `None` if
+/// the text is no array.
 pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>> {
     let inner = array.strip_prefix(b"[")?.strip_suffix(b"]")?.trim_ascii();
     let number = |part: &[u8]| std::str::from_utf8(part.trim_ascii()).ok()?.parse().ok();

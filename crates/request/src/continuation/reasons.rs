@@ -49,7 +49,7 @@ pub enum ContinuationRefusal {
     StopStrings,
     /// The request has penalties, which depend on the tokens that the engine itself generated.
     Penalties,
-    /// The request samples with a seed, and the other engine would begin with it again.
+    /// The request samples with a seed, from which the other engine would begin anew.
     Seed,
     /// The request samples, and `streams.continuation_greedy_only` is set.
     Sampled,

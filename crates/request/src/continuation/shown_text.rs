@@ -1,4 +1,4 @@
-//! The text that the client has, and how far the present backend has come with it.
+//! The text that the client has, and how much of it the present backend has repeated.
 
 /// Bytes of the end of the text that are always kept.
 const END_BYTES: usize = 16;
@@ -20,8 +20,8 @@ impl ShownText {
         self.generated < self.shown
     }
 
-    /// Adds text, which `is_kept` for a continuation. Returns how many bytes of it the client has. `None`:
-    /// it has others.
+    /// Adds text of the present backend. Returns how many of its bytes the client has already. `None`:
+    /// they differ from those that the client has. `is_kept`: a continuation may need the text.
     pub(super) fn show(&mut self, text: &str, is_kept: bool) -> Option<usize> {
         let repeated = (self.shown - self.generated).min(text.len());
         if repeated > 0 {

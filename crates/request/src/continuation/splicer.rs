@@ -66,11 +66,11 @@ pub struct StreamSplicer {
     certain: [Position; 2],
     /// The client has events with tokens or log probabilities, but without text, after `latest`.
     has_shown_more: bool,
-    /// The present stream continues an earlier one. `None`: it is the first one.
+    /// How the present stream continues an earlier one. `None`: it is the first stream.
     continued: Option<ContinuedStream>,
 }
 
-/// The members of the first event, as it wrote them.
+/// The members of the first event, in the bytes of the backend.
 #[derive(Debug)]
 struct Head {
     id: Option<Box<[u8]>>,
@@ -176,7 +176,7 @@ impl StreamSplicer {
         }
     }
 
-    /// The stream is none of events: it is forwarded as it is.
+    /// Ends the splicing: the response is no event stream, and is forwarded unchanged.
     pub fn ignore(&mut self) {
         self.is_passive = true;
         self.refuse(ContinuationRefusal::Unreadable);

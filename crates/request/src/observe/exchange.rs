@@ -43,7 +43,7 @@ struct ExchangeState {
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
     /// was received as a whole.
     forwarded_bytes: Option<Arc<AtomicU64>>,
-    /// Makes one stream of those of several backends. `None`: streams are not continued.
+    /// Joins the streams of several backends into one. `None`: the stream cannot be continued.
     splicer: Option<Box<StreamSplicer>>,
 }
 

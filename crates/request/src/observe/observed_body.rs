@@ -137,7 +137,8 @@ impl<B: Body, T> ObservedBody<B, T> {
         self
     }
 
-    /// Ends the body early, or begins to continue it, which returns `None`.
+    /// Handles an early end of the body. Returns the last frame, or `None` if the stream is to be
+    /// continued.
     fn on_early_end(
         &mut self,
         end: EarlyEnd<B::Error>,

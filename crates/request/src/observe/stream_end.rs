@@ -4,9 +4,9 @@ use crate::record::Termination;
 
 /// Why a stream is interrupted from outside.
 pub(super) enum Cut {
-    /// It ends.
+    /// The stream ends.
     End(Termination),
-    /// It goes on at another backend.
+    /// The stream goes on at another backend.
     Move,
 }
 
@@ -16,8 +16,8 @@ pub(super) enum EarlyEnd<E> {
     Body(Result<(), E>),
     /// The backend sent no output for too long.
     Stall,
-    /// Its events show that the backend cannot go on.
+    /// The events show that the backend cannot go on.
     Events,
-    /// It goes on, and the stream is to be moved.
+    /// The response goes on, but the stream must move to another backend.
     Move,
 }

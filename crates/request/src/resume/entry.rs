@@ -14,28 +14,28 @@ use tokenweir_protocol::limits::memory_charge::Charge;
 /// A request that arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// Its client and key.
+    /// The client and the key of the request.
     pub key: RunKey,
-    /// The request.
+    /// A digest of the request.
     pub request: Digest,
-    /// Whether the request may begin a run. It may attach to one in any case.
+    /// Whether the request may begin a run. A request may always attach to an existing run.
     pub may_begin: bool,
 }
 
 /// What becomes of a request that arrives.
 #[derive(Debug)]
 pub enum Entry<H> {
-    /// It begins a run, and is its first reader.
+    /// The request begins a run, and is its first reader.
     Begun(Producer<H>, Reader<H>),
-    /// It gets the response of an earlier request.
+    /// The request gets the response of an earlier request.
     Attached(Reader<H>),
     /// The key belongs to another request.
     OtherRequest,
-    /// The run has as many readers as it may have.
+    /// The run has the maximum number of readers.
     TooManyReaders,
     /// There is no such run, and the request may not begin one.
     Unknown,
-    /// The request runs without a client's return, because of this limit of memory.
+    /// The client cannot return to the request, because this limit of memory is reached.
     OverLimit(ResumeOutcome),
 }
 

@@ -1,5 +1,5 @@
-//! Event ids for a reader of an event stream that asked for them, and the events after the last one that
-//! it has.
+//! Event ids for a client that asked for them, and the rest of an event stream after the last event that
+//! the client has.
 
 /// Adds an `id` line with the number of the event to each event, and leaves out the first events.
 ///

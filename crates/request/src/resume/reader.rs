@@ -24,7 +24,8 @@ pub enum Chunk {
 }
 
 impl<H> Reader<H> {
-    /// The head of the response. `None`: the run ended without one. `waker` is woken when it is there.
+    /// The head of the response. `None`: the run ended without a head. `waker` is woken when the head
+    /// arrives.
     pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
         let mut state = self.run.lock();
         if state.head.is_some() || state.end.is_some() {

@@ -111,8 +111,8 @@ impl<K: Ord + Copy> FairQueue<K> {
         }
     }
 
-    /// Removes tenants without requests, so that memory stays bounded: `tenant` if its virtual
-    /// start has no effect any more, and all others if there are too many.
+    /// Removes tenants without waiting requests, so that memory stays bounded: `tenant` if its virtual
+    /// start has no effect any more, and the other tenants if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
             // No request waits, so the virtual starts have no effect on the next request.

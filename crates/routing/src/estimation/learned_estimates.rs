@@ -140,9 +140,9 @@ impl LearnedEstimates {
         [self.text_bytes.get(), self.text_tokens.get()]
     }
 
-    /// The engine has refused a prompt because it has at least so many tokens. Counts if what was
-    /// learned predicted fewer. The number is a bound: without any other observation it has little
-    /// weight, so that the first usage replaces it.
+    /// Records that the engine refused a prompt because it has at least `tokens` tokens. Counts only if
+    /// the estimate is lower. The number is a lower bound: without any other observation it has little
+    /// weight, so that the first reported usage replaces it.
     pub fn on_too_long(&self, bytes: u64, tokens: u64) {
         let [known_bytes, known_tokens] = self.text();
         let (bytes, tokens) = (bytes as f64, tokens as f64);

@@ -71,8 +71,8 @@ impl Line {
         Self { base: self.base * factor, slope: (self.slope * factor).clamp(slopes.0, slopes.1) }
     }
 
-    /// This line, lowered to a point below it. The base is lowered first: a wait that was learned as
-    /// prefill is in the base, because it does not grow with the tokens.
+    /// This line, lowered so that it passes through a point below it. The base is lowered first: a wait
+    /// that was mistaken for prefill is in the base, because it does not grow with the tokens.
     fn lowered_through(self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
         let slope = self.slope.min(y / x).clamp(slopes.0, slopes.1);
         Self { base: (y - slope * x).max(0.0), slope }
@@ -115,8 +115,8 @@ impl LinearFit {
         Self { line, anchor, slopes, weight, x, y, x_squared, x_y, patience }
     }
 
-    /// Idle seconds after which the line is old. An old line that an observation confirms becomes old
-    /// after twice the time; one that an observation contradicts, in the shortest time.
+    /// Idle seconds after which the line is old. If an observation confirms an old line, the time
+    /// doubles; if one contradicts it, the time is the shortest again.
     pub(super) fn patience(&self) -> f64 {
         self.patience
     }
@@ -126,8 +126,8 @@ impl LinearFit {
         y > CONTRADICTION_FACTOR * self.line.at(x)
     }
 
-    /// Adds an observation and returns the new line. `freshness`: weight of the line before, from 0
-    /// to 1. An observation that is below an old line replaces it; one above it confirms it.
+    /// Adds an observation and returns the new line. `freshness`: weight of the present line, from 0 to
+    /// 1. An observation below an old line replaces the line; one above confirms it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
     pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> Line {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);

@@ -104,8 +104,8 @@ impl SlotEstimator {
         }
     }
 
-    /// Resets the estimate: the engine has restarted, maybe with other settings, it runs more
-    /// requests than before, or never as many as one report had.
+    /// Resets the estimate. Reasons: the engine restarted, maybe with other settings; it runs more
+    /// requests than before; or it never again ran as many as one report showed.
     pub(super) fn forget(&self) {
         for value in [
             &self.estimate,

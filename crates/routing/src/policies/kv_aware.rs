@@ -99,11 +99,12 @@ pub struct FleetLoad {
 /// The terms of a cost in seconds: see the [module documentation](self).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CostTerms {
-    /// First output of an empty prompt, by crowding.
+    /// Time to the first output of an empty prompt × crowding.
     pub base: f64,
-    /// Prompts that the engine computes before this one, or the wait for a slot, by crowding.
+    /// Time of the prompts that the engine computes before this one, or of the wait for a slot, ×
+    /// crowding.
     pub queue: f64,
-    /// The prompt tokens of this request that are not cached, by crowding.
+    /// Time of the prompt tokens of this request that are not cached × crowding.
     pub prefill: f64,
     /// Delay of the waiting requests by `prefill`.
     pub charge: f64,

@@ -3,37 +3,37 @@
 /// A kind of error for which the remedy is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DownKind {
-    /// Its host name has no address.
+    /// The host name of the backend has no address.
     Dns,
     /// No process accepts connections at the address.
     Refused,
     /// The network does not reach the address.
     Unreachable,
-    /// It accepts connections and does not respond.
+    /// The backend accepts connections and does not respond.
     Silent,
     /// The URL has `https` and the server uses no TLS.
     NoTls,
-    /// Its certificate has expired.
+    /// The certificate of the backend has expired.
     ExpiredCertificate,
-    /// Its certificate is not valid yet.
+    /// The certificate of the backend is not valid yet.
     EarlyCertificate,
-    /// The authority of its certificate is not trusted.
+    /// The authority of the certificate is not trusted.
     UntrustedCertificate,
-    /// Its certificate does not match, or another step of the TLS handshake failed.
+    /// The certificate does not match the host, or another step of the TLS handshake failed.
     OtherTls,
-    /// It closed the connection without a response, or its response is not HTTP.
+    /// The server closed the connection without a response, or its response is not HTTP.
     NotHttp,
     /// The health check requires a key.
     Unauthorized,
-    /// It has no health check: the port or the path is wrong.
+    /// The server has no health check: the port or the path is wrong.
     WrongServer,
     /// The health check reports that the engine is dead.
     EngineDead,
-    /// Its engine makes no progress.
+    /// The engine has requests and makes no progress.
     Stuck,
 }
 
-/// The texts that show each kind. The first kind of which a text is contained applies.
+/// Texts of errors, by kind. The first kind applies of which the error contains a text.
 const TEXTS: [(DownKind, &[&str]); 14] = [
     (DownKind::Dns, &["failed to lookup address", "Name or service not known", "name resolution"]),
     (DownKind::NoTls, &["InvalidContentType", "corrupt message"]),

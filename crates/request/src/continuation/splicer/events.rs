@@ -157,8 +157,8 @@ impl StreamSplicer {
         Some(count)
     }
 
-    /// Whether the first text of a continuation is longer than that of its tokens: it is, or has, the
-    /// prompt, with the text so far.
+    /// Whether the first text of a continuation contains the prompt: it is longer than the text of its
+    /// tokens can be, or has the text so far.
     fn is_decoded_prompt(&self, text: &str, tokens: usize) -> bool {
         let end = self.text.end();
         let has_earlier_text = text.len() > self.text.shown && text.contains(end);

@@ -8,8 +8,8 @@ use tokenweir_protocol::json::members::{Member, visit_members};
 pub(super) struct EventMembers<'a> {
     /// The data. Further `data` lines are joined to the first.
     data: Cow<'a, [u8]>,
-    /// Offset of the data in the event. `None`: the data has several lines, so a position in it is
-    /// none in the event.
+    /// Offset of the data in the event. `None`: the data has several lines, so its positions are not
+    /// those of the event.
     offset: Option<usize>,
     members: Vec<Member>,
 }

@@ -18,8 +18,8 @@ pub(super) struct FirstOutputWait {
     pub(super) queue: Duration,
     /// Time of the prefill.
     pub(super) prefill: Duration,
-    /// Time that none of these explains: an engine or host without progress, the way back, or a
-    /// cause that the backend does not report.
+    /// Time that none of the other parts explains: an engine or host without progress, the way back, or
+    /// a cause that the backend does not report.
     pub(super) unexplained: Duration,
     /// The part of `unexplained` by which the prefill may be longer than expected.
     tolerated: Duration,
@@ -59,8 +59,8 @@ const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
 /// Share of the slots that an engine fills while requests wait for slots. If fewer requests run,
 /// they wait for blocks of the KV cache, and the running requests are the limit.
 const FULL_SLOTS_SHARE: f64 = 0.85;
-/// Least number of requests answered at once, as a share of those in flight, that shows that the
-/// engine has no slot for more of them. With fewer, short responses end before the next ones begin.
+/// The engine has no slot for more requests if it answers at least this share of those in flight at
+/// once. If it answers fewer, short responses end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
 /// With fewer requests answered at once, the number says nothing about the slots.
 const MIN_ANSWERING: f64 = 4.0;
@@ -181,8 +181,8 @@ impl RequestRecord {
 struct PredictedPrefill {
     /// Prefill time of the prompt.
     prompt: Duration,
-    /// Share of the wait in which the prompts before this one were computed, without the batch that
-    /// was in progress and the batch of this one.
+    /// Share of the wait in which the engine computed earlier prompts, without the batch that was in
+    /// progress on arrival and the batch of this prompt.
     backlog_share: f64,
     /// Prefill time of a prompt that gets the slot of a request that has ended: it is computed in a
     /// batch in which the other sequences decode. `None`: nothing is known.
@@ -256,7 +256,7 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
 enum QueueEvidence {
     /// The request waited until another request ended.
     Queued,
-    /// Requests waited, but this one found a free slot, so it could only wait for the prompts before
+    /// Other requests waited, but this one found a free slot: it could wait only for the prompts before
     /// it.
     OthersQueued,
     /// No report shows a queue.
@@ -268,7 +268,7 @@ impl QueueEvidence {
     /// found fewer did not wait for the end of another. Reports are ignored if the backend has gone
     /// down since.
     ///
-    /// `due`: when a request that began at once has had its output.
+    /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
         if record.condition.is_down {
             return Self::None;
@@ -299,9 +299,9 @@ impl QueueEvidence {
     }
 }
 
-/// Whether a request found more requests in flight than the engine has ever answered at once. So
-/// one of them ended before the engine began with this one. A queue between two reports shows only
-/// this way.
+/// Whether a request found more requests in flight than the engine has ever answered at once. So the
+/// engine began with this request only after one of the others had ended. Nothing else shows a queue
+/// that begins and ends between two reports.
 fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
     let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
     let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);

@@ -6,26 +6,26 @@ use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 /// What became of a request with an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ResumeOutcome {
-    /// Its client could return, and did not before the end.
+    /// The client could return, and did not before the end of the request.
     #[default]
     Kept,
-    /// Its client returned before the end.
+    /// The client returned before the end of the request.
     Resumed,
-    /// It got the response of an earlier request.
+    /// The request got the response of an earlier request.
     Attached,
-    /// Its client left and did not come back in time, so the request was aborted.
+    /// The client left and did not return in time, so the request was aborted.
     Abandoned,
-    /// Its client has no permission.
+    /// The client lacks the permission `resume`.
     NotAllowed,
-    /// Its client has no identity: no API key and no `Authorization`.
+    /// The client has no identity: no API key and no `Authorization`.
     NoIdentity,
-    /// The key is empty, longer than 255 bytes, or there are several.
+    /// The `Idempotency-Key` is empty or longer than 255 bytes, or there are several.
     InvalidKey,
-    /// Its response is larger than one may be.
+    /// The response exceeds the memory that one response may take.
     RunMemory,
-    /// The responses of its client take all memory that they may take.
+    /// The responses of the client take all memory that one client may take.
     TenantMemory,
-    /// The responses of all clients take all memory that they may take.
+    /// The responses of all clients take all memory of `streams.resume.memory`.
     TotalMemory,
 }
 

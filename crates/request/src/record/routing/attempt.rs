@@ -49,9 +49,10 @@ impl Attempt {
 /// The continuations of one stream at other backends.
 #[derive(Debug, Clone, Default)]
 pub struct Continuations {
-    /// Those that began, in order.
+    /// The continuations that began, in order.
     pub begun: Vec<Continuation>,
-    /// Why the stream was not continued when it ended early. `None`: it did not, or it was continued.
+    /// Why the stream was not continued when it ended early. `None`: it did not end early, or it was
+    /// continued.
     pub refusal: Option<ContinuationRefusal>,
 }
 

@@ -46,10 +46,12 @@ pub struct WaitReports {
     pub mean_prompt_tokens: f64,
     /// Number of sequences that the engine runs at once. `None`: not known.
     pub slots: Option<f64>,
-    /// Number of requests that ran in the engine while others waited, during the wait of this
-    /// request, or after it while `slots` is not known. `None`: no report showed a queue.
+    /// Number of requests that ran in the engine while others waited there, from the reports during the
+    /// wait of this request. While `slots` is unknown, later reports count too. `None`: no report showed
+    /// a queue.
     pub running_while_queued: Option<f64>,
-    /// Number of requests of this gateway that the engine answers at once while others wait. 0: not known.
+    /// Greatest number of requests of this gateway that the engine answered at once while others waited.
+    /// 0: not known.
     pub max_answering: u32,
     /// When a response of the backend last had output. `None`: no response had output.
     pub last_output_at: Option<Instant>,

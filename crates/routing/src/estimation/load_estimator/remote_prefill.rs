@@ -1,5 +1,5 @@
-//! Requests whose prompts other backends compute: they add no prefill to the backend, and their times
-//! teach nothing about its prefill.
+//! Requests whose prompts other backends compute: they add no prefill to this backend, and the gateway
+//! learns nothing about its prefill from their times.
 
 use super::LoadEstimator;
 use crate::{Candidate, PrefillCost, Reservation, kv_aware};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl LoadEstimator {
-    /// Another backend computes the prompt of the request (`is_elsewhere`), or after all this one.
+    /// Moves the prefill of a request to another backend (`is_elsewhere`), or back to this one.
     pub fn move_prefill(&self, reservation: &mut Reservation, is_elsewhere: bool) {
         if reservation.elsewhere.is_some() == is_elsewhere {
             return;

@@ -1,5 +1,5 @@
-//! The queues of one engine that its load reports showed, so that the wait of a request that has
-//! ended can be compared with them.
+//! The periods in which requests waited in one engine, as its load reports showed them. The wait of a
+//! request that has ended is compared with these periods.
 
 use super::super::load_report::LoadReport;
 use std::collections::VecDeque;
