@@ -6,9 +6,8 @@
 #   - each exemplar in Prometheus is a trace in Jaeger: gateway, attempt, engine
 #   - each alert fires under its fault, is sent to its receiver, and resolves
 #   - every query of every dashboard has data
-#   - Arize Phoenix, if it is installed, reads the TTFT from the same spans
 #
-#   tests/stack.sh [--only alerts,traces,phoenix,dashboards,engine] [--fault TEXT] [--gateway-only]
+#   tests/stack.sh [--only alerts,traces,dashboards] [--fault TEXT] [--gateway-only]
 #
 #   --only         a selection of the steps
 #   --fault        only faults whose names contain this text
@@ -22,7 +21,6 @@
 #
 #   STACK_TOOLS  the folder of tests/stack/install.sh DIR; without it the check is skipped
 #   TOKENWEIR    the gateway's binary   (default: built in release mode)
-#   REAL_VLLM    see tests/real_vllm.sh; with it the trace of a real engine is checked, too
 #   LIMIT        time limit             (default: 1500 seconds)
 set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
@@ -49,7 +47,6 @@ for program in prometheus alertmanager otelcol; do
   [[ -x $tools/bin/$program ]] || skip "no $program in $tools; run tests/stack/install.sh $tools"
 done
 [[ -x $tools/bin/jaeger ]] || echo "Jaeger is not installed: traces are not checked"
-[[ -x $tools/phoenix/bin/phoenix ]] || echo "Arize Phoenix is not installed: not checked"
 
 gateway=${TOKENWEIR:-}
 if [[ -z $gateway ]]; then
@@ -57,15 +54,6 @@ if [[ -z $gateway ]]; then
   gateway=${CARGO_TARGET_DIR:-$root/target}/release/tokenweir
 fi
 gateway=$(realpath "$gateway")
-
-if [[ -n ${REAL_VLLM:-} ]]; then
-  export VENV=${VENV:-$REAL_VLLM/.venv-vllm}
-  if [[ -x $REAL_VLLM/serve.sh && -x $VENV/bin/python ]]; then
-    arguments+=(--engine "$(cd "$REAL_VLLM" && pwd)")
-  else
-    echo "no vLLM in REAL_VLLM or VENV: the trace of a real engine is not checked"
-  fi
-fi
 
 work=$(mktemp -d)
 cleanup() {

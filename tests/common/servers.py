@@ -3,9 +3,14 @@
 import asyncio
 import random
 import socket
+import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 
 def answers(url: str) -> bool:
@@ -40,6 +45,22 @@ def wait_until_ready(url: str, seconds: float = 30.0) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"{url} does not answer within {seconds:.0f} s")
         time.sleep(0.05)
+
+
+@asynccontextmanager
+async def gateway(program: str, listen: int, admin: int, config: str) -> AsyncIterator[None]:
+    """A gateway that is ready. Its log is in a temporary folder."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "gateway.yaml").write_text(f"listen: 127.0.0.1:{listen}\nadmin: 127.0.0.1:{admin}\n{config}")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([program, "serve", "--config", folder / "gateway.yaml"], stdout=log, stderr=log)
+    try:
+        # In a thread: backends can be part of this process.
+        await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{admin}/readyz")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 async def until(condition, seconds: float, every: float = 0.02) -> float | None:

@@ -5,10 +5,10 @@ drain.py GATEWAY [--streams 200] [--rounds 20]
 Two backends write a token every 100 ms on each stream. All streams begin at one backend, which is then
 drained. Each stream must have every token once.
 """
-import argparse, asyncio, json, pathlib, subprocess, sys, tempfile, time
+import argparse, asyncio, json, pathlib, sys, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
-from servers import free_ports, wait_until_ready
+from servers import free_ports, gateway
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -114,13 +114,10 @@ async def main():
     backends = [Backend(name, port) for name, port in zip("ab", ports)]
     for backend in backends:
         await backend.start()
-    file = pathlib.Path(tempfile.mkdtemp()) / "gateway.yaml"
     urls = "".join(f"\n  - {{ name: {backend.name}, url: 'http://127.0.0.1:{backend.port}' }}" for backend in backends)
-    file.write_text(f"listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin}\nadmission: {{ enabled: false }}\nbackends: {urls}\nstreams: {{ continuation: exact }}\n")
-    gateway = subprocess.Popen([options.gateway, "serve", "--config", str(file)], stdout=open(file.parent / "log", "w"), stderr=subprocess.STDOUT)
+    config = f"admission: {{ enabled: false }}\nbackends: {urls}\nstreams: {{ continuation: exact }}\n"
     times, pauses, failed = [], [], 0
-    try:
-        await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{admin}/readyz")
+    async with gateway(options.gateway, port, admin, config):
         for number in range(options.rounds):
             source, target = backends[number % 2], backends[1 - number % 2]
             await operate(admin, f"drain?backend={target.name}")
@@ -138,9 +135,6 @@ async def main():
             times.append(max(source.left, default=began) - began)
             pauses += [pause for _, pause in results]
             await operate(admin, f"undrain?backend={source.name}")
-    finally:
-        gateway.terminate()
-        gateway.wait()
     share = lambda values, p: round(1e3 * sorted(values)[int(p * (len(values) - 1))])
     print(f"{options.rounds} drains of {options.streams} streams: empty after p50 {share(times, 0.5)} ms, longest {share(times, 1)} ms; "
           f"longest pause of a stream p50 {share(pauses, 0.5)} ms, p99 {share(pauses, 0.99)} ms; failed or not moved: {failed}")

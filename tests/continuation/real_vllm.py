@@ -3,8 +3,11 @@ random offsets, and compares what the client gets with the unbroken answer.
 
 real_vllm.py GATEWAY URL URL [--mode exact] [--seconds 240] [--seed 1] [--sampled]
 """
-import argparse, asyncio, collections, json, pathlib, random, socket, struct, subprocess, tempfile, time
+import argparse, asyncio, collections, json, pathlib, random, socket, struct, sys, time
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
+from servers import free_ports, gateway
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -18,12 +21,6 @@ chance = random.Random(options.seed)
 WORDS = "river stone emoji count apple letters sky 数字 ocean poem list seven color größe train logic".split()
 
 
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 class Cutter:
     """Forwards connections to an engine. The next response to a POST is cut after `left` bytes, once."""
 
@@ -31,7 +28,7 @@ class Cutter:
 
     def __init__(self, url):
         self.host, port = url.removeprefix("http://").split(":")
-        self.engine, self.port = int(port), free_port()
+        self.engine, (self.port,) = int(port), free_ports(1)
 
     async def start(self):
         await asyncio.start_server(self.serve, "127.0.0.1", self.port)
@@ -131,26 +128,15 @@ def request(number):
     return "/v1/chat/completions", body
 
 
-def config(cutters, port, admin):
-    backends = "".join(f"\n  - {{ name: e{i}, url: 'http://127.0.0.1:{cutter.port}' }}" for i, cutter in enumerate(cutters))
-    return f"""listen: 127.0.0.1:{port}
-admin: 127.0.0.1:{admin}
-backends: {backends}
-streams: {{ continuation: {options.mode} }}
-"""
-
-
 async def main():
     cutters = [Cutter(url) for url in options.engines]
     for cutter in cutters:
         await cutter.start()
-    port, admin = free_port(), free_port()
-    file = pathlib.Path(tempfile.mkdtemp()) / "gateway.yaml"
-    file.write_text(config(cutters, port, admin))
-    gateway = subprocess.Popen([options.gateway, "serve", "--config", str(file)], stdout=open(file.parent / "log", "w"), stderr=subprocess.STDOUT)
+    port, admin = free_ports(2)
+    backends = "".join(f"\n  - {{ name: e{i}, url: 'http://127.0.0.1:{cutter.port}' }}" for i, cutter in enumerate(cutters))
+    config = f"backends: {backends}\nstreams: {{ continuation: {options.mode} }}\n"
     counts, pauses, ttfts = collections.Counter(), [], []
-    try:
-        await asyncio.sleep(4)
+    async with gateway(options.gateway, port, admin, config):
         ends, number = time.monotonic() + options.seconds, 0
         while time.monotonic() < ends:
             path, body = request(number)
@@ -182,9 +168,6 @@ async def main():
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics").read().decode()
         lines = [line for line in metrics.splitlines() if line.startswith("tokenweir_stream_continuation") and not line.endswith(" 0")]
         print("\n".join(lines))
-    finally:
-        gateway.terminate()
-        gateway.wait()
     pauses.sort()
     share = lambda p: round(1e3 * pauses[int(p * (len(pauses) - 1))]) if pauses else None
     print(f"{options.mode}: n = {number}, {dict(counts)}, longest pause p50 {share(0.5)} ms, p99 {share(0.99)} ms")

@@ -6,8 +6,11 @@ real_vllm.py GATEWAY PREFILL_URL DECODE_URL [--seconds 60] [--clients 4] [--word
 
 --leave: share of clients that leave at a random moment. --fault: the signal that the processes get.
 """
-import argparse, asyncio, collections, json, os, pathlib, random, re, signal, statistics, subprocess, tempfile, time
+import argparse, asyncio, collections, json, os, pathlib, random, re, signal, statistics, sys, time
 import urllib.error, urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
+from servers import answers, free_ports, gateway
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -22,10 +25,9 @@ options.add_argument("--fault", choices=["KILL", "STOP"])
 options.add_argument("--pids", type=int, nargs="+")
 options.add_argument("--fault-at", type=float, default=15)
 options.add_argument("--stopped-for", type=float, default=20)
-options.add_argument("--ports", default="23690,23691")
 options = options.parse_args()
 WORDS = "river stone count apple letters sky ocean poem list seven color train logic".split()
-PORTS = [int(port) for port in options.ports.split(",")]
+PORTS = free_ports(2)
 
 
 async def answer(port, body, leaves_after=None):
@@ -59,13 +61,6 @@ def request(chance):
 def metrics(url, names):
     page = urllib.request.urlopen(url + "/metrics", timeout=30).read().decode()
     return [line for line in page.splitlines() if line.startswith(names) and not line.endswith((" 0", " 0.0"))]
-
-
-def is_up(url):
-    try:
-        return urllib.request.urlopen(url + "/health", timeout=5).status == 200
-    except OSError:
-        return False
 
 
 async def client(number, ends, counts, ttfts):
@@ -118,35 +113,29 @@ def predictions(port):
 async def main():
     roles = [", role: prefill", ", role: decode"] if options.roles == "yes" else ["", ""]
     backends = "".join(f"\n  - {{ name: e{i}, url: '{url}'{role} }}" for i, (url, role) in enumerate(zip(options.engines, roles)))
-    file = pathlib.Path(tempfile.mkdtemp()) / "gateway.yaml"
-    file.write_text(f"listen: 127.0.0.1:{PORTS[0]}\nadmin: 127.0.0.1:{PORTS[1]}\nbackends: {backends}\n")
-    gateway = subprocess.Popen([options.gateway, "serve", "--config", str(file)], stdout=open(file.parent / "log", "w"), stderr=subprocess.STDOUT)
     counts, ttfts = collections.Counter(), []
     try:
-        await asyncio.sleep(4)
-        ends = time.monotonic() + options.seconds
-        faults = [fault()] if options.fault else []
-        await asyncio.gather(*faults, *(client(number, ends, counts, ttfts) for number in range(options.clients)))
-        print("legs:", predictions(PORTS[1]))
-        print("\n".join(metrics(f"http://127.0.0.1:{PORTS[1]}", ("tokenweir_prefill_legs", "tokenweir_attempts_total"))))
-        # The leases of unread blocks end after 30 s.
-        await asyncio.sleep(35)
-        for url in options.engines:
-            try:
-                names = ("vllm:nixl_num_failed", "vllm:nixl_num_kv_expired_reqs_total", "vllm:nixl_bytes_transferred_sum", "vllm:nixl_bytes_transferred_count", "vllm:num_requests", "vllm:kv_cache_usage", "vllm:prompt_tokens_by_source_total")
-                print(url, *metrics(url, names), sep="\n  ")
-            except OSError as error:
-                print(url, error)
-        alive = next(filter(is_up, options.engines))
-        checked = random.Random(1).sample(expected, min(60, len(expected)))
-        for body, text in checked:
-            alone, _, _ = await answer(int(alive.rsplit(":", 1)[1]), body)
-            counts["equal" if alone == text else "other text"] += 1
+        async with gateway(options.gateway, *PORTS, f"backends: {backends}\n"):
+            ends = time.monotonic() + options.seconds
+            faults = [fault()] if options.fault else []
+            await asyncio.gather(*faults, *(client(number, ends, counts, ttfts) for number in range(options.clients)))
+            print("legs:", predictions(PORTS[1]))
+            print("\n".join(metrics(f"http://127.0.0.1:{PORTS[1]}", ("tokenweir_prefill_legs", "tokenweir_attempts_total"))))
+            # The leases of unread blocks end after 30 s.
+            await asyncio.sleep(35)
+            for url in options.engines:
+                try:
+                    names = ("vllm:nixl_num_failed", "vllm:nixl_num_kv_expired_reqs_total", "vllm:nixl_bytes_transferred_sum", "vllm:nixl_bytes_transferred_count", "vllm:num_requests", "vllm:kv_cache_usage", "vllm:prompt_tokens_by_source_total")
+                    print(url, *metrics(url, names), sep="\n  ")
+                except OSError as error:
+                    print(url, error)
+            alive = next(url for url in options.engines if answers(url + "/health"))
+            checked = random.Random(1).sample(expected, min(60, len(expected)))
+            for body, text in checked:
+                alone, _, _ = await answer(int(alive.rsplit(":", 1)[1]), body)
+                counts["equal" if alone == text else "other text"] += 1
     except (OSError, ValueError) as error:
         print("comparison:", error)
-    finally:
-        gateway.terminate()
-        gateway.wait()
     ttfts.sort()
     at = lambda share: round(1e3 * ttfts[int(share * (len(ttfts) - 1))]) if ttfts else None
     print("failures (seconds, text):", failures[:10])

@@ -15,15 +15,13 @@ from pathlib import Path
 
 import alerts
 import dashboards
-import engine
-import phoenix
 import traces
 from prometheus import Prometheus
 from report import Report
 from stand import Stand, Tools
 
 BASELINE_CLIENTS = 8
-STEPS = ("alerts", "traces", "phoenix", "dashboards", "engine")
+STEPS = ("alerts", "traces", "dashboards")
 
 
 def arguments() -> argparse.Namespace:
@@ -37,7 +35,6 @@ def arguments() -> argparse.Namespace:
     add("--only", default=",".join(STEPS), help="steps, separated by commas")
     add("--fault", default="", help="only faults whose names contain this text")
     add("--gateway-only", action="store_true", help="Prometheus scrapes no backend")
-    add("--engine", type=Path, help="the folder with serve.sh and stop.sh of a real vLLM")
     return parser.parse_args()
 
 
@@ -63,11 +60,8 @@ async def main() -> int:
         steps = {
             "alerts": lambda: alerts.check(stand, prometheus, report, args.fault),
             "traces": lambda: traces.check(stand, prometheus, report),
-            "phoenix": lambda: phoenix.check(stand, report),
             "dashboards": lambda: dashboards.check(args.dashboards, prometheus, report, begin),
         }
-        if args.engine:
-            steps["engine"] = lambda: engine.check(stand, report, args.engine)
         report.note("machine", "load average before", os.getloadavg())
         for name in [name for name in steps if name in only]:
             try:

@@ -26,4 +26,3 @@ EXTENSIONS=("$OTEL_CONTRIB/extension/healthcheckextension")
 PROVIDERS=("$OTEL_CORE/confmap/provider/"{env,file,yaml}provider)
 
 # Python packages, each in its own virtual environment.
-PHOENIX=arize-phoenix==20.26.1

@@ -1,7 +1,6 @@
 """The faults and the alerts that must fire."""
 
 import asyncio
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -89,20 +88,6 @@ async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIte
         relay.blocks_output = False
 
 
-@causes("Verdict")
-async def a_metrics_page_cannot_be_read(stand: Stand) -> AsyncIterator[None]:
-    stand.relays[0].hides_metrics = True
-    yield
-    stand.relays[0].hides_metrics = False
-
-
-@causes("Verdict")
-async def a_server_adds_latency_outside_its_engine(stand: Stand) -> AsyncIterator[None]:
-    stand.relays[0].delay = stand.relays[1].delay = 0.6
-    yield
-    stand.relays[0].delay = stand.relays[1].delay = 0.0
-
-
 @causes("ClientAborts")
 async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 8, leave_after=3):
@@ -137,34 +122,14 @@ async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
 
 
 @causes("Verdict")
-async def the_collector_is_down(stand: Stand) -> AsyncIterator[None]:
-    stand.process("collector").kill()
-    yield
-    stand.process("collector").start()
-
-
-@causes("Verdict")
 async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
+    """Each verdict that is no critical one has this alert. `tests/staged_faults` stages the others."""
     original = stand.config.read_text()
     stand.config.write_text("routing: { polcy: p2c }")
     stand.process("gateway").reload()
     yield
     stand.config.write_text(original)
     stand.process("gateway").reload()
-
-
-@causes("Verdict")
-async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
-    def post(action: str) -> None:
-        url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
-        # The listener accepts changes only with this type, which pages of other origins cannot send.
-        request = urllib.request.Request(url, method="POST", headers={"content-type": "application/json"})
-        urllib.request.urlopen(request, timeout=10).close()
-
-    await asyncio.to_thread(post, "drain")
-    async with more_clients(stand, 80, words=60, tokens=60):
-        yield
-    await asyncio.to_thread(post, "undrain")
 
 
 @causes("GpuErrors")

@@ -3,7 +3,7 @@
 # folder and starts no service. Installed components are not changed. A component that cannot be installed is
 # skipped with a message.
 #
-#   tests/stack/install.sh FOLDER [debian|browser|jaeger|collector|phoenix]...
+#   tests/stack/install.sh FOLDER [debian|browser|jaeger|collector]...
 #
 # Without names it installs all. It needs apt-get, dpkg, go and python3, about 4 GB of disk and, the first time, a
 # quarter of an hour.
@@ -65,7 +65,7 @@ program() {
 
 # Jaeger is built from its own module: its go.sum has the checksums of all dependencies. The module has no assets of the
 # UI: they are built from another repository, which is neither a Go module nor a package of npm. Jaeger then serves its
-# API and a placeholder page; Phoenix and the official Jaeger images have a UI.
+# API and a placeholder page; the official Jaeger images have a UI.
 jaeger() {
   local source work=$folder/build/jaeger
   mkdir -p "$folder/build"
@@ -104,12 +104,6 @@ section() {
   printf "  - gomod: %s $2\n" "${@:3}"
 }
 
-phoenix() {
-  rm -rf "$folder/phoenix"
-  python3 -m venv "$folder/phoenix"
-  "$folder/phoenix/bin/pip" install -q "$PHOENIX"
-}
-
 # The file that exists if a component is installed.
 installed_file() {
   case $1 in
@@ -117,13 +111,12 @@ installed_file() {
     browser) echo bin/chromium ;;
     jaeger) echo bin/jaeger ;;
     collector) echo bin/otelcol ;;
-    phoenix) echo phoenix/bin/phoenix ;;
     *) echo "unknown component: $1" >&2; exit 2 ;;
   esac
 }
 
 status=0
-[[ $# -gt 0 ]] || set -- debian browser jaeger collector phoenix
+[[ $# -gt 0 ]] || set -- debian browser jaeger collector
 for component in "$@"; do
   file=$folder/$(installed_file "$component")
   log=$folder/logs/$component.log

@@ -20,12 +20,8 @@ class Relay:
 
     backend: int
     """The port of the backend."""
-    delay: float = 0.0
-    """Delay in seconds of the first chunk of each response to an inference request."""
     blocks_output: bool = False
     """Responses to inference requests are blocked; health checks and scrapes are not."""
-    hides_metrics: bool = False
-    """Scrapes of the metrics page get a closed connection."""
     open: dict[int, Connection] = field(default_factory=dict)
     server: asyncio.Server | None = None
 
@@ -72,15 +68,11 @@ class Relay:
             if chunk.startswith((b"GET ", b"POST ")):
                 connection.is_inference = chunk.startswith(b"POST ")
                 connection.is_answered = False
-            if self.hides_metrics and chunk.startswith(b"GET /metrics"):
-                return
             writer.write(chunk)
             await writer.drain()
 
     async def _forward_responses(self, connection: Connection, reader, writer) -> None:
         while chunk := await reader.read(1 << 16):
-            if connection.is_inference and not connection.is_answered and self.delay:
-                await asyncio.sleep(self.delay)
             connection.is_answered = True
             while connection.is_inference and self.blocks_output:
                 await asyncio.sleep(0.05)

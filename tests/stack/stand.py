@@ -4,7 +4,7 @@
             │     │              └ spans ─► Collector, metrics ─► Prometheus
             │     ├ metrics ─► Prometheus ─► Alertmanager ─► webhook
             │     └ scrapes of a GPU exporter and of an engine: pages
-            └ spans ─► Collector ─► Jaeger ─► Phoenix
+            └ spans ─► Collector ─► Jaeger
 """
 
 import json
@@ -27,7 +27,7 @@ check does not shorten, and the last span has the sampling attribute."""
 PORTS = (
     "listen admin fast0 fast1 small relay0 relay1 relay2 "
     "collector_grpc collector_http collector_metrics jaeger_grpc jaeger jaeger_query_grpc "
-    "prometheus alertmanager webhook phoenix phoenix_grpc pages"
+    "prometheus alertmanager webhook pages"
 ).split()
 
 
@@ -44,14 +44,8 @@ class Tools:
 
     @property
     def has_jaeger(self) -> bool:
-        """Whether Jaeger is installed. Phoenix gets its spans from Jaeger."""
+        """Whether Jaeger is installed."""
         return self.path("jaeger").exists()
-
-    @property
-    def phoenix(self) -> Path | None:
-        """The path of Arize Phoenix, if it is installed."""
-        path = self.folder / "phoenix/bin/phoenix"
-        return path if self.has_jaeger and path.exists() else None
 
 
 class Stand:
@@ -97,8 +91,6 @@ class Stand:
             self._add(name, self.backend(name))
         if self.tools.has_jaeger:
             self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
-        if self.tools.phoenix:
-            self._add("phoenix", [self.tools.phoenix, "serve"], self._phoenix_environment())
         collector = [self.tools.path("otelcol"), "--config", self.work / "collector.yaml"]
         self._add("collector", collector)
         self._add("alertmanager", self._alertmanager())
@@ -110,8 +102,6 @@ class Stand:
         await self.process("alertmanager").ready(f"{self.url('alertmanager')}/-/ready")
         self._add("prometheus", self._prometheus())
         await self.process("prometheus").ready(f"{self.url('prometheus')}/-/ready")
-        if self.tools.phoenix:
-            await self.process("phoenix").ready(self.url("phoenix"), 120.0)
 
     def end(self) -> None:
         """Stops all processes, in reverse order."""
@@ -201,24 +191,10 @@ class Stand:
             "--cluster.listen-address=",
         ]
 
-    def _phoenix_environment(self) -> dict[str, str]:
-        return {
-            "PHOENIX_HOST": "127.0.0.1",
-            "PHOENIX_PORT": str(self.port["phoenix"]),
-            "PHOENIX_GRPC_PORT": str(self.port["phoenix_grpc"]),
-            "PHOENIX_WORKING_DIR": str(self.work / "phoenix-data"),
-            "PHOENIX_TELEMETRY_ENABLED": "false",
-            "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
-            "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
-        }
-
     def _jaeger(self) -> str:
-        """The configuration of Jaeger: storage in memory, and spans are also forwarded to Phoenix."""
+        """The configuration of Jaeger: storage in memory."""
         grpc = {"endpoint": self.at("jaeger_grpc")}
         exporters = {"jaeger_storage_exporter": {"trace_storage": "memory"}}
-        if self.tools.phoenix:
-            phoenix = {"endpoint": self.at("phoenix_grpc"), "tls": {"insecure": True}}
-            exporters["otlp/phoenix"] = phoenix
         return json.dumps({
             "receivers": {"otlp": {"protocols": {"grpc": grpc}}},
             "exporters": exporters,

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import signal
 import socket
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -158,10 +156,8 @@ async def client_slow(testbed: Testbed) -> AsyncIterator[None]:
 async def read_slowly(testbed: Testbed) -> None:
     """Sends long requests, and reads their responses slowly."""
     loop = asyncio.get_running_loop()
-    # A real vLLM refuses more tokens than its context. The KV cache of one simulated engine has room for all readers.
-    tokens = 3000 if testbed.options.real is None else 1900
     body = json.dumps({
-        "model": testbed.model, "stream": True, "max_tokens": tokens, "ignore_eos": True,
+        "model": testbed.model, "stream": True, "max_tokens": 3000, "ignore_eos": True,
         "messages": [{"role": "user", "content": "a long story"}],
     }).encode()
     lines = f"host: g\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -341,56 +337,3 @@ async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
         more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=1.0),
     ):
         yield
-
-
-@fault(r"(stalls gpu0 .the engine of this backend|backend_down gpu0 .*progress)", "no_capacity|shedding",
-       options=real(), clients=4)
-async def real_engine_hang(testbed: Testbed) -> AsyncIterator[None]:
-    """The engine process is stopped. Its HTTP server still answers."""
-    _, engines = testbed.real_processes()
-    for pid in engines:
-        os.kill(pid, signal.SIGSTOP)
-    yield
-    for pid in engines:
-        os.kill(pid, signal.SIGCONT)
-
-
-@fault(r"backend_down gpu0 .*(accepts connections|does not respond|no response)", "no_capacity|shedding|stalls",
-       options=real(), clients=4)
-async def real_server_hang(testbed: Testbed) -> AsyncIterator[None]:
-    """The HTTP server process is stopped."""
-    server, _ = testbed.real_processes()
-    os.kill(server, signal.SIGSTOP)
-    yield
-    os.kill(server, signal.SIGCONT)
-
-
-@fault(r"front_end_gap gpu0", "shedding", options=real(), clients=4)
-async def real_front_end_slow(testbed: Testbed) -> AsyncIterator[None]:
-    """The HTTP server runs for 100 ms of each 700 ms."""
-    server, _ = testbed.real_processes()
-
-    async def stutter() -> None:
-        try:
-            while True:
-                os.kill(server, signal.SIGSTOP)
-                await asyncio.sleep(0.6)
-                os.kill(server, signal.SIGCONT)
-                await asyncio.sleep(0.1)
-        finally:
-            os.kill(server, signal.SIGCONT)
-
-    stuttering = asyncio.create_task(stutter())
-    yield
-    stuttering.cancel()
-    await asyncio.gather(stuttering, return_exceptions=True)
-
-
-@fault(r"slow_clients gateway", options=real(), clients=4)
-async def real_client_slow(testbed: Testbed) -> AsyncIterator[None]:
-    """Clients that read slowly from a real vLLM."""
-    readers = [asyncio.create_task(read_slowly(testbed)) for _ in range(6)]
-    yield
-    for reader in readers:
-        reader.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)

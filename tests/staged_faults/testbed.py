@@ -3,7 +3,6 @@ OpenTelemetry Collector."""
 
 import asyncio
 import json
-import os
 import ssl
 import subprocess
 from dataclasses import dataclass, field
@@ -130,14 +129,6 @@ class Testbed:
         process = Process(script, command, self.work, {"VLLM_SERVER_DEV_MODE": "1"})
         with process.log.open("ab") as log:
             subprocess.run([*map(str, command)], check=True, stdout=log, stderr=log, env=process.environment)
-
-    def real_processes(self) -> tuple[int, list[int]]:
-        """The process ids of the HTTP server and of the engine of the real vLLM."""
-        run = Path(os.environ["VENV"]) / "run"
-        server = int((run / f"{self.port['gpu0']}.pid").read_text())
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        is_engine = lambda pid: Path(f"/proc/{pid}/comm").read_text().startswith("VLLM::Engine")
-        return server, [int(pid) for pid in children if is_engine(pid)]
 
     def config(self) -> dict:
         """The configuration of the gateway."""

@@ -31,7 +31,8 @@ const MIB: usize = 1 << 20;
 const SOON: Duration = Duration::from_secs(20);
 /// The handshake of RFC 6455.
 const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\n\
-                         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+                         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+                         sec-websocket-protocol: realtime\r\n";
 
 /// A backend that counts uploads, and echoes the bytes of WebSocket connections.
 struct Backend {
@@ -82,6 +83,7 @@ fn echo(request: Request, ended: mpsc::UnboundedSender<Result<usize, usize>>) ->
     }
     let (parts, body) = request.into_parts();
     let accept = websocket::expected_accept(&parts).expect("the handshake of the client");
+    let subprotocol = parts.headers["sec-websocket-protocol"].clone();
     let upgrade = hyper::upgrade::on(Request::from_parts(parts, body));
     tokio::spawn(async move {
         let mut stream = TokioIo::new(upgrade.await.unwrap());
@@ -98,6 +100,7 @@ fn echo(request: Request, ended: mpsc::UnboundedSender<Result<usize, usize>>) ->
     let mut headers = HeaderMap::new();
     headers.insert("upgrade", websocket::PROTOCOL);
     headers.insert("connection", "upgrade".parse().unwrap());
+    headers.insert("sec-websocket-protocol", subprotocol);
     let wrong = || "AAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap();
     let accept = if query.contains("wrong") { wrong() } else { accept };
     headers.insert("sec-websocket-accept", accept);
@@ -242,7 +245,12 @@ async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     }
     let head = String::from_utf8(answer).unwrap().to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 101 "), "{head}");
-    for expected in ["upgrade: websocket", "connection: upgrade", "x-request-id: "] {
+    for expected in [
+        "upgrade: websocket",
+        "connection: upgrade",
+        "sec-websocket-protocol: realtime",
+        "x-request-id: ",
+    ] {
         assert_eq!(head.matches(expected).count(), 1, "{head}");
     }
     assert!(!head.contains("content-length") && !head.contains("transfer-encoding"), "{head}");
