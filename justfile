@@ -118,7 +118,7 @@ page *ARGS:
 first-use BINARY *ARGS:
     TOKENWEIR={{ BINARY }} tests/first_use.sh {{ ARGS }}
 
-# Run the gateway with Collector, Jaeger, Prometheus, Alertmanager and Phoenix. Needs STACK_TOOLS.
+# Run the gateway with Collector, Jaeger, Prometheus and Alertmanager. Needs STACK_TOOLS.
 stack *ARGS:
     tests/stack.sh {{ ARGS }}
 
@@ -137,12 +137,6 @@ real-vllm *ARGS:
 # Compare round_robin and kv_aware on two real vLLM servers. Needs REAL_VLLM.
 real-vllm-routing *ARGS:
     tests/real_vllm_routing.sh {{ ARGS }}
-
-# Compare `tokenweir-lab bench` with vllm-rs. Needs VLLM_RS and TOKENIZER.
-bench-agrees ROUNDS="5":
-    cargo build --locked --release
-    cargo build --locked --release --manifest-path lab/Cargo.toml
-    tests/bench_agrees.sh {{ ROUNDS }}
 
 # Compare several gateways with and without the exchange, in real time. Needs redis-server.
 several-gateways *ARGS:

@@ -1,7 +1,8 @@
 //! The backend: it executes the plan whose id is in the request, and records the time of each
 //! write.
 
-use super::script::{Ending, Plan};
+use super::generated_streams::exchange_case::{Case, Close};
+use super::plan::{Plan, Write};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +18,16 @@ pub(crate) struct Played {
     pub(crate) plan: usize,
     /// Whether the request that arrived here requested usage.
     pub(crate) was_usage_requested: bool,
-    /// The time of each written event, in the order of the plan.
-    pub(crate) events: Vec<Instant>,
+    /// The time of each write of the plan.
+    pub(crate) writes: Vec<Instant>,
     /// The time of the last write, or of closing the connection in the middle.
     pub(crate) ended: Instant,
     /// The time at which the gateway closed the connection, if the backend saw it.
     pub(crate) left: Option<Instant>,
 }
 
+/// Longest wait for a client that disconnects.
+const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
 /// The pages of a vLLM server.
 const PAGES: [(&str, &str); 4] = [
     ("/health", ""),
@@ -68,14 +71,14 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
         let mut done = Played {
             plan,
             was_usage_requested: asks_for_usage(&body),
-            events: Vec::new(),
+            writes: Vec::new(),
             ended: clock::now(),
             left: None,
         };
         let is_left = play(&plans[plan], &mut done, &mut reader, &mut writer).await.is_err();
-        done.ended = if plans[plan].ending == Ending::Cut { clock::now() } else { done.ended };
-        done.left = is_left.then(clock::now);
-        let goes_on = !is_left && plans[plan].ending != Ending::Cut;
+        done.ended = clock::now();
+        done.left = is_left.then_some(done.ended);
+        let goes_on = plans[plan].case.close == Close::Whole;
         played.send(done).unwrap();
         if !goes_on {
             return;
@@ -90,16 +93,25 @@ async fn play(
     reader: &mut OwnedReadHalf,
     writer: &mut OwnedWriteHalf,
 ) -> Result<(), ()> {
-    for write in std::iter::once(&plan.head).chain(&plan.writes) {
-        if write.is_usage && !done.was_usage_requested {
-            continue;
-        }
-        stay(write.pause, reader).await?;
-        done.ended = clock::now();
-        done.events.extend(write.events.iter().map(|_| done.ended));
-        writer.write_all(&write.bytes).await.map_err(|_| ())?;
+    let mut send = async |bytes: &[u8]| writer.write_all(bytes).await.map_err(|_| ());
+    let Case { status, content_type, stream, close, .. } = &plan.case;
+    // The response head is sent before the engine starts.
+    let head = format!(
+        "HTTP/1.1 {status} OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    send(head.as_bytes()).await?;
+    for Write { pause, body } in plan.writes.iter().filter(|write| !write.body.is_empty()) {
+        stay(*pause, reader).await?;
+        let size = format!("{:x}\r\n", body.len());
+        let chunk = [size.as_bytes(), &stream.bytes[body.clone()], b"\r\n"].concat();
+        done.writes.push(clock::now());
+        send(&chunk).await?;
     }
-    Ok(())
+    match close {
+        Close::Whole => send(b"0\r\n\r\n").await,
+        Close::Broken => Ok(()),
+        Close::Left => stay(AFTER_DISCONNECT, reader).await,
+    }
 }
 
 /// Waits, unless the gateway closes the connection. The gateway sends nothing during a response.

@@ -24,24 +24,13 @@ pub(crate) const IN_FLIGHT: [&str; 2] =
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts the gateway in front of one backend with only these environment variables.
-    pub(crate) fn start(backend: SocketAddr, variables: &[(&str, &str)]) -> Self {
-        let backend = format!("http://{backend}");
-        Self::start_with(&["--backend", &backend], variables, Stdio::piped())
-    }
-
     /// Starts the gateway with these flags. Collects its access log if it is piped.
-    pub(crate) fn start_with(
-        flags: &[&str],
-        variables: &[(&str, &str)],
-        access_log: impl Into<Stdio>,
-    ) -> Self {
+    pub(crate) fn start(flags: &[&str], access_log: impl Into<Stdio>) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--log-format", "json"])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(flags)
             .env_clear()
-            .envs(variables.iter().copied())
             .stdout(access_log)
             .stderr(Stdio::piped())
             .spawn()

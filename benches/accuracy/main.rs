@@ -7,7 +7,7 @@
 //! └─────────────► certificate ◄──────────────────────┘
 //! ```
 //!
-//! The backend executes scripts with known tokens, finish reasons and terminations. The true time
+//! The backend plays streams of `tests/suite/generated_streams`, whose values are known. The true time
 //! of an event is the time before the write that completes it, regardless of later delays in the
 //! kernel and the gateway. The true start of a request is the time before its client writes it. So
 //! the reported times include the transport delay. `ACCURACY_STREAMS` sets the number of requests.
@@ -15,26 +15,33 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the certificate is printed")]
 
-mod author;
 mod backend;
 mod certificate;
 mod client;
-mod dialect;
-mod framing;
 mod gateway;
+#[path = "../../tests/suite/generated_streams/mod.rs"]
+#[expect(
+    dead_code,
+    clippy::disallowed_methods,
+    reason = "the suite uses all of it, without a paused clock"
+)]
+mod generated_streams;
 mod noise;
-mod script;
+mod plan;
 mod truth;
 
 use backend::Played;
 use certificate::{Certificate, quantile};
-use client::{Client, Seen};
+use client::Seen;
 use gateway::{Gateway, IN_FLIGHT, sum};
 use noise::Noise;
-use script::Plan;
+use plan::Plan;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::process::ExitCode;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -84,12 +91,12 @@ fn main() -> ExitCode {
 
 /// Executes all plans, [`CONCURRENT_REQUESTS`] at a time.
 async fn run(count: usize) -> Run {
-    let plans: Arc<[Plan]> = script::plans(count, SEED).into();
+    let plans: Arc<[Plan]> = plan::plans(count, SEED).into();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let backend = tokio::spawn(backend::serve(listener, plans.clone(), sender));
-    let gateway = tokio::task::spawn_blocking(move || Gateway::start(address, &[])).await.unwrap();
+    let gateway = tokio::task::spawn_blocking(move || start(address)).await.unwrap();
     let next = Arc::new(AtomicUsize::new(0));
     let noise = Noise::listen();
     let begun = clock::now();
@@ -97,11 +104,11 @@ async fn run(count: usize) -> Run {
     for _ in 0..CONCURRENT_REQUESTS {
         let (plans, next, address) = (plans.clone(), next.clone(), gateway.clients);
         clients.spawn(async move {
-            let (mut client, mut seen) = (Client::new(address), Vec::new());
+            let mut seen = Vec::new();
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(plan) = plans.get(index) else { return seen };
-                seen.push(client.ask(index, plan).await);
+                seen.push(client::ask(address, index, plan).await);
             }
         });
     }
@@ -120,6 +127,14 @@ async fn run(count: usize) -> Run {
     backend.abort();
     let access_log = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     Run { plans, played, seen, took, noise, metrics, access_log }
+}
+
+/// Starts the gateway in front of the backend. It requests usage once a stream, and not with each event.
+fn start(backend: SocketAddr) -> Gateway {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("accuracy.yaml");
+    let text = format!("backends: [{{ url: \"http://{backend}\" }}]\ncontinuous_usage: 0\n");
+    fs::write(&file, text).unwrap();
+    Gateway::start(&["--config", &file.display().to_string()], Stdio::piped())
 }
 
 /// Joins the data of the client, the plan, the backend and the gateway for each request.
@@ -152,7 +167,7 @@ fn certify(run: &Run) -> Certificate {
 
 /// The setup of the run and the noise of the machine.
 fn describe(run: &mut Run) -> String {
-    let events: usize = run.played.iter().map(|played| played.events.len()).sum();
+    let events: usize = run.plans.iter().map(|plan| plan.case.stream.events.len()).sum();
     let seconds = run.took.as_secs_f64();
     let cores = std::thread::available_parallelism().unwrap();
     let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(&mut run.noise, q));

@@ -24,7 +24,6 @@ mod clients;
 #[path = "../passthrough/cpu.rs"]
 mod cpu;
 #[path = "../accuracy/gateway.rs"]
-#[expect(dead_code, reason = "other benches use all of it")]
 mod gateway;
 #[path = "../accuracy/noise.rs"]
 mod noise;
@@ -121,7 +120,7 @@ fn start(backend: SocketAddr) -> Gateway {
          log: {{ access_per_second: 0 }}\n"
     );
     fs::write(&file, text).unwrap();
-    Gateway::start_with(&["--config", &file.display().to_string()], &[], Stdio::null())
+    Gateway::start(&["--config", &file.display().to_string()], Stdio::null())
 }
 
 async fn run() -> Vec<String> {

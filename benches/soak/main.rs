@@ -20,7 +20,6 @@ mod clients;
 mod collector;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
-#[expect(dead_code, reason = "other benches use all of it")]
 mod gateway;
 mod trend;
 
@@ -109,7 +108,7 @@ fn start(backends: &[SocketAddr], collector: SocketAddr) -> Gateway {
     );
     fs::write(&file, text).unwrap();
     let log = fs::File::create(log).unwrap();
-    Gateway::start_with(&["--config", &file.display().to_string()], &[], log)
+    Gateway::start(&["--config", &file.display().to_string()], log)
 }
 
 async fn run() -> Vec<String> {

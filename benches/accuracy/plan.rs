@@ -1,0 +1,131 @@
+//! The plans: for each request, a generated stream with known contents, and the times and sizes of its
+//! writes. All plans come from one seed. The true times are not part of a plan: they are the times of
+//! the backend's writes.
+
+use super::generated_streams::exchange_case::{Case, Close};
+use super::generated_streams::expected_stream::Meaning;
+use fastrand::Rng;
+use serde_json::json;
+use std::ops::Range;
+use std::time::Duration;
+use tokenweir_protocol::openai::Api;
+
+/// One request and its response.
+pub(crate) struct Plan {
+    pub(crate) id: String,
+    pub(crate) path: &'static str,
+    /// The body of the request.
+    pub(crate) request: String,
+    /// The time that the client waits before the request.
+    pub(crate) think: Duration,
+    pub(crate) case: Case,
+    pub(crate) writes: Vec<Write>,
+}
+
+/// One write of the backend.
+pub(crate) struct Write {
+    /// The time since the write before.
+    pub(crate) pause: Duration,
+    /// The bytes of the body.
+    pub(crate) body: Range<usize>,
+}
+
+/// If fewer events have output, the gateway can get all with reported tokens at once on a busy machine, so that
+/// there is no ITL.
+const MIN_OUTPUTS: usize = 6;
+
+/// All plans of a run.
+pub(crate) fn plans(count: usize, seed: u64) -> Vec<Plan> {
+    let mut rng = Rng::with_seed(seed);
+    (0..count).map(|index| plan(index, &mut rng)).collect()
+}
+
+fn plan(index: usize, rng: &mut Rng) -> Plan {
+    let (api, path) = match rng.u32(..100) {
+        0..50 => (Api::Chat, "/v1/chat/completions"),
+        50..70 => (Api::Completions, "/v1/completions"),
+        70..85 => (Api::Responses, "/v1/responses"),
+        _ => (Api::Messages, "/v1/messages"),
+    };
+    let mut case = loop {
+        let case = Case::draw(api, rng.u64(..));
+        if is_measurable(&case) {
+            break case;
+        }
+    };
+    let outputs = outputs(&case);
+    (case.arrived, case.close) = match rng.u32(..100) {
+        0..80 => (case.stream.bytes.len(), Close::Whole),
+        80..90 => (outputs[rng.usize(1..outputs.len())], Close::Broken),
+        _ => (outputs[rng.usize(1..outputs.len() - 1)], Close::Left),
+    };
+    let writes = writes(&case, rng);
+    let think = Duration::from_millis(rng.u64(..250));
+    Plan { id: format!("accuracy-{index}"), path, request: request(&case), think, case, writes }
+}
+
+impl Plan {
+    /// Whether the client or the gateway requests usage.
+    pub(crate) fn expects_usage_request(&self) -> bool {
+        has_usage_option(self.case.api)
+    }
+}
+
+fn has_usage_option(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Completions)
+}
+
+/// Whether the stream has enough output, and the gateway neither retries the request nor ceases to read
+/// the stream.
+fn is_measurable(case: &Case) -> bool {
+    let outputs = outputs(case);
+    let mut events = case.stream.events.iter().map(|event| (event.complete_at, &event.meaning));
+    let is_readable = |(at, meaning): (usize, &Meaning)| {
+        let Meaning { is_malformed, error, usage, is_usage_event, .. } = meaning;
+        let has_unasked_usage = case.is_usage_injected && usage.is_some() && !is_usage_event;
+        !is_malformed && !has_unasked_usage && (error.is_none() || at > outputs[1])
+    };
+    case.is_stream() && outputs.len() >= MIN_OUTPUTS && events.all(is_readable)
+}
+
+/// The positions after the events with output.
+fn outputs(case: &Case) -> Vec<usize> {
+    let events = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
+    events.map(|event| event.complete_at).collect()
+}
+
+/// Mostly a write for each event; some events are written together, some in two pieces.
+fn writes(case: &Case, rng: &mut Rng) -> Vec<Write> {
+    let mut writes = Vec::new();
+    let (mut from, mut pause) = (0, Duration::from_micros(rng.u64(20_000..300_000)));
+    let events = case.stream.events.iter().map(|event| event.complete_at);
+    let ends: Vec<usize> = events.filter(|end| *end < case.arrived).chain([case.arrived]).collect();
+    for (number, &end) in ends.iter().enumerate() {
+        match rng.u32(..10) {
+            0..2 if number + 1 < ends.len() => continue,
+            2..4 => {
+                let middle = rng.usize(from..end);
+                writes.push(Write { pause, body: from..middle });
+                (from, pause) = (middle, Duration::from_millis(rng.u64(..3)));
+            }
+            _ => {}
+        }
+        writes.push(Write { pause, body: from..end });
+        (from, pause) = (end, Duration::from_micros(rng.u64(2_000..60_000)));
+    }
+    writes
+}
+
+fn request(case: &Case) -> String {
+    let mut request = json!({ "model": "m", "stream": true });
+    let text = "Tell me a story. 日本";
+    match case.api {
+        Api::Completions => request["prompt"] = json!(text),
+        Api::Responses => request["input"] = json!(text),
+        _ => request["messages"] = json!([{ "role": "user", "content": text }]),
+    }
+    if has_usage_option(case.api) && !case.is_usage_injected {
+        request["stream_options"] = json!({ "include_usage": true });
+    }
+    request.to_string()
+}
