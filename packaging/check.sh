@@ -152,7 +152,7 @@ VALUES
   ! grep 'ScaledObject' "$out/full.yaml" || { echo "the chart makes a ScaledObject by default" >&2; exit 1; }
   keda=(--set keda.enabled=true,keda.target.name=vllm,keda.model=llama,keda.prometheus=http://prometheus:9090)
   helm template gw "$chart" "${keda[@]}" >"$out/keda.yaml"
-  assert_rendered "$out/keda.yaml" 'kind: ScaledObject' 'minReplicaCount: 0' 'gen_ai_request_model="llama"' 'name: vllm'
+  assert_rendered "$out/keda.yaml" 'kind: ScaledObject' 'minReplicaCount: 0' 'gen_ai_request_model="llama"' 'name: vllm' 'type: external-push'
   ! grep 'path: /readyz' "$out/keda.yaml" || { echo "a gateway that is not ready gets no requests that could wait" >&2; exit 1; }
   helm template gw "$chart" "${keda[@]}" --set keda.minReplicas=1 >"$out/keda.yaml"
   assert_rendered "$out/keda.yaml" 'path: /readyz'

@@ -14,12 +14,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokenweir_request::access::{KeyDigest, bearer};
 
+/// The path of the external scaler of KEDA, without the method.
+pub(super) const SCALER_PATH: &str = "/externalscaler.ExternalScaler/";
+
 /// The token of the admin listener, and the host names that are trusted without a token.
 #[derive(Debug, Clone, Default)]
 pub struct AdminAuthorizer {
     /// The digest of the token. `None`: no token is required.
     pub token_digest: Option<KeyDigest>,
-    /// Whether `/metrics` needs no token.
+    /// Whether `/metrics` and the scaler of KEDA need no token.
     pub has_unauthenticated_metrics: bool,
     /// Whether the listener is beyond loopback without a token. Then it only answers requests that
     /// change nothing.
@@ -50,7 +53,10 @@ impl AdminAuthorizer {
             // Alerts link to the runbooks, which are part of the documentation.
             "/" | RUNBOOKS_PATH => true,
             path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
-            "/metrics" => self.has_unauthenticated_metrics,
+            // KEDA has no token. The scaler tells it less than the metrics.
+            path if path == "/metrics" || path.starts_with(SCALER_PATH) => {
+                self.has_unauthenticated_metrics
+            }
             _ => false,
         };
         let has_token = |token: &KeyDigest| {
@@ -76,6 +82,9 @@ impl AdminAuthorizer {
         // A client that sends no Host is not a browser.
         let is_trusted = self.token_digest.is_some()
             || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
+        if uri.path().starts_with(SCALER_PATH) {
+            return None;
+        }
         if *method == Method::POST {
             if self.is_read_only {
                 return Some(READ_ONLY_MESSAGE);

@@ -1,5 +1,6 @@
 //! HTTP API of the admin listener: metrics, probes, backend status, open streams, routing
-//! decisions, diagnosis, the active configuration, reload and drain, and a live page for browsers.
+//! decisions, diagnosis, the active configuration, reload and drain, a live page for browsers, and the
+//! external scaler of KEDA.
 
 mod authorizer;
 mod backend_status;
@@ -10,6 +11,7 @@ mod page;
 mod response;
 mod router;
 mod runbooks;
+mod scaler;
 mod state;
 pub mod streams;
 

@@ -1,7 +1,7 @@
 //! The routes of the admin listener.
 
 use super::state::Admin;
-use super::{authorizer, drain, endpoints, page, runbooks, streams};
+use super::{authorizer, drain, endpoints, page, runbooks, scaler, streams};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Router, middleware};
@@ -24,6 +24,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/cache", get(endpoints::get_cache_map))
         .route("/decisions", get(endpoints::list_decisions))
         .route("/decisions/{*request_id}", get(endpoints::get_decision))
+        .route(&[authorizer::SCALER_PATH, "{method}"].concat(), post(scaler::call))
         .route(runbooks::RUNBOOKS_PATH, get(runbooks::get_runbooks))
         .route("/", get(page::get_index))
         .route("/page/{name}", get(page::get_asset))

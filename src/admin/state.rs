@@ -132,6 +132,15 @@ impl Admin {
         status
     }
 
+    /// Number of requests for a model: those that wait in this gateway, and those in the backends.
+    pub(super) fn model_requests(&self, model: &str) -> u64 {
+        let ProxyState { pool, admission, .. } = &self.proxy;
+        let waiting = admission.waiting_models().into_iter();
+        let of_model = waiting.filter(|waiting| waiting.model.as_deref() == Some(model));
+        let waiting: usize = of_model.map(|waiting| waiting.requests).sum();
+        waiting as u64 + pool.model_requests(model)
+    }
+
     /// Why requests cannot be served: the states of all backends, of which none is available, or
     /// panics that end most requests. `None`: they can.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {

@@ -306,9 +306,9 @@ impl Backend {
         }
     }
 
-    /// Records that the backend answered a request for this path, or with `media`, with `status` because
-    /// it does not serve it, although another backend does. Such requests avoid the backend until it
-    /// restarts, or for some minutes.
+    /// Records that the backend refused a request with `status` that another backend serves, because it
+    /// lacks the path `path` (or media in prompts, if `path` is `MEDIA`). Such requests avoid the
+    /// backend until it restarts, or for some minutes.
     pub fn on_unserved(&self, path: &'static str, status: u16, now: Instant) {
         if self.health.add_unserved(path, now) {
             tracing::warn!(
@@ -384,8 +384,8 @@ impl Backend {
         });
     }
 
-    /// Reports the load that this gateway puts on the backend to the other gateways, and the prompt
-    /// that it sent. `None`: a prompt was computed, or its request ended.
+    /// Reports to the other gateways the load that this gateway puts on the backend, and the prompt that
+    /// it sent. `None`: the load changed because a prompt was computed or a request ended.
     pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
         if let Some(peers) = self.membership.peers() {
             peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);

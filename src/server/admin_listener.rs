@@ -1,9 +1,10 @@
-//! Serves the admin listener over HTTP/1.1, with or without TLS.
+//! Serves the admin listener over HTTP/1.1 and HTTP/2, with or without TLS.
 //!
 //! The number of admin connections is limited to a small number, and every connection has timeouts.
 //! So the admin listener does not use the file descriptors that clients need, and stays reachable
 //! for probes.
 
+use super::connection::handler::HTTP2_PREFACE;
 use super::connection::limiter::ConnectionLimiter;
 use super::guarded_body::GuardedBody;
 use super::limits::ServerLimits;
@@ -12,20 +13,22 @@ use super::write_timeout::WriteTimeoutStream;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use bytes::BufMut;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
+use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
 use tokenweir_request::observe::ResponseAbortHandle;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tower::ServiceExt;
@@ -36,6 +39,10 @@ const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// previous response. The timeout is longer than the usual time between two scrapes of Prometheus
 /// and between two updates of the live page, so their connections stay open.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of open requests of an HTTP/2 connection.
+const MAX_STREAMS: u32 = 32;
+/// Time between two PING frames, which find out that the client of an HTTP/2 connection is gone.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The open connections of the admin listener.
 struct AdminConnections {
@@ -48,7 +55,7 @@ struct AdminConnections {
 
 struct AdminConnection {
     task: AbortHandle,
-    /// Number of open requests of the connection: 0 or 1.
+    /// Number of open requests of the connection.
     requests_in_flight: Arc<AtomicUsize>,
 }
 
@@ -95,7 +102,7 @@ async fn serve_connection(
     limits: ServerLimits,
     requests: Arc<AtomicUsize>,
 ) {
-    let stream = match acceptor {
+    let mut stream = match acceptor {
         None => MaybeTlsStream::Plain(stream),
         Some(acceptor) => match tls_handshake(&acceptor, stream).await {
             Ok(stream) => stream,
@@ -112,16 +119,38 @@ async fn serve_connection(
         let response = router.clone().oneshot(request.map(Body::new));
         async { Ok::<_, Infallible>(guard_response(response.await, guard)) }
     });
-    let stream = TokioIo::new(WriteTimeoutStream::new(
-        stream,
-        limits.write_timeout,
-        ResponseAbortHandle::default(),
-    ));
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
-    if let Err(error) = builder.serve_connection(stream, service).await {
+    let beginning = tokio::time::timeout(HEADER_READ_TIMEOUT, read_preface(&mut stream)).await;
+    let Ok(Ok(beginning)) = beginning else { return };
+    let is_http2 = beginning == HTTP2_PREFACE;
+    let stream =
+        WriteTimeoutStream::new(stream, limits.write_timeout, ResponseAbortHandle::default());
+    let (reader, writer) = tokio::io::split(stream);
+    let stream = TokioIo::new(tokio::io::join(Cursor::new(beginning).chain(reader), writer));
+    let served = if is_http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(Some(PING_INTERVAL));
+        builder.max_concurrent_streams(MAX_STREAMS);
+        builder.serve_connection(stream, service).await
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+        builder.serve_connection(stream, service).await
+    };
+    if let Err(error) = served {
         tracing::debug!(%peer, %error, "connection to the admin listener failed");
     }
+}
+
+/// Reads until the bytes are the preface of HTTP/2, or differ from it.
+async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut beginning = Vec::with_capacity(HTTP2_PREFACE.len());
+    while beginning.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(&beginning) {
+        let missing = HTTP2_PREFACE.len() - beginning.len();
+        if stream.read_buf(&mut (&mut beginning).limit(missing)).await? == 0 {
+            break;
+        }
+    }
+    Ok(beginning)
 }
 
 async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<MaybeTlsStream> {

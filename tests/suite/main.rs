@@ -72,6 +72,7 @@ mod resume;
 mod retry_safety;
 mod routing_decisions;
 mod routing_headers;
+mod scaling;
 mod scraping;
 mod secret_leaks;
 mod server_dialects;

@@ -3,7 +3,7 @@
 use crate::support::certificates::{Authority, Files, Pair, client, connect, start_tls_terminator};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, USAGE, WORD, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
 use rustls::version::{TLS12, TLS13};
@@ -114,6 +114,19 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
     assert_eq!(fake.seen().len(), 1);
     let page = get_admin_page(&gateway, &authority, "/metrics").await;
     assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
+}
+
+#[tokio::test]
+async fn the_admin_listener_speaks_the_protocol_that_alpn_chose() {
+    let (files, authority) = (Files::new("admin-alpn"), Authority::new());
+    let own = authority.signs("gateway.test", 2040);
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = serving(&fake, tls(&settings(&files, &own, None))).await;
+    let client = client(&authority, None, &["h2", "http/1.1"], ANY);
+    let stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
+    let mut sender = http2_client::handshake(stream).await;
+    let answer = http2_client::post(&mut sender, "/unknown", "{}").await;
+    assert_eq!(http2_client::whole(answer).await.0, 404);
 }
 
 /// A page of the admin listener, which requires no client certificate.

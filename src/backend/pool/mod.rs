@@ -293,6 +293,20 @@ impl BackendPool {
         snapshot.routes.lookup(model).lengths.at(position)
     }
 
+    /// Number of requests in the backends of a model: those that their last metrics pages count, which
+    /// include requests of other gateways, or those of this gateway, if they are more.
+    pub fn model_requests(&self, model: &str) -> u64 {
+        let snapshot = self.registry.snapshot();
+        let positions = snapshot.routes.lookup(Some(model)).backends.iter();
+        let backends = positions.filter_map(|position| snapshot.backends.get(*position));
+        let count = |backend: &Arc<Backend>| {
+            let load = backend.health.state().sample.map(|sample| sample.load).unwrap_or_default();
+            let counted = load.running.unwrap_or_default() + load.waiting.unwrap_or_default();
+            (counted as u64).max(backend.load.in_flight().into())
+        };
+        backends.map(count).sum()
+    }
+
     /// The current routes. The returned guard is for a short use and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
         RoutesGuard(self.registry.snapshot())

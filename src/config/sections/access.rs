@@ -22,7 +22,7 @@ pub struct AccessConfig {
     pub admin_hosts: Vec<String>,
     /// Token that requests to the admin listener need. `None`: no token.
     pub admin_token: Option<Secret>,
-    /// Whether `/metrics` needs no token although `admin_token` is set.
+    /// Whether `/metrics` and the scaler of KEDA need no token although `admin_token` is set.
     pub unauthenticated_metrics: bool,
     /// Engine-control fields that every client may use; tenants and models have their own lists.
     /// See docs/operate/security.md.

@@ -35,7 +35,7 @@ pub(crate) struct ConnectionHandler {
 /// side.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(in crate::server) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl ConnectionHandler {
     pub(crate) fn new(state: Arc<ServerState>, acceptor: Option<Acceptor>) -> Arc<Self> {

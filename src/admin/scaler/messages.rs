@@ -1,0 +1,76 @@
+//! The messages of KEDA's `externalscaler.proto`, without the fields that the scaler does not read.
+
+use std::collections::HashMap;
+use tonic::Status;
+
+/// The metric of each trigger. KEDA adds the number of the trigger.
+const METRIC_NAME: &str = "requests";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ScaledObjectRef {
+    #[prost(map = "string, string", tag = "3")]
+    pub(super) scaler_metadata: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct IsActiveResponse {
+    #[prost(bool, tag = "1")]
+    pub(super) result: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct GetMetricSpecResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) metric_specs: Vec<MetricNumber>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct GetMetricsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) scaled_object_ref: Option<ScaledObjectRef>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct GetMetricsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) metric_values: Vec<MetricNumber>,
+}
+
+/// `MetricSpec`, whose number is the target, or `MetricValue`, whose number is the value: their fields
+/// have the same numbers and types.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct MetricNumber {
+    #[prost(string, tag = "1")]
+    pub(super) metric_name: String,
+    /// For versions of KEDA that do not read `float`.
+    #[prost(int64, tag = "2")]
+    pub(super) integer: i64,
+    #[prost(double, tag = "3")]
+    pub(super) float: f64,
+}
+
+// === impl ScaledObjectRef, MetricNumber ===
+
+impl ScaledObjectRef {
+    pub(super) fn model(&self) -> Result<&str, Status> {
+        let model = self.scaler_metadata.get("model").filter(|model| !model.is_empty());
+        let problem = "the metadata of the trigger lacks `model`: the name that clients use";
+        model.map(String::as_str).ok_or_else(|| Status::invalid_argument(problem))
+    }
+
+    /// Number of requests for each backend.
+    pub(super) fn target(&self) -> Result<f64, Status> {
+        let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
+        let problem = "the metadata of the trigger lacks `requests`: how many one backend serves";
+        target
+            .filter(|target: &f64| target.is_finite() && *target > 0.0)
+            .ok_or_else(|| Status::invalid_argument(problem))
+    }
+}
+
+impl MetricNumber {
+    pub(super) fn new(number: f64) -> Self {
+        let integer = number.ceil() as i64;
+        Self { metric_name: METRIC_NAME.to_owned(), integer, float: number }
+    }
+}

@@ -1,0 +1,98 @@
+//! The external push scaler of KEDA: scales the backends of a model by its requests.
+
+mod messages;
+
+use super::state::Admin;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use futures_util::{Stream, stream};
+use messages::{
+    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricNumber,
+    ScaledObjectRef,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Status;
+use tonic::server::Grpc;
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+/// Time between two looks at the requests of a model while a stream is open.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest message. KEDA sends the few entries of a trigger.
+const MAX_MESSAGE_BYTES: usize = 64 << 10;
+
+/// Serves one call of KEDA.
+pub(super) async fn call(
+    State(admin): State<Arc<Admin>>,
+    Path(method): Path<String>,
+    request: Request,
+) -> Response {
+    let count =
+        move |object: &ScaledObjectRef| Ok::<_, Status>(admin.model_requests(object.model()?));
+    let response = match method.as_str() {
+        "IsActive" => {
+            let is_active = move |request: tonic::Request<ScaledObjectRef>| {
+                let requests = count(request.get_ref());
+                async { Ok(tonic::Response::new(IsActiveResponse { result: requests? > 0 })) }
+            };
+            server().unary(service_fn(is_active), request).await
+        }
+        "StreamIsActive" => {
+            let watch = move |request: tonic::Request<ScaledObjectRef>| {
+                let (object, count) = (request.into_inner(), count.clone());
+                async { Ok(tonic::Response::new(changes(move || count(&object)))) }
+            };
+            server().server_streaming(service_fn(watch), request).await
+        }
+        "GetMetricSpec" => {
+            let spec = |request: tonic::Request<ScaledObjectRef>| async move {
+                let metric_specs = vec![MetricNumber::new(request.get_ref().target()?)];
+                Ok(tonic::Response::new(GetMetricSpecResponse { metric_specs }))
+            };
+            server().unary(service_fn(spec), request).await
+        }
+        "GetMetrics" => {
+            let values = move |request: tonic::Request<GetMetricsRequest>| {
+                let object = request.into_inner().scaled_object_ref.unwrap_or_default();
+                let requests = count(&object);
+                async {
+                    let metric_values = vec![MetricNumber::new(requests? as f64)];
+                    Ok(tonic::Response::new(GetMetricsResponse { metric_values }))
+                }
+            };
+            server().unary(service_fn(values), request).await
+        }
+        // KEDA does without the methods that a scaler does not know.
+        _ => Status::unimplemented("not a method of this scaler").into_http(),
+    };
+    response.map(Body::new)
+}
+
+fn server<Q, A>() -> Grpc<ProstCodec<A, Q>>
+where
+    Q: prost::Message + Default + Send + 'static,
+    A: prost::Message + Default + Send + 'static,
+{
+    Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None)
+}
+
+/// Whether there are requests: now, and each time that this changes.
+fn changes(
+    count: impl Fn() -> Result<u64, Status> + Send + 'static,
+) -> impl Stream<Item = Result<IsActiveResponse, Status>> + Send {
+    stream::unfold((count, None), |(count, last)| async move {
+        loop {
+            let requests = match count() {
+                Ok(requests) => requests,
+                Err(status) => return Some((Err(status), (count, last))),
+            };
+            let result = requests > 0;
+            if last != Some(result) {
+                return Some((Ok(IsActiveResponse { result }), (count, Some(result))));
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+    })
+}

@@ -1,0 +1,134 @@
+//! The external push scaler of KEDA on the admin listener, called by a gRPC client.
+
+use crate::admission::{NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, one_at_each, send};
+use crate::support::scripted_backend::{Page, ScriptedBackend, json};
+use crate::support::test_gateway::{Running, read_rest, status};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokenweir::config::AdmissionConfig;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+/// KEDA's `ScaledObjectRef`, and its `GetMetricsRequest` with one inside.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Object {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(map = "string, string", tag = "3")]
+    metadata: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MetricsRequest {
+    #[prost(message, optional, tag = "1")]
+    object: Option<Object>,
+    #[prost(string, tag = "2")]
+    metric: String,
+}
+
+/// KEDA's `IsActiveResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Active {
+    #[prost(bool, tag = "1")]
+    result: bool,
+}
+
+/// KEDA's `GetMetricSpecResponse` or `GetMetricsResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Numbers {
+    #[prost(message, repeated, tag = "1")]
+    all: Vec<Number>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Number {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int64, tag = "2")]
+    integer: i64,
+    #[prost(double, tag = "3")]
+    float: f64,
+}
+
+fn object(metadata: &[(&str, &str)]) -> Object {
+    let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Object { name: "vllm".to_owned(), metadata: metadata.collect() }
+}
+
+async fn client(gateway: &Running) -> Grpc<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", gateway.admin)).unwrap();
+    let mut client = Grpc::new(endpoint.connect().await.unwrap());
+    client.ready().await.unwrap();
+    client
+}
+
+async fn call<Q, A>(client: &mut Grpc<Channel>, method: &str, message: Q) -> Result<A, Status>
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let path: PathAndQuery = format!("/externalscaler.ExternalScaler/{method}").parse().unwrap();
+    client.ready().await.unwrap();
+    let response = client.unary(Request::new(message), path, ProstCodec::<Q, A>::default());
+    response.await.map(tonic::Response::into_inner)
+}
+
+#[tokio::test]
+async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_healthy(false);
+    fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
+    let max_backend_wait = Some(Duration::from_hours(1));
+    let admission = AdmissionConfig { max_backend_wait, ..AdmissionConfig::default() };
+    let gateway = one_at_each(&[&fake], admission, SHORT_SCRAPE_INTERVAL).await;
+    let tiny = || object(&[("model", "tiny"), ("requests", "16"), ("scalerAddress", "a:9090")]);
+    let mut scaler = client(&gateway).await;
+    let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
+    let codec = ProstCodec::<Object, Active>::default();
+    let stream = client(&gateway).await.server_streaming(Request::new(tiny()), path, codec).await;
+    let mut stream = stream.unwrap().into_inner();
+    assert!(!stream.message().await.unwrap().unwrap().result);
+    let spec: Numbers = call(&mut scaler, "GetMetricSpec", tiny()).await.unwrap();
+    assert_eq!(
+        (spec.all[0].name.as_str(), spec.all[0].integer, spec.all[0].float),
+        ("requests", 16, 16.0)
+    );
+    let clients = [send(&gateway, "first", "").await, send(&gateway, "second", "").await];
+    assert!(stream.message().await.unwrap().unwrap().result);
+    let active: Active = call(&mut scaler, "IsActive", tiny()).await.unwrap();
+    assert!(active.result);
+    wait_until!({
+        let request = MetricsRequest { object: Some(tiny()), metric: "requests".to_owned() };
+        let numbers: Numbers = call(&mut scaler, "GetMetrics", request).await.unwrap();
+        (numbers.all[0].integer, numbers.all[0].float) == (2, 2.0)
+    });
+    let other: Active = call(&mut scaler, "IsActive", object(&[("model", "other")])).await.unwrap();
+    assert!(!other.result);
+    fake.set_healthy(true);
+    for client in clients {
+        assert_eq!(status(&read_rest(client).await), 200);
+    }
+    assert!(!stream.message().await.unwrap().unwrap().result);
+}
+
+#[tokio::test]
+async fn a_scaler_that_asks_for_too_little_or_too_much_gets_the_code_that_says_so() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
+    let mut scaler = client(&gateway).await;
+    let mut code = async |method: &str, metadata: &[(&str, &str)]| {
+        call::<_, Numbers>(&mut scaler, method, object(metadata)).await.unwrap_err().code()
+    };
+    assert_eq!(code("IsActive", &[]).await, Code::InvalidArgument);
+    assert_eq!(code("IsActive", &[("model", "")]).await, Code::InvalidArgument);
+    for requests in ["", "0", "-1", "NaN", "inf", "many"] {
+        let spec = code("GetMetricSpec", &[("model", "tiny"), ("requests", requests)]).await;
+        assert_eq!(spec, Code::InvalidArgument, "{requests}");
+    }
+    assert_eq!(code("StreamMetricSpec", &[("model", "tiny")]).await, Code::Unimplemented);
+    let long = "m".repeat(100 << 10);
+    assert_eq!(code("IsActive", &[("model", &long)]).await, Code::OutOfRange);
+}
