@@ -9,7 +9,7 @@ const NO_REDACTOR: &str = "the built-in patterns of `redact` remain; filter the 
 const FILE_SIZE: &str = "write `max_file_bytes` of `log`, which holds for each file";
 
 /// Keys of earlier versions: the key, a key beside which it was, and the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 43] = [
+const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("headers_count", "body_idle_timeout", FIXED_DEFAULT),
     ("streams_per_connection", "body_idle_timeout", FIXED_DEFAULT),
     ("header", "body_idle_timeout", FIXED_DEFAULT),
@@ -38,6 +38,11 @@ const REPLACED_KEYS: [(&str, &str, &str); 43] = [
     ("enabled", "native_histograms", "write `level: null` for no metrics"),
     ("tail_sampling", "sampling", "write `sampling: head` for no tail sampling"),
     ("export_all", "sampling", "write `sampling: all` to export all spans"),
+    (
+        "semconv",
+        "sampling",
+        "set `OTEL_SEMCONV_STABILITY_OPT_IN` to `gen_ai_latest_experimental` for `latest`",
+    ),
     ("max_bytes", "sample", FILE_SIZE),
     ("max_file_bytes", "redact", FILE_SIZE),
     ("max_file_bytes", "judge", FILE_SIZE),

@@ -138,7 +138,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "gen_ai_client_token_usage",
-        help: "Tokens per inference request. Not with tracing.semconv: latest.",
+        help: "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
         labels: &[
             MetricLabel::MODEL,

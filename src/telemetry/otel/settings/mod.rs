@@ -96,9 +96,6 @@ pub struct TracingConfig {
     pub parent: TraceParentMode,
     /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
     pub baggage: Vec<String>,
-    /// Version of the names of `GenAI` attributes and token metrics. `None`: latest if
-    /// `OTEL_SEMCONV_STABILITY_OPT_IN` contains `gen_ai_latest_experimental`, else v1.41.
-    pub semconv: Option<Semconv>,
     /// Viewers for which additional attributes are written.
     pub profiles: Vec<ViewerProfile>,
     /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
@@ -186,10 +183,7 @@ impl TracingSettings {
             tail_sampling: configured.sampling != TraceSampling::Head,
             export_all: configured.sampling == TraceSampling::All,
             service_name: env.service_name(),
-            style: SpanConventions {
-                semconv: configured.semconv.unwrap_or_else(|| env.semconv()),
-                profiles: configured.profiles,
-            },
+            style: SpanConventions { semconv: env.semconv(), profiles: configured.profiles },
             limits: env.span_limits()?,
             batch: env.batch_settings()?,
             timeout: env
@@ -268,7 +262,6 @@ impl Default for TracingConfig {
             sampling: TraceSampling::default(),
             parent: TraceParentMode::default(),
             baggage: Vec::new(),
-            semconv: None,
             profiles: Vec::new(),
             ui: None,
         }

@@ -148,8 +148,6 @@ fn latest_conventions_are_opt_in() {
     let opt_in = (SEMCONV_OPT_IN_VARIABLE, "http/dup, gen_ai_latest_experimental");
     assert_eq!(read(&[]).unwrap().style.semconv, Semconv::V1_41);
     assert_eq!(read(&[opt_in]).unwrap().style.semconv, Semconv::Latest);
-    let configured = TracingConfig { semconv: Some(Semconv::V1_41), ..TracingConfig::default() };
-    assert_eq!(resolve_with(configured, &[opt_in]).unwrap().style.semconv, Semconv::V1_41);
 }
 
 #[test]

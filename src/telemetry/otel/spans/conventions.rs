@@ -5,14 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A version of the GenAI conventions, which are still in development.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Semconv {
     /// The version that most viewers support.
     #[default]
-    #[serde(rename = "v1.41")]
     V1_41,
     /// Version 0.1.0 of the new repository of the GenAI conventions.
-    #[serde(rename = "latest")]
     Latest,
 }
 
