@@ -164,7 +164,7 @@ instructions:
 instructions-record:
     INSTRUCTIONS_RECORD=1 cargo bench --locked --features jemalloc --profile counted --bench instructions
 
-# Measure one bench: parts, passthrough, accuracy, load, soak, scrape.
+# Measure one bench: parts, passthrough, accuracy, load, soak.
 bench NAME *ARGS:
     cargo bench --locked --features jemalloc --bench {{ NAME }} {{ ARGS }}
 
