@@ -1,6 +1,7 @@
 """The faults and the alerts that must fire."""
 
 import asyncio
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -130,6 +131,22 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
     yield
     stand.config.write_text(original)
     stand.process("gateway").reload()
+
+
+@causes("Verdict")
+async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
+    """The dashboards mark drains."""
+
+    def post(action: str) -> None:
+        url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
+        # The listener accepts changes only with this type, which pages of other origins cannot send.
+        request = urllib.request.Request(url, method="POST", headers={"content-type": "application/json"})
+        urllib.request.urlopen(request, timeout=10).close()
+
+    await asyncio.to_thread(post, "drain")
+    async with more_clients(stand, 80, words=60, tokens=60):
+        yield
+    await asyncio.to_thread(post, "undrain")
 
 
 @causes("GpuErrors")
