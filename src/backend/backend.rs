@@ -379,7 +379,8 @@ impl Backend {
         self.membership.publish_load_hint(now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
-            let candidate = || self.candidate(&PromptFingerprint::default(), None, now);
+            let candidate =
+                || self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
             (!is_excluded).then(candidate).flatten()
         });
     }

@@ -215,7 +215,7 @@ impl Backend {
 
     /// Prompt tokens that the engine has to compute before those of a new request.
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
-        let candidate = self.candidate(&PromptFingerprint::default(), None, now);
+        let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
@@ -224,12 +224,12 @@ impl Backend {
     ///
     /// If the estimates cannot be computed, all that was observed of the backend is forgotten: the
     /// numbers come from the backend, and they must not end the requests to other backends. `None`:
-    /// the estimates cannot be computed without observations either.
+    /// the estimates cannot be computed without observations either. `now`: see [`clock::nanos`].
     pub(super) fn candidate(
         &self,
         prompt: &PromptFingerprint,
         lookup: Option<&mut CacheLookup<'_>>,
-        now: Instant,
+        now: i64,
     ) -> Option<Candidate> {
         self.target_candidate(None, prompt, lookup, now)
     }
@@ -240,7 +240,7 @@ impl Backend {
         &self,
         prompt: &PromptFingerprint,
         lookup: &mut CacheLookup<'_>,
-        now: Instant,
+        now: i64,
         mut visit: impl FnMut(Candidate),
     ) {
         let Some(ranks) = self.load.ranks.targets() else {
@@ -257,7 +257,7 @@ impl Backend {
         rank: Option<&Rank>,
         prompt: &PromptFingerprint,
         lookup: Option<&mut CacheLookup<'_>>,
-        now: Instant,
+        now: i64,
     ) -> Option<Candidate> {
         let estimate = |lookup| {
             let estimate = || self.estimate(rank, prompt, lookup, now);
@@ -280,7 +280,7 @@ impl Backend {
         rank: Option<&Rank>,
         prompt: &PromptFingerprint,
         mut lookup: Option<&mut CacheLookup<'_>>,
-        now: Instant,
+        now: i64,
     ) -> Candidate {
         let resident = lookup.as_mut().zip(self.identity.kv_cache());
         let resident =

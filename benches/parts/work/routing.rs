@@ -111,11 +111,10 @@ impl Fleet {
     fn candidates(&self, prompt: &PromptFingerprint, request: &RoutingRequest) -> Vec<Candidate> {
         let short = self.candidate_sampler.sample(self.policy.kind, &self.all, prompt, request);
         let positions = short.as_deref().unwrap_or(&self.all);
-        let mut cached_blocks = 0;
+        let (mut cached_blocks, now) = (0, clock::nanos(self.now));
         let candidate = |place: &usize| {
             let load_estimator = &self.load_estimators[*place];
-            let mut candidate =
-                load_estimator.candidate_with(prompt, None, cached_blocks, self.now);
+            let mut candidate = load_estimator.candidate_with(prompt, None, cached_blocks, now);
             candidate.position = *place;
             cached_blocks = candidate.cached_blocks;
             candidate

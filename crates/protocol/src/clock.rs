@@ -18,6 +18,14 @@ pub fn epoch() -> Instant {
     *EPOCH
 }
 
+/// Nanoseconds from [`epoch`] to `time`: a time as a number. Negative before the epoch.
+pub fn nanos(time: Instant) -> i64 {
+    let epoch = epoch();
+    let [after, before] = [(time, epoch), (epoch, time)]
+        .map(|(later, earlier)| later.saturating_duration_since(earlier).as_nanos() as i64);
+    after - before
+}
+
 /// The wall-clock time, for time stamps that leave the process. Never use it to measure durations.
 pub fn wall_time() -> SystemTime {
     #[expect(clippy::disallowed_methods, reason = "this is the function that others must call")]

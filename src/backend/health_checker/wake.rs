@@ -53,7 +53,7 @@ mod tests {
 
     fn lease(backend: &Arc<Backend>) -> Lease {
         let (prompt, now) = (Arc::<PromptFingerprint>::default(), clock::now());
-        let candidate = backend.candidate(&prompt, None, now).unwrap();
+        let candidate = backend.candidate(&prompt, None, clock::nanos(now)).unwrap();
         Lease::new(backend.clone(), &candidate, &prompt, true, now)
     }
 

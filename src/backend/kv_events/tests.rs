@@ -124,7 +124,8 @@ impl Fixture {
 
     fn candidate(&self, prompt: &PromptFingerprint) -> (f64, CachedSource) {
         let mut lookup = CacheLookup::new(prompt);
-        let candidate = self.backend.candidate(prompt, Some(&mut lookup), clock::now()).unwrap();
+        let candidate =
+            self.backend.candidate(prompt, Some(&mut lookup), clock::nanos(clock::now())).unwrap();
         (candidate.cached, candidate.cached_source)
     }
 }
@@ -227,7 +228,7 @@ impl SessionIdOf<'_> {
 async fn a_request_gets_a_session_id_only_if_the_events_of_its_backend_are_received() {
     let (knowledge, prompt) = (knowledge(), prompt('x'));
     let lease = |backend: &Arc<Backend>| {
-        let candidate = backend.candidate(&prompt, None, clock::now()).unwrap();
+        let candidate = backend.candidate(&prompt, None, clock::nanos(clock::now())).unwrap();
         Lease::new(backend.clone(), &candidate, &prompt, true, clock::now())
     };
     assert_eq!(lease(&Arc::new(backend("a"))).follow_blocks(&prompt), None);
@@ -247,8 +248,9 @@ fn without_kv_events_a_candidate_is_the_same_bit_for_bit() {
         let prompt = prompt(text);
         let bits = |candidate: Candidate| format!("{candidate:?}");
         let mut lookup = CacheLookup::new(&prompt);
-        let with_lookup = backend.candidate(&prompt, Some(&mut lookup), now).unwrap();
-        assert_eq!(bits(with_lookup), bits(backend.candidate(&prompt, None, now).unwrap()));
+        let at = clock::nanos(now);
+        let with_lookup = backend.candidate(&prompt, Some(&mut lookup), at).unwrap();
+        assert_eq!(bits(with_lookup), bits(backend.candidate(&prompt, None, at).unwrap()));
         let estimator = &backend.load.estimator;
         let reservation = estimator.reserve(&with_lookup, &prompt, true, now);
         estimator.release(reservation, now);

@@ -13,6 +13,7 @@ use crate::backend::{Backend, Lease, SleepSettings};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::resilience::Availability;
@@ -180,7 +181,7 @@ impl PoolSnapshot {
     /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
     /// backend that has most of the prompt in its cache. `None`: no backend is up.
     pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        let mut lookup = CacheLookup::new(requirements.prompt);
+        let (mut lookup, now) = (CacheLookup::new(requirements.prompt), clock::nanos(now));
         let route = self.routes.lookup(requirements.model);
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let serving = backends.filter(|backend| backend.health.is_serving());
@@ -326,6 +327,7 @@ impl PoolSnapshot {
         };
         let mut is_capacity_expected = false;
         let mut lookup = CacheLookup::new(requirements.prompt);
+        let now_nanos = clock::nanos(now);
         for position in up {
             let backend = &self.backends[position];
             let random = tokenweir_routing::unit(tokenweir_routing::mix(
@@ -349,7 +351,7 @@ impl PoolSnapshot {
                     eligible.candidates.push(candidate);
                 }
             };
-            backend.visit_candidates(requirements.prompt, &mut lookup, now, visit);
+            backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
         }
         // If a saturated backend works, its capacity is worth the wait: the request is not sent to
         // a stuck backend.

@@ -21,16 +21,18 @@ use super::slot_estimator::SlotEstimator;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 
 use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
 pub use reported_queues::ReportedQueues;
 
-/// State from which the load of one backend is estimated. Times are seconds since `epoch`.
+/// State from which the load of one backend is estimated. Times are seconds since `started`.
 #[derive(Debug)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LoadEstimator {
-    epoch: Instant,
+    /// The time of creation, as [`clock::nanos`] counts it.
+    started: i64,
     /// Age in seconds at which a report counts for half.
     horizon: AtomicF64,
     in_flight: AtomicU32,
@@ -75,9 +77,9 @@ const MIN_HORIZON_SECONDS: f64 = 0.001;
 
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report counts for half.
-    pub fn new(epoch: Instant, horizon: Duration) -> Self {
+    pub fn new(now: Instant, horizon: Duration) -> Self {
         Self {
-            epoch,
+            started: clock::nanos(now),
             horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             in_flight: AtomicU32::new(0),
             pending_output_count: AtomicU32::new(0),
@@ -96,21 +98,11 @@ impl LoadEstimator {
             slot_estimator: SlotEstimator::new(),
             last_report: LastReport::nothing(),
             sent_prompts: SentPrompts::new(),
-            peer_backlogs: PeerBacklogs::new(epoch),
+            peer_backlogs: PeerBacklogs::new(),
             reported_queues: ReportedQueues::default(),
             decode_legs: DecodeLegs::new(),
             learned_estimates: LearnedEstimates::default(),
         }
-    }
-
-    /// Age at which a report counts for half.
-    pub fn horizon(&self) -> Duration {
-        Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
-    }
-
-    /// Changes the age at which a report counts for half.
-    pub fn set_horizon(&self, horizon: Duration) {
-        self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }
 
     /// Sum over the requests of this gateway in flight at the backend.
@@ -146,19 +138,20 @@ impl LoadEstimator {
     /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
     /// `weight`, `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
-        self.candidate_with(prompt, None, 0, now)
+        self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
 
     /// The estimated state of the backend for a prompt of which its KV events show `resident`.
     /// `expected_blocks`: the cached blocks of the candidate before, of which this one may have as many.
+    /// `now`: see [`clock::nanos`], which a decision among many backends calls once.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
         resident: Option<&ResidentPrompt>,
         expected_blocks: u32,
-        now: Instant,
+        now: i64,
     ) -> Candidate {
-        let (local_load, now) = (self.local_load(), self.seconds(now));
+        let (local_load, now) = (self.local_load(), self.seconds_at(now));
         let prefill = self.learned_estimates.prefill();
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.tokens(tokens_per_byte);
@@ -219,7 +212,7 @@ impl LoadEstimator {
         now: Instant,
     ) -> Reservation {
         let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
-        let since_epoch = self.seconds(now);
+        let sent_at = self.seconds(now);
         let reservation = Reservation {
             tokens: uncached + candidate.output as u64,
             uncached,
@@ -230,7 +223,7 @@ impl LoadEstimator {
             text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
             sent: now,
             began: None,
-            ticket: self.expect_output(candidate, is_stream, since_epoch),
+            ticket: self.expect_output(candidate, is_stream, sent_at),
             slot_wait: self.slot_wait(candidate),
             freshness: candidate.prefill_freshness,
             is_stream,
@@ -239,16 +232,17 @@ impl LoadEstimator {
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
-        self.last_sent_at.set(since_epoch);
-        self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
+        self.last_sent_at.set(sent_at);
+        self.begin_prefill(&reservation, &candidate.prefill, sent_at);
         let block_tokens = f64::from(prompt.block_bytes) * candidate.prompt / prompt.bytes as f64;
         self.add_to_prefix_table(prompt, block_tokens);
         reservation
     }
 
-    /// Prompt tokens that other gateways have sent to this backend and that it has not computed.
-    pub fn peer_backlogs(&self) -> &PeerBacklogs {
-        &self.peer_backlogs
+    /// Gateway number `peer` waits for `tokens` prompt tokens that it sent to this backend. The number
+    /// replaces the previous one, so the next report repairs a lost one.
+    pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
+        self.peer_backlogs.set(peer, tokens, self.seconds(now));
     }
 
     /// Records that another gateway sent a prompt to the backend.
@@ -391,9 +385,13 @@ impl LoadEstimator {
         self.last_report.age(now).map_or(0.0, |age| horizon / (horizon + age))
     }
 
-    /// Seconds since the epoch.
+    /// Seconds since the estimator was created.
     fn seconds(&self, now: Instant) -> f64 {
-        now.saturating_duration_since(self.epoch).as_secs_f64()
+        self.seconds_at(clock::nanos(now))
+    }
+
+    fn seconds_at(&self, nanos: i64) -> f64 {
+        at_least_0((nanos - self.started) as f64 / 1e9)
     }
 }
 

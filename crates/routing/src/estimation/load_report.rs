@@ -51,7 +51,7 @@ pub(super) struct EstimatedLoad {
 #[derive(Debug)]
 pub(super) struct LastReport {
     /// Time at which the gateway began to scrape the metrics of the backend, in seconds since the
-    /// epoch of the estimator. NaN: no report yet.
+    /// start of the estimator. NaN: no report yet.
     reported_at: AtomicF64,
     kv_usage: AtomicF64,
     waiting: AtomicF64,
@@ -118,7 +118,7 @@ impl LastReport {
     }
 
     /// Stores a report. `at` is the time at which the gateway began to scrape the metrics of the
-    /// backend, in seconds since the epoch of the estimator. `local_load` is the local load at that
+    /// backend, in seconds since the start of the estimator. `local_load` is the local load at that
     /// time. Returns whether the engine has computed or generated tokens since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);

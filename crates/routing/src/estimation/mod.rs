@@ -18,5 +18,5 @@ pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
 pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
-pub use peer_backlogs::{MAX_PEERS, PeerBacklogs};
+pub use peer_backlogs::MAX_PEERS;
 pub use reservation::{LocalLoad, Reservation, TokenCounts};

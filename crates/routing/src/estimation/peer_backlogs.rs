@@ -3,13 +3,11 @@
 use super::atomic_f64::AtomicF64;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// Prompt tokens that other gateways wait for at one backend. Without a report of a gateway, the
 /// value has no memory and is 0.
 #[derive(Debug)]
-pub struct PeerBacklogs {
-    epoch: Instant,
+pub(super) struct PeerBacklogs {
     backlogs: OnceLock<Box<[PeerBacklog; MAX_PEERS]>>,
     /// Number of leading entries of `backlogs` in use.
     used: AtomicUsize,
@@ -19,7 +17,7 @@ pub struct PeerBacklogs {
 #[derive(Debug)]
 struct PeerBacklog {
     tokens: AtomicF64,
-    /// Time of arrival, in seconds since the epoch.
+    /// Time of arrival, in seconds since the start of the [`LoadEstimator`](super::LoadEstimator).
     at: AtomicF64,
 }
 
@@ -31,26 +29,25 @@ const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
 const MAX_AGE_SECONDS: f64 = 30.0;
 
 impl PeerBacklogs {
-    pub(super) const fn new(epoch: Instant) -> Self {
-        Self { epoch, backlogs: OnceLock::new(), used: AtomicUsize::new(0) }
+    pub(super) const fn new() -> Self {
+        Self { backlogs: OnceLock::new(), used: AtomicUsize::new(0) }
     }
 
-    /// Records that the gateway with number `peer` waits for `tokens` prompt tokens. The number
-    /// replaces the previous one, so the next report repairs a lost one. A `peer` of [`MAX_PEERS`]
-    /// or above is ignored.
-    pub fn set(&self, peer: usize, tokens: u64, now: Instant) {
+    /// Records that the gateway with number `peer` waits for `tokens` prompt tokens. A `peer` of
+    /// [`MAX_PEERS`] or above is ignored.
+    pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
         let empty = || PeerBacklog { tokens: AtomicF64::new(0.0), at: AtomicF64::new(0.0) };
         let backlogs = self.backlogs.get_or_init(|| Box::new(std::array::from_fn(|_| empty())));
         if let Some(backlog) = backlogs.get(peer) {
             backlog.tokens.set(tokens.min(MAX_BACKLOG_TOKENS) as f64);
-            backlog.at.set(now.saturating_duration_since(self.epoch).as_secs_f64());
+            backlog.at.set(now);
             self.used.fetch_max(peer + 1, Ordering::Relaxed);
         }
     }
 
     /// Prompt tokens that the backend still has to compute for the other gateways, if it computes
     /// one token in `per_token` seconds (0: not known). The number falls with time, so a lost report
-    /// about a first output has no lasting effect. `now`: seconds since the epoch.
+    /// about a first output has no lasting effect. `now`: see `PeerBacklog::at`.
     pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
         let Some(backlogs) = self.backlogs.get() else { return 0.0 };
         let remaining = |backlog: &PeerBacklog| {
@@ -65,28 +62,24 @@ impl PeerBacklogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-    use tokenweir_protocol::clock;
 
     #[test]
     fn reported_tokens_are_computed_at_the_speed_of_the_backend_and_replaced_by_the_next_report() {
-        let epoch = clock::epoch();
-        let backlogs = PeerBacklogs::new(epoch);
+        let backlogs = PeerBacklogs::new();
         let tokens = |per_token, seconds| backlogs.tokens(per_token, seconds).round() as u32;
         assert_eq!(tokens(0.001, 0.0), 0);
-        let at = |seconds| epoch + Duration::from_secs(seconds);
-        backlogs.set(1, 1_000, at(1));
-        backlogs.set(2, 400, at(1));
-        backlogs.set(MAX_PEERS, 400, at(1));
+        backlogs.set(1, 1_000, 1.0);
+        backlogs.set(2, 400, 1.0);
+        backlogs.set(MAX_PEERS, 400, 1.0);
         assert_eq!((tokens(0.001, 1.0), tokens(0.001, 1.5), tokens(0.001, 9.0)), (1_400, 500, 0));
-        backlogs.set(1, 0, at(1));
+        backlogs.set(1, 0, 1.0);
         assert_eq!(tokens(0.001, 1.0), 400);
     }
 
     #[test]
     fn a_report_for_a_backend_of_unknown_speed_counts_until_it_is_too_old() {
-        let backlogs = PeerBacklogs::new(clock::epoch());
-        backlogs.set(0, 400, backlogs.epoch);
+        let backlogs = PeerBacklogs::new();
+        backlogs.set(0, 400, 0.0);
         let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;
         assert_eq!((tokens(29.0), tokens(30.0)), (400, 0));
     }

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The requests without output. Times are seconds since the epoch of the [`LoadEstimator`].
+/// The requests without output. Times are seconds since the start of the [`LoadEstimator`].
 ///
 /// [`LoadEstimator`]: super::LoadEstimator
 #[derive(Debug)]

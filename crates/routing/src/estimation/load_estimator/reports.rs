@@ -2,12 +2,22 @@
 
 use super::super::load_report::LoadReport;
 use super::super::reservation::LocalLoad;
-use super::LoadEstimator;
 use super::reported_queues::ReportedQueues;
+use super::{LoadEstimator, MIN_HORIZON_SECONDS};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl LoadEstimator {
+    /// Age at which a report counts for half.
+    pub fn horizon(&self) -> Duration {
+        Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
+    }
+
+    /// Changes the age at which a report counts for half.
+    pub fn set_horizon(&self, horizon: Duration) {
+        self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
+    }
+
     /// Estimated number of sequences that the engine runs at once. `None`: not known.
     pub fn slots(&self) -> Option<f64> {
         self.slot_estimator.known()
