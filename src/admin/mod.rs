@@ -19,4 +19,4 @@ pub use authorizer::AdminAuthorizer;
 pub use backend_status::backend_status;
 pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 pub use router::router;
-pub use state::{Admin, StatusSource};
+pub use state::{Admin, MAX_SCALER_STREAMS, StatusSource};

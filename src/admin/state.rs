@@ -24,6 +24,7 @@ use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, Ve
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
+use tokio::sync::Semaphore;
 
 /// Number of complete windows of 5 s whose requests are compared with panics.
 /// With the current window, these are the last 10 to 15 s.
@@ -34,6 +35,10 @@ const PANIC_WINDOW: Duration = Duration::from_secs(15);
 /// Number of requests that must end with a panic before the gateway is not ready. One request that
 /// causes a panic must not take the gateway away from the others.
 const MIN_PANICS: usize = 5;
+
+/// Streams of scalers that may be open at once. They are fewer than the connections of the admin
+/// listener, so that its other clients, such as probes, always find one.
+pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The state behind the admin listener.
 pub struct Admin {
@@ -61,6 +66,8 @@ pub struct Admin {
     pub trace_ui_url: Option<String>,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,
+    /// Permits of the streams that watch the requests of a model: [`MAX_SCALER_STREAMS`].
+    pub scaler_streams: Arc<Semaphore>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: Mutex<Option<Instant>>,
 }

@@ -10,7 +10,7 @@ use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource};
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
 use crate::backend::peers::{PeerExchange, Peers};
@@ -30,7 +30,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::clock;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
@@ -108,6 +108,7 @@ impl Application {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             draining: AtomicBool::new(false),
+            scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
             metrics_read_at: std::sync::Mutex::default(),
         });
         admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);

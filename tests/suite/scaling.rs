@@ -5,6 +5,7 @@ use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{Running, read_rest, status};
 use std::collections::HashMap;
 use std::time::Duration;
+use tokenweir::admin::MAX_SCALER_STREAMS;
 use tokenweir::config::AdmissionConfig;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -112,6 +113,26 @@ async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
         assert_eq!(status(&read_rest(client).await), 200);
     }
     assert!(!stream.message().await.unwrap().unwrap().result);
+}
+
+#[tokio::test]
+async fn streams_of_scalers_leave_connections_to_probes() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
+    let open = async || {
+        let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
+        let codec = ProstCodec::<Object, Active>::default();
+        let request = Request::new(object(&[("model", "tiny")]));
+        client(&gateway).await.server_streaming(request, path, codec).await
+    };
+    let mut streams = Vec::new();
+    for _ in 0..MAX_SCALER_STREAMS {
+        streams.push(open().await.unwrap());
+    }
+    assert_eq!(open().await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(gateway.admin("/livez").await.ends_with("ok\n"));
+    streams.clear();
+    wait_until!(open().await.is_ok());
 }
 
 #[tokio::test]

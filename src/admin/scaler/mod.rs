@@ -13,6 +13,7 @@ use messages::{
 };
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
@@ -29,6 +30,7 @@ pub(super) async fn call(
     Path(method): Path<String>,
     request: Request,
 ) -> Response {
+    let streams = admin.scaler_streams.clone();
     let count =
         move |object: &ScaledObjectRef| Ok::<_, Status>(admin.model_requests(object.model()?));
     let response = match method.as_str() {
@@ -42,7 +44,13 @@ pub(super) async fn call(
         "StreamIsActive" => {
             let watch = move |request: tonic::Request<ScaledObjectRef>| {
                 let (object, count) = (request.into_inner(), count.clone());
-                async { Ok(tonic::Response::new(changes(move || count(&object)))) }
+                let permit = streams.clone().try_acquire_owned();
+                async {
+                    let permit =
+                        permit.map_err(|_| Status::resource_exhausted("too many streams"))?;
+                    let is_active = move || count(&object).map(|requests| requests > 0);
+                    Ok(tonic::Response::new(changes(is_active, permit)))
+                }
             };
             server().server_streaming(service_fn(watch), request).await
         }
@@ -80,17 +88,14 @@ where
 
 /// Whether there are requests: now, and each time that this changes.
 fn changes(
-    count: impl Fn() -> Result<u64, Status> + Send + 'static,
+    is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
+    permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<IsActiveResponse, Status>> + Send {
-    stream::unfold((count, None), |(count, last)| async move {
+    stream::try_unfold((is_active, permit, None), |(is_active, permit, last)| async move {
         loop {
-            let requests = match count() {
-                Ok(requests) => requests,
-                Err(status) => return Some((Err(status), (count, last))),
-            };
-            let result = requests > 0;
+            let result = is_active()?;
             if last != Some(result) {
-                return Some((Ok(IsActiveResponse { result }), (count, Some(result))));
+                return Ok(Some((IsActiveResponse { result }, (is_active, permit, Some(result)))));
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
         }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
 use tokenweir::backend::cache_map::CacheMap;
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
@@ -52,7 +52,7 @@ use tokenweir_routing::resilience;
 use tokenweir_routing::{Policy, PolicyKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// The path of chat completions.
@@ -476,6 +476,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         draining: AtomicBool::new(false),
+        scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
         metrics_read_at: std::sync::Mutex::default(),
     });
     let proxy = ProxyContext {
