@@ -5,7 +5,7 @@ use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
 /// Offsets in the bytes of one event.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
     /// The data is `[DONE]`.
     pub is_done: bool,

@@ -6,6 +6,7 @@
 
 mod edit;
 mod event;
+mod layout;
 mod plan;
 mod reasons;
 mod request;

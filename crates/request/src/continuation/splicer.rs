@@ -15,6 +15,7 @@ mod events;
 
 use super::edit::{self, Edit};
 use super::event::event_end;
+use super::layout::Layout;
 use super::plan::ContinuationPlan;
 use super::reasons::{ContinuationRefusal, InterruptionCause};
 use super::request::Continued;
@@ -39,6 +40,7 @@ pub struct StreamSplicer {
     partial: BytesMut,
     /// Events that are not forwarded unless the stream is not continued.
     held: BytesMut,
+    layout: Layout,
     /// The edits of the present event.
     edits: Vec<Edit>,
     /// Why the present backend cannot go on, as its stream shows.
@@ -138,6 +140,7 @@ impl StreamSplicer {
             refusal,
             partial: BytesMut::new(),
             held: BytesMut::new(),
+            layout: Layout::default(),
             edits: Vec::new(),
             interruption: None,
             head: None,

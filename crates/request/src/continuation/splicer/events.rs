@@ -16,7 +16,7 @@ impl StreamSplicer {
         if bytes.starts_with(b":") || bytes.trim_ascii().is_empty() {
             return Action::Keep;
         }
-        let Some(event) = Event::read(self.plan.is_chat, bytes) else {
+        let Some(event) = self.layout.read(self.plan.is_chat, bytes) else {
             self.refuse(ContinuationRefusal::Unreadable);
             return Action::Keep;
         };

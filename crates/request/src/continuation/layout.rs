@@ -1,0 +1,137 @@
+//! Reads an event that is the event before it with another text and other token ids, as most events of a
+//! stream are. Only these two are read then, and the other bytes are compared.
+
+use super::event::Event;
+use std::ops::Range;
+use tokenweir_protocol::json::find_string_end;
+
+/// The last event that was read whole, if it can be compared with later ones.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    bytes: Vec<u8>,
+    /// What the event consists of. The text is there, and all other parts but the token ids are before it.
+    event: Event,
+}
+
+/// Longest event that is kept.
+const MAX_KEPT_BYTES: usize = 1 << 10;
+
+impl Layout {
+    /// As [`Event::read`].
+    pub(super) fn read(&mut self, is_chat: bool, bytes: &[u8]) -> Option<Event> {
+        if let Some(event) = self.read_alike(bytes) {
+            return Some(event);
+        }
+        let event = Event::read(is_chat, bytes)?;
+        if is_comparable(&event) && bytes.len() <= MAX_KEPT_BYTES {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(bytes);
+            self.event = event.clone();
+        }
+        Some(event)
+    }
+
+    /// `None`: the event differs from the one before in other parts.
+    fn read_alike(&self, bytes: &[u8]) -> Option<Event> {
+        let kept = &self.bytes;
+        let kept_text = self.event.text.as_ref()?;
+        let rest = bytes.strip_prefix(&kept[..kept_text.start])?;
+        let length = find_string_end(rest).filter(|length| *length > 0)?;
+        let text = kept_text.start..kept_text.start + length;
+        let Some(kept_ids) = &self.event.ids else {
+            let is_alike = bytes[text.end..] == kept[kept_text.end..];
+            return is_alike.then(|| Event { text: Some(text), ..self.event.clone() });
+        };
+        let start = text.end + kept_ids.start - kept_text.end;
+        let between = &kept[kept_text.end..kept_ids.start];
+        let array = bytes[text.end..].strip_prefix(between)?.strip_prefix(b"[")?;
+        let is_number = |byte: &&u8| byte.is_ascii_digit() || matches!(byte, b',' | b' ');
+        let ids = start..start + array.iter().take_while(is_number).count() + 2;
+        let is_alike = bytes.get(ids.end - 1..)? == &kept[kept_ids.end - 1..];
+        is_alike.then(|| Event { text: Some(text), ids: Some(ids), ..self.event.clone() })
+    }
+}
+
+/// Whether the parts of a later event are where those of this one are, but for the text and what follows
+/// it.
+fn is_comparable(event: &Event) -> bool {
+    let Some(text) = &event.text else { return false };
+    let is_before =
+        |part: &Option<Range<usize>>| part.as_ref().is_none_or(|part| part.end <= text.start);
+    let are_before = [&event.id, &event.object, &event.created, &event.model, &event.role];
+    let are_missing = [&event.usage, &event.prompt_ids, &event.finish];
+    are_before.into_iter().all(is_before)
+        && are_missing.into_iter().all(Option::is_none)
+        && event.ids.as_ref().is_none_or(|ids| ids.start >= text.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHAT: &str = r#"{"id":"c1","object":"o","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"TEXT"},"logprobs":null,"finish_reason":null,"token_ids":[IDS]}]}"#;
+    const TEXT: &str =
+        r#"{"id":"c1","choices":[{"index":0,"text":"TEXT","finish_reason":null}],"model":"m"}"#;
+
+    /// Events of one stream, most of which repeat the one before.
+    fn events() -> Vec<String> {
+        let mut data = Vec::new();
+        for text in ["Hi", "", "\\\"", "a\\\\", "}]", "größe", "end\\n"] {
+            for ids in
+                ["7", "7,8", " 7 , 8 ", "", "null", "[1]", "\"7\"", "7]}],\"usage\":{\"a\":[1"]
+            {
+                data.push(CHAT.replace("TEXT", text).replace("IDS", ids));
+            }
+            data.push(CHAT.replace("TEXT", text).replace("[IDS]", "null"));
+            data.push(
+                CHAT.replace("content", "reasoning").replace("TEXT", text).replace("IDS", "9"),
+            );
+            data.push(
+                CHAT.replace("finish_reason\":null", "finish_reason\":\"stop\"")
+                    .replace("TEXT", text)
+                    .replace("IDS", "9"),
+            );
+            data.push(
+                CHAT.replace("\"index\":0", "\"index\":1")
+                    .replace("TEXT", text)
+                    .replace("IDS", "9"),
+            );
+            data.push(TEXT.replace("TEXT", text));
+            data.push(TEXT.replace("c1", "c22").replace("TEXT", text));
+        }
+        data.push("[DONE]".to_owned());
+        let mut events: Vec<String> = data
+            .iter()
+            .flat_map(|data| [format!("data: {data}\n\n"), format!("data: {data}\n\n")])
+            .collect();
+        events.push(format!("{}x", events[0]));
+        events.push(events[0].trim_end().to_owned());
+        events
+    }
+
+    #[test]
+    fn an_event_is_read_alike_whatever_event_was_before_it() {
+        let events = events();
+        for before in &events {
+            for (is_chat, event) in [true, false]
+                .into_iter()
+                .flat_map(|api| events.iter().map(move |event| (api, event)))
+            {
+                let mut layout = Layout::default();
+                let _ = layout.read(is_chat, before.as_bytes());
+                let read = layout.read(is_chat, event.as_bytes());
+                assert_eq!(read, Event::read(is_chat, event.as_bytes()), "{before}{event}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_with_another_text_and_other_ids_is_only_compared() {
+        let event =
+            |text, ids| format!("data: {}\n\n", CHAT.replace("TEXT", text).replace("IDS", ids));
+        let mut layout = Layout::default();
+        let _ = layout.read(true, event("Hi", "1").as_bytes());
+        assert!(layout.read_alike(event(" there", "22,333").as_bytes()).is_some());
+        assert!(layout.read_alike(event("", "22").as_bytes()).is_none());
+    }
+}
