@@ -1,5 +1,8 @@
 //! Reads an event that is the event before it with another text and other token ids, as most events of a
 //! stream are. Only these two are read then, and the other bytes are compared.
+//!
+//! The event template of `tokenweir_protocol` does the same for the content of an event. It reads the
+//! event after the token ids were removed, and has no places.
 
 use super::event::Event;
 use std::ops::Range;
