@@ -277,14 +277,21 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
     assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
 
-    // Nothing listens at the address now, and the gateway does not know it yet.
+    // Nothing listens at the address now, and the gateway does not know it yet: the check after the reset
+    // has ended.
+    wait_until!(resetting.looks()[0] > 1);
     drop(resetting);
     let record = answered(&gateway, 2).await;
     let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
     if failures.len() > 1 {
         assert_eq!(failures, [Some("connect_error"), None]);
     }
-    assert_eq!((prefill.seen().len(), decode.seen().len(), blocks.kept()), (3, 2, 0));
+    let legs = &record.prefill_legs;
+    assert_eq!(
+        (prefill.seen().len(), decode.seen().len(), blocks.kept()),
+        (3, 2, 0),
+        "{failures:?} {legs:?}"
+    );
     assert!(record.is_prefilled_elsewhere());
 }
 
