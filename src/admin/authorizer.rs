@@ -53,10 +53,7 @@ impl AdminAuthorizer {
             // Alerts link to the runbooks, which are part of the documentation.
             "/" | RUNBOOKS_PATH => true,
             path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
-            // KEDA has no token. The scaler tells it less than the metrics.
-            path if path == "/metrics" || path.starts_with(SCALER_PATH) => {
-                self.has_unauthenticated_metrics
-            }
+            path if is_metrics_path(path) => self.has_unauthenticated_metrics,
             _ => false,
         };
         let has_token = |token: &KeyDigest| {
@@ -82,18 +79,16 @@ impl AdminAuthorizer {
         // A client that sends no Host is not a browser.
         let is_trusted = self.token_digest.is_some()
             || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
-        if uri.path().starts_with(SCALER_PATH) {
-            return None;
-        }
-        if *method == Method::POST {
+        // Calls of the scaler are posted and change nothing.
+        if *method == Method::POST && !uri.path().starts_with(SCALER_PATH) {
             if self.is_read_only {
                 return Some(READ_ONLY_MESSAGE);
             }
             return (!is_same_origin(host.as_deref(), headers, is_trusted))
                 .then_some(FOREIGN_ORIGIN_MESSAGE);
         }
-        let is_for_any_host =
-            is_probe_path(uri.path()) || ["/metrics", RUNBOOKS_PATH].contains(&uri.path());
+        let path = uri.path();
+        let is_for_any_host = is_probe_path(path) || is_metrics_path(path) || path == RUNBOOKS_PATH;
         (!is_trusted && !is_for_any_host).then_some(UNTRUSTED_HOST_MESSAGE)
     }
 
@@ -125,6 +120,12 @@ const UNTRUSTED_HOST_MESSAGE: &str = "rejected: without access.admin_token the a
 /// name.
 fn is_probe_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
+}
+
+/// Whether a path has numbers for monitoring. KEDA has no token, and the scaler tells it less than the
+/// metrics.
+fn is_metrics_path(path: &str) -> bool {
+    path == "/metrics" || path.starts_with(SCALER_PATH)
 }
 
 /// The host and the port of a request. `None`: the request names no host.

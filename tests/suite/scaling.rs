@@ -10,7 +10,7 @@ use tokenweir::config::AdmissionConfig;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 /// KEDA's `ScaledObjectRef`, and its `GetMetricsRequest` with one inside.
@@ -66,6 +66,14 @@ async fn client(gateway: &Running) -> Grpc<Channel> {
     client
 }
 
+/// The stream of a scaler that watches a model, on a connection of its own.
+async fn watch(gateway: &Running, object: Object) -> Result<Streaming<Active>, Status> {
+    let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
+    let codec = ProstCodec::<Object, Active>::default();
+    let response = client(gateway).await.server_streaming(Request::new(object), path, codec).await;
+    response.map(tonic::Response::into_inner)
+}
+
 async fn call<Q, A>(client: &mut Grpc<Channel>, method: &str, message: Q) -> Result<A, Status>
 where
     Q: prost::Message + Send + Sync + 'static,
@@ -87,10 +95,7 @@ async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
     let gateway = one_at_each(&[&fake], admission, SHORT_SCRAPE_INTERVAL).await;
     let tiny = || object(&[("model", "tiny"), ("requests", "16"), ("scalerAddress", "a:9090")]);
     let mut scaler = client(&gateway).await;
-    let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
-    let codec = ProstCodec::<Object, Active>::default();
-    let stream = client(&gateway).await.server_streaming(Request::new(tiny()), path, codec).await;
-    let mut stream = stream.unwrap().into_inner();
+    let mut stream = watch(&gateway, tiny()).await.unwrap();
     assert!(!stream.message().await.unwrap().unwrap().result);
     let spec: Numbers = call(&mut scaler, "GetMetricSpec", tiny()).await.unwrap();
     assert_eq!(
@@ -119,12 +124,7 @@ async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
 async fn streams_of_scalers_leave_connections_to_probes() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
-    let open = async || {
-        let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
-        let codec = ProstCodec::<Object, Active>::default();
-        let request = Request::new(object(&[("model", "tiny")]));
-        client(&gateway).await.server_streaming(request, path, codec).await
-    };
+    let open = || watch(&gateway, object(&[("model", "tiny")]));
     let mut streams = Vec::new();
     for _ in 0..MAX_SCALER_STREAMS {
         streams.push(open().await.unwrap());
