@@ -1,4 +1,4 @@
-//! The backends, on one thread with scripted responses. The prompt selects the script, because some routers
+//! The backends, on the thread of the clients with scripted responses. The prompt selects the script, because some routers
 //! remove fields that they do not know: `chunks 9 every_us 5` selects a stream, otherwise the response is short
 //! and complete. With a number after `mark`, each chunk has this number and its own number. The backends
 //! also accept spans, as a collector does.
@@ -10,11 +10,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
-use std::{fs, io, thread};
+use std::{fs, io};
 use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// The script of a request.
@@ -47,17 +46,13 @@ static METRICS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Starts this many backends and returns their addresses.
-pub(crate) fn start(count: usize) -> Vec<SocketAddr> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let bind = |_| runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let listeners: Vec<TcpListener> = (0..count).map(bind).collect();
-    let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-    thread::spawn(move || {
-        for listener in listeners {
-            runtime.spawn(accept(listener));
-        }
-        runtime.block_on(std::future::pending::<()>());
-    });
+pub(crate) async fn start(count: usize) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for _ in 0..count {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(listener.local_addr().unwrap());
+        tokio::spawn(accept(listener));
+    }
     addresses
 }
 

@@ -13,7 +13,8 @@ const IDLE: Duration = Duration::from_secs(15);
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 
 /// CPU usage of an idle gateway in percent of a core.
-pub(crate) async fn idle(subject: &Subject) -> f64 {
+pub(crate) async fn idle(kind: Kind, backends: &[SocketAddr]) -> f64 {
+    let subject = Subject::start(kind, backends).await;
     sleep(SETTLING).await;
     let before = subject.cpu();
     sleep(IDLE).await;
@@ -25,7 +26,7 @@ pub(crate) async fn idle(subject: &Subject) -> f64 {
 pub(crate) async fn larger(kind: Kind, backends: &[SocketAddr]) -> [f64; 3] {
     let mut costs = [0.0; 2];
     for (cost, backends) in costs.iter_mut().zip([&backends[..1], backends]) {
-        let subject = Subject::start(kind, backends);
+        let subject = Subject::start(kind, backends).await;
         // Warm-up: opens connections to all backends. All have been scraped then.
         loads::repeated(&subject, SMALL, 0).await;
         *cost = loads::repeated(&subject, SMALL, 0).await.0;
@@ -38,7 +39,7 @@ pub(crate) async fn larger(kind: Kind, backends: &[SocketAddr]) -> [f64; 3] {
 pub(crate) async fn cores(kind: Kind, backends: &[SocketAddr]) -> f64 {
     let mut costs = [0.0; 2];
     for (cost, cores) in costs.iter_mut().zip([1, 2]) {
-        let subject = Subject::on_cores(cores, kind, backends);
+        let subject = Subject::on_cores(cores, kind, backends).await;
         loads::warm(&subject).await;
         *cost = loads::repeated(&subject, SMALL, 0).await.0;
     }

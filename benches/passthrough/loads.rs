@@ -6,8 +6,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::sample_quantile;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::sleep;
+
+/// Keeps the thread of clients and backends from sleeping, until it is dropped.
+///
+/// On loopback, a process that sends to a sleeping one pays for its wake-up: an interrupt to another core, which takes
+/// some µs in a virtual machine. A slower proxy meets more sleeping peers, so their wake-ups would count as its own
+/// work. In operation the peers are on other machines.
+struct Awake(JoinHandle<()>);
 
 /// Paced load: concurrent streams, chunks per stream, and microseconds between two chunks.
 const PACED: (usize, usize, usize) = (200, 200, 20_000);
@@ -31,6 +38,22 @@ const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
 /// Streams with such prompts, one every 20 ms: 100 are open when half of them have begun.
 const PROMPTED: (usize, usize, usize) = (200, 100, 20_000);
 
+impl Awake {
+    fn begin() -> Self {
+        Self(tokio::spawn(async {
+            loop {
+                yield_now().await;
+            }
+        }))
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// CPU time of a chunk in µs: paced, at full speed, and at full speed with the backend ahead.
 pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     warm(subject).await;
@@ -53,6 +76,7 @@ async fn streamed(
     pause: Duration,
     request: &str,
 ) -> f64 {
+    let _awake = Awake::begin();
     let before = subject.cpu();
     for seen in watch(subject.address, streams, pause / streams as u32, request).await {
         // Chunked framing can split a time, which is then not parsed.
@@ -132,6 +156,7 @@ pub(crate) async fn repeated(
     (connections, time): (usize, Duration),
     prompt: usize,
 ) -> (f64, usize) {
+    let _awake = Awake::begin();
     let (before, until) = (subject.cpu(), clock::now() + time);
     let count = repeat(subject.address, connections, prompt, until).await;
     (spent(subject, before, count), count)

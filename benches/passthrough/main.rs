@@ -70,8 +70,8 @@ fn main() -> ExitCode {
     tokenweir::commands::raise_file_limit();
     let backends =
         env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
-    let backends = backend::start(backends);
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let backends = runtime.block_on(backend::start(backends));
     let missed: usize = sections().map(|section| measure(section, &backends, &runtime)).sum();
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

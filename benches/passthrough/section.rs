@@ -3,6 +3,7 @@
 use super::subject::{Kind, Subject};
 use super::{behavior, fleet, loads, memory};
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -191,24 +192,35 @@ impl Section {
     pub(crate) async fn round(self, kinds: &[Kind], backends: &[SocketAddr]) -> Vec<Vec<f64>> {
         let one = &backends[..1];
         let start = |kind| Subject::start(kind, one);
-        let sixteen = |kind| Subject::start(kind, &backends[..16]);
         match self {
             Self::Latency => {
-                let subjects: Vec<Subject> = kinds.iter().copied().map(start).collect();
+                let subjects = join_all(kinds.iter().copied().map(start)).await;
                 let figures = loads::latency(&subjects, backends[0]).await;
                 figures.into_iter().map(Vec::from).collect()
             }
-            Self::Behavior => in_turn(kinds, async |kind| behavior::of(&start(kind)).await).await,
-            Self::Chunks => in_turn(kinds, async |kind| loads::chunks(&start(kind)).await).await,
-            Self::Requests => {
-                in_turn(kinds, async |kind| loads::requests(&start(kind)).await).await
+            Self::Behavior => {
+                in_turn(kinds, async |kind| behavior::of(&start(kind).await).await).await
             }
-            Self::Memory => in_turn(kinds, async |kind| memory::turn(&start(kind)).await).await,
-            Self::Prompts => in_turn(kinds, async |kind| loads::prompts(&start(kind)).await).await,
-            Self::Idle => in_turn(kinds, async |kind| [fleet::idle(&sixteen(kind)).await]).await,
+            Self::Chunks => {
+                in_turn(kinds, async |kind| loads::chunks(&start(kind).await).await).await
+            }
+            Self::Requests => {
+                in_turn(kinds, async |kind| loads::requests(&start(kind).await).await).await
+            }
+            Self::Memory => {
+                in_turn(kinds, async |kind| memory::turn(&start(kind).await).await).await
+            }
+            Self::Prompts => {
+                in_turn(kinds, async |kind| loads::prompts(&start(kind).await).await).await
+            }
+            Self::Idle => {
+                in_turn(kinds, async |kind| [fleet::idle(kind, &backends[..16]).await]).await
+            }
             Self::Fleet => in_turn(kinds, async |kind| fleet::larger(kind, backends).await).await,
             Self::Cores => in_turn(kinds, async |kind| [fleet::cores(kind, one).await]).await,
-            Self::Long => in_turn(kinds, async |kind| [memory::long(&start(kind)).await]).await,
+            Self::Long => {
+                in_turn(kinds, async |kind| [memory::long(&start(kind).await).await]).await
+            }
         }
     }
 }

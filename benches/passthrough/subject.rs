@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 /// The kind of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,12 +97,18 @@ pub(crate) fn pin_to_the_other_core() {
 
 impl Subject {
     /// Starts a subject on a separate core with these backends.
-    pub(crate) fn start(kind: Kind, backends: &[SocketAddr]) -> Self {
-        Self::on_cores(1, kind, backends)
+    pub(crate) async fn start(kind: Kind, backends: &[SocketAddr]) -> Self {
+        Self::on_cores(1, kind, backends).await
     }
 
     /// Starts a subject with one worker per core on one or two cores.
-    pub(crate) fn on_cores(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
+    pub(crate) async fn on_cores(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
+        let backends = backends.to_vec();
+        // The backends answer on this thread meanwhile.
+        spawn_blocking(move || Self::of_kind(cores, kind, &backends)).await.unwrap()
+    }
+
+    fn of_kind(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
         if kind == Kind::Floor {
             let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
             let backends = backends.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
