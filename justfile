@@ -158,15 +158,15 @@ soak *ARGS:
 
 # Count instructions and compare them with the baseline. Needs valgrind.
 instructions:
-    cargo bench --locked --features jemalloc --profile counted --bench instructions
+    cargo bench --locked --profile counted --bench instructions
 
 # Count instructions and write the baseline again.
 instructions-record:
-    INSTRUCTIONS_RECORD=1 cargo bench --locked --features jemalloc --profile counted --bench instructions
+    INSTRUCTIONS_RECORD=1 cargo bench --locked --profile counted --bench instructions
 
 # Measure one bench: parts, passthrough, accuracy, load, soak.
 bench NAME *ARGS:
-    cargo bench --locked --features jemalloc --bench {{ NAME }} {{ ARGS }}
+    cargo bench --locked --bench {{ NAME }} {{ ARGS }}
 
 # Compare TTFT of BINARY with a direct connection and with hyper. BENCH is the passthrough program.
 first-token BINARY BENCH:

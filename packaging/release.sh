@@ -6,7 +6,7 @@
 # It builds twice: first an instrumented program, which packaging/train.py runs under the load generator of the
 # laboratory to record a profile, and then the final program with that profile. Requirements: `rustup component add llvm-tools`, and the linker lld,
 # which is Rust's default on x86-64. It takes twice the time of
-# `cargo build --profile dist --features jemalloc`, which builds the same program without a profile.
+# `cargo build --profile dist`, which builds the same program without a profile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ mkdir -p "$profiles"
 
 # With --target, cargo builds build scripts and macros without these flags.
 build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --locked --target "$host" --target-dir "$target/$2" "${@:3}"; }
-gateway=(--profile dist --features jemalloc,dns --bin tokenweir "$@")
+gateway=(--profile dist --features dns --bin tokenweir "$@")
 
 build "" lab --release --manifest-path lab/Cargo.toml
 build "-Cprofile-generate=$profiles" instrumented "${gateway[@]}"

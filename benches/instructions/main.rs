@@ -1,4 +1,4 @@
-//! `cargo bench --features jemalloc --profile counted --bench instructions`: counts the instructions of the hot path.
+//! `cargo bench --profile counted --bench instructions`: counts the instructions of the hot path.
 //!
 //! ```text
 //! this process ──► valgrind --tool=callgrind ──► this program: clients, gateway, backend in one thread
@@ -26,10 +26,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-// The allocator of the packages.
-#[cfg(feature = "jemalloc")]
+// The allocator of the program.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The environment variable that makes this program the measured process: the directory of the
 /// dumps.
@@ -44,10 +43,6 @@ fn main() -> ExitCode {
     if let Ok(folder) = std::env::var(FOLDER) {
         scenario::run(Path::new(&folder));
         return ExitCode::SUCCESS;
-    }
-    if !cfg!(feature = "jemalloc") {
-        eprintln!("the baseline has the allocator of the packages: add --features jemalloc");
-        return ExitCode::FAILURE;
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("instructions");
     // The directory can be missing.

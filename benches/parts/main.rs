@@ -11,10 +11,9 @@ mod work;
 use std::time::Duration;
 use tokenweir_protocol::clock;
 
-/// The allocator of the packages.
-#[cfg(feature = "jemalloc")]
+/// The allocator of the program.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Short measurements: they serve comparisons before and after a change on the same machine.
 const WARM_UP: Duration = Duration::from_millis(500);

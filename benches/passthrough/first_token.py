@@ -4,7 +4,7 @@
 It sends one request at a time, each on a new connection: to the backend directly, through hyper, through the
 gateway, and so on in turn, so that changes of the machine's speed affect all three equally.
 
-    cargo bench --features jemalloc --bench passthrough --no-run    # prints the path of BENCH, which contains the hyper proxy
+    cargo bench --bench passthrough --no-run    # prints the path of BENCH, which contains the hyper proxy
     benches/passthrough/first_token.py GATEWAY BENCH
 
 In the first run the backend writes the response head and the first chunk at once, in the second run 3 ms

@@ -47,10 +47,9 @@ use std::process::ExitCode;
 use table::Measured;
 use tokio::runtime::{self, Runtime};
 
-// The allocator of the packages, also for the reference proxy.
-#[cfg(feature = "jemalloc")]
+// The allocator of the program, also for the reference proxy.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUNDS: usize = 3;
 /// Number of backends of the largest fleet.
