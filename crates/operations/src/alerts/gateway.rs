@@ -27,8 +27,8 @@ fn gateway_down() -> Alert {
             meaning: "A gateway cannot be scraped, or none of a cluster is left as a target. No \
                       other alert can fire for it.",
             confirm: "`curl http://GATEWAY:9090/livez`.",
-            action: "Process stopped: its last log lines. Only the admin port: network \
-                     policies, or a changed `admin` address.",
+            action: "If the process stopped, read its last log lines. If only the admin port \
+                     fails, check network policies and the `admin` address.",
         },
         silences: Vec::new(),
     }
@@ -74,7 +74,7 @@ fn request_open_long() -> Alert {
                       batch.",
             confirm: "`tokenweir top`: the oldest streams.",
             action: "A model that does not stop: `max_tokens`. A client that does not read: \
-                     `write_timeout`. If usual, raise the limit of this alert.",
+                     `write_timeout`. If such requests are usual, raise the limit of this alert.",
         },
         silences: Vec::new(),
     }
@@ -99,12 +99,12 @@ fn token_drift() -> Alert {
         description: "Over one hour, the gateways counted {{ $value | humanizePercentage }} of the \
                       {{ $labels.type }} tokens that the engine of {{ $labels.backend }} counted.",
         runbook: Runbook::Own {
-            meaning: "In an hour the gateways counted 10 % more tokens than the engine: limits \
-                      charge too much.",
+            meaning: "In an hour the gateways counted 10 % more tokens than the engine, so token \
+                      limits charge too much.",
             confirm: "`tokenweir_estimated_output_tokens_total`: does the engine report no \
                       usage?",
-            action: "It reports none: `usage: inject`. It does: report the engine, its version \
-                     and the ratio.",
+            action: "If it reports none, set `usage: inject`. If it does, report the engine, its \
+                     version and the ratio.",
         },
         silences: Vec::new(),
     }

@@ -85,7 +85,7 @@ fn slow_burn_alert() -> Alert {
             meaning: "An objective uses 10 % of its 30-day error budget in a day or in three \
                       days.",
             confirm: "Dashboard, row SLO, over three days.",
-            action: "A daily peak: add capacity. A shift: which deployment?",
+            action: "A daily peak: add capacity. A lasting change: find the deployment that caused it.",
         },
         silences: Vec::new(),
     }
