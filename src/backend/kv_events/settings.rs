@@ -13,10 +13,10 @@ pub struct KvEventsSettings {
     /// shows a prefix cache, a publisher answers, and the URL is not `https`.
     pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
-    /// Further ranks have the ports after it. `None`: the backend is asked.
+    /// Further ranks have the ports after it. `None`: the gateway asks the backend.
     pub port: Option<u16>,
-    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the backend is
-    /// asked; with `port`, there are no replays.
+    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the gateway
+    /// asks the backend; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
     /// bytes each. If an engine announces more, all its blocks are forgotten. Also the maximum number
@@ -92,7 +92,7 @@ impl KvEventSource {
     }
 }
 
-/// The host of a backend, IPv6 without brackets.
+/// The host of a backend. An IPv6 address has no brackets.
 pub(in crate::backend) fn host_of(address: &BackendAddress) -> String {
     address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
 }

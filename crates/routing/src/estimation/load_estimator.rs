@@ -360,7 +360,7 @@ impl LoadEstimator {
         now: f64,
     ) -> Option<PendingOutputId> {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
-        // The prediction leaves out waits that the mean of the backend contains.
+        // The mean TTFT of the backend contains waits that the prediction does not contain.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
         if is_stream {
             return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));
