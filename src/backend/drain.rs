@@ -13,7 +13,7 @@ pub struct Drain {
     pub initiator: DrainInitiator,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<Box<str>>,
-    /// Wall-clock time of the begin, for display.
+    /// Wall-clock time at which the drain began, for display.
     pub started: SystemTime,
     /// Time of the begin.
     pub began_at: Instant,

@@ -19,7 +19,7 @@ use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// Time between two looks at the requests of a model while a stream is open.
+/// Time between two checks of the requests of a model while a stream is open.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest message. KEDA sends the few entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;

@@ -125,7 +125,7 @@ struct HealthChecker {
     unavailable_scrapes: u32,
     /// Whether the backend may answer the question whether its engine is paused. Unknown counts as true.
     may_tell_pause: bool,
-    /// Why the engine rests, as the log has it. `None`: it works.
+    /// The last state of the engine in the log: why it gets no requests (asleep or paused). `None`: it works.
     logged_rest: Option<Availability>,
     /// Whether the backend has refused a connection since it was last healthy.
     has_refused: bool,

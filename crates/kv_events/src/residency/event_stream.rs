@@ -27,7 +27,7 @@ pub enum StreamState {
 pub struct StreamStep {
     /// Whether to remove all blocks, before any other action.
     pub clears: bool,
-    /// Apply the message.
+    /// Whether to apply the message.
     pub applies: bool,
     /// The number from which on to request a replay. `None`: no replay.
     pub replay_from: Option<u64>,

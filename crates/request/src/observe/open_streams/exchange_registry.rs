@@ -60,9 +60,9 @@ pub struct ExchangeRegistry {
     epoch: Instant,
     open: AtomicUsize,
     open_requests: OpenRequests,
-    /// The gateway aborts what is still open.
+    /// Whether the gateway aborts the exchanges that are still open, because it shuts down.
     is_shutting_down: AtomicBool,
-    /// The gateway closes each WebSocket, because it shuts down.
+    /// Whether the gateway closes each WebSocket, because it shuts down.
     is_closing_tunnels: AtomicBool,
     streams: Arc<OpenTable<StreamActivity>>,
 }
