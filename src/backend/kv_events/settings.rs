@@ -9,8 +9,8 @@ use tokenweir_kv_events::zmtp::ZmqEndpoint;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventsSettings {
-    /// Whether the gateway subscribes to the KV events of backends. `None`: if their metrics page
-    /// shows a prefix cache, a publisher answers, and the URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: yes, if the metrics
+    /// page shows a prefix cache, a publisher answers, and the URL is not `https`.
     pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
     /// Further ranks have the ports after it. `None`: the gateway asks the backend.
@@ -19,8 +19,8 @@ pub struct KvEventsSettings {
     /// asks the backend; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
-    /// bytes each. If an engine announces more, all its blocks are forgotten. Also the maximum number
-    /// of blocks whose text is remembered.
+    /// bytes each. If an engine announces more, the gateway forgets all of them. Also the maximum
+    /// number of blocks whose text it remembers.
     pub max_blocks: usize,
 }
 

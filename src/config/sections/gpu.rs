@@ -30,8 +30,8 @@ pub struct GpuExporterConfig {
     )]
     #[schemars(with = "String")]
     pub url: MetricsUrl,
-    /// The backends of its GPUs. Empty: the backend whose name or host is the pod of the GPU, or
-    /// else the only one with the host of the exporter.
+    /// The backends to which the GPUs of the exporter belong. Empty: the backend whose name or host
+    /// is the pod of the GPU, or else the only one on the host of the exporter.
     #[serde(default)]
     pub backends: Vec<GpuRuleConfig>,
 }

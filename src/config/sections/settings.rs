@@ -29,8 +29,8 @@ pub struct RoutingConfig {
     pub decision_log_size: usize,
     /// Shadow policies, whose picks are recorded and not used.
     pub shadow: Vec<PolicyKind>,
-    /// Whether each data-parallel rank of a vLLM server is a target of its own. At each start, each rank
-    /// gets two requests of one token.
+    /// Whether routing picks a data-parallel rank of a vLLM server. At each start of the server,
+    /// each rank gets two requests of one token.
     pub data_parallel_ranks: bool,
 }
 

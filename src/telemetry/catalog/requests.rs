@@ -280,7 +280,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_wait_seconds",
-        help: "Time in the admission queue in which no backend could serve the model, of requests that waited so, whether they got a backend or not.",
+        help: "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
         kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {

@@ -234,7 +234,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
-        help: "Tokens computed in vain: of responses that the client did not receive completely, and prompts that a failover computed again.",
+        help: "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::MODEL,

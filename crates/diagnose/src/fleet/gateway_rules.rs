@@ -28,7 +28,7 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     evidence: "The gateway reads the expiry from the certificate files of listeners, backends and \
                exporters.",
     excluded: "",
-    remedy: "Write the new certificate and key to the same files, which are read again.",
+    remedy: "Write the new certificate and key to the same files; the gateway reads them again.",
     disproof: "certificates in /status shows a later time of expiry.",
     pages: false,
 };
@@ -43,9 +43,8 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     evidence: "The cause is the first line of the error.",
     excluded: "a later reload succeeded",
     remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed \
-             keys, certificates and discovery files are read without a reload. A restart with the \
-             wrong file would fail. The gateway asks a name server or a Kubernetes API server \
-             again until it answers.",
+             keys, certificates and discovery files are read without a reload. The gateway asks a \
+             name server or a Kubernetes API server again until it answers.",
     disproof: "tokenweir check accepts the file, and the log has its successful reload.",
     pages: false,
 };

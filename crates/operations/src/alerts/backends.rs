@@ -80,8 +80,8 @@ fn gpu_errors() -> Alert {
             meaning: "A GPU has uncorrected memory errors, or an XID error that no application \
                       causes: the engine can stop or answer with wrong tokens.",
             confirm: "`nvidia-smi -q -d ECC,ROW_REMAPPER`; `NVRM: Xid` in the kernel log.",
-            action: "Drain the backend and reset the GPU or its host. If it returns, replace \
-                     the GPU.",
+            action: "Drain the backend and reset the GPU or its host. If the error returns, \
+                     replace the GPU.",
         },
         silences: Vec::new(),
     }

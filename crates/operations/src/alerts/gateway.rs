@@ -70,8 +70,7 @@ fn request_open_long() -> Alert {
         description: "The oldest request of {{ $labels.instance }} has been in progress for \
                       {{ $value | humanizeDuration }}.",
         runbook: Runbook::Own {
-            meaning: "A request has been in progress for 30 minutes and holds a place in the \
-                      batch.",
+            meaning: "A request has been in progress for 30 minutes.",
             confirm: "`tokenweir top`: the oldest streams.",
             action: "A model that does not stop: `max_tokens`. A client that does not read: \
                      `write_timeout`. If such requests are usual, raise the limit of this alert.",
@@ -122,8 +121,8 @@ fn task_panicked() -> Alert {
         description: "The task {{ $labels.task }} of {{ $labels.instance }} panicked in the last \
                       15 minutes. It is restarted after at most 30 s.",
         runbook: Runbook::Own {
-            meaning: "A background task panicked, a defect. It restarts within 30 s; its work \
-                      is late.",
+            meaning: "A background task panicked because of a defect of the gateway. It restarts \
+                      within 30 s.",
             confirm: "The log: `the gateway panicked`.",
             action: "Report this line and the next. If it repeats, undo the last change.",
         },
