@@ -59,8 +59,9 @@ pub struct RequestRecord {
     pub attempts: Vec<Attempt>,
     /// Why there was no failover after the last attempt had failed.
     pub not_retried: Option<FailoverDenialReason>,
-    /// What became of the request that its client can return to. `None`: it has no `Idempotency-Key`, or
-    /// `streams.resume` is off.
+    /// The result of a request with an `Idempotency-Key`: see
+    /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome). `None`: it has no
+    /// `Idempotency-Key`, or `streams.resume` is off.
     pub resume: Option<Arc<ResumeNote>>,
     /// The continuations of the stream at other backends.
     pub continuations: Continuations,
