@@ -23,7 +23,7 @@ pub struct GpuConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuExporterConfig {
-    /// URL of its page. The path is `/metrics` by default. Host and port are a label value.
+    /// URL of the page of the exporter. The path is `/metrics` by default. Host and port are a label value.
     #[serde(
         serialize_with = "backends::write_url",
         deserialize_with = "backends::read_required_metrics_url"

@@ -15,7 +15,7 @@ use tokenweir_request::access::{KeyDigest, PseudonymKey};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct IdentitiesConfig {
-    /// `hashed`, `plain` or `off`.
+    /// How spans and log lines report user, session and conversation.
     pub mode: IdentityMode,
     /// Secret of the hashes. Gateways with the same secret report the same hashes. `None`: a random
     /// secret of this process.

@@ -234,7 +234,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_decisions_total",
-        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full or the bus away.",
+        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
         read: MetricSource::Status(|status, emit| {

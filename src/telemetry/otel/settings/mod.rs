@@ -111,7 +111,7 @@ pub enum TraceSampling {
     /// Those of requests that fail, stall, are slow or are cancelled.
     #[default]
     Tail,
-    /// All, also by the engines, for a collector that samples.
+    /// All traces, also those of the engines, for a collector that samples.
     All,
 }
 

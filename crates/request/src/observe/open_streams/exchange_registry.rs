@@ -27,8 +27,8 @@ const P99_MULTIPLIER: f64 = 10.0;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StallLimits {
-    /// Shortest silence that is a stall, if ten times the p99 of the backend's recent output gaps is not
-    /// longer.
+    /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
+    /// gaps replaces it if that is longer.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub min_gap: Duration,
