@@ -218,7 +218,7 @@ impl Backend {
     }
 
     /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
-    /// drained already, initiator, reason and expiry are replaced and the begin is kept. Returns
+    /// drained already, initiator, reason and expiry are replaced and the start is kept. Returns
     /// whether the backend was not drained.
     pub(super) fn drain(&self, drain: Drain) -> bool {
         tracing::info!(

@@ -34,7 +34,7 @@ impl ReadinessLog {
 
     /// Records whether a backend is available at `now`. `is_known` is false before the first health
     /// checks have completed; then nothing is logged. `states` is a summary of the states of all
-    /// backends. Returns `true` if the begin of a period was logged, and `false` if its end was
+    /// backends. Returns `true` if the start of a period was logged, and `false` if its end was
     /// logged.
     pub(super) fn record(
         &self,

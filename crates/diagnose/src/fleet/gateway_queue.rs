@@ -20,10 +20,10 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
     severity: "warning, critical if more than 5 % of requests were slow because they waited",
     meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
     evidence: "In two of three evaluations three or more requests wait in the gateway, one of them \
-               for 2 s; or three or more requests of 30 s, and at least 2 %, were slow because \
-               they waited there. The cause counts the backends that get no requests. It names \
-               `admission.max_in_flight` instead if half of the other backends have reached it \
-               and have no queue in their engines.",
+               for 2 s; or of the requests of 30 s three or more, and at least 2 %, were slow \
+               because they waited there. The cause counts the backends that get no requests. It names \
+               `admission.max_in_flight` instead if half of those that get requests have reached \
+               it without a queue in their engines.",
     excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
     remedy: "Undrain or restart the backends that get no requests. If all get requests, raise the \
              limit that a verdict about the engines names, or add backends.",

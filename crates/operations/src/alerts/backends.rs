@@ -50,8 +50,8 @@ fn peer_exchange_down() -> Alert {
             meaning: "A gateway has lost the message bus: it does not know the prompts of the \
                       others.",
             confirm: "`peer_exchange.error` in `/status`; `redis-cli -u URL ping`.",
-            action: "Restart the server or open the path to it. A refused password needs a \
-                     restart of the gateway.",
+            action: "Restart the server of the message bus, or open the network path to it. After \
+                     a change of the password, restart the gateway.",
         },
         silences: Vec::new(),
     }

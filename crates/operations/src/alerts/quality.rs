@@ -65,8 +65,8 @@ fn quality_changed() -> Alert {
                       usual ones: {{ $labels.change }}, now {{ $value | humanizePercentage }}.",
         runbook: Runbook::Own {
             meaning: "Responses of a model differ from its baseline. `length`: 50 % longer or a \
-                      third shorter. `refusals`: twice as many, and 5 points. `score`: 0.15 \
-                      lower.",
+                      third shorter. `refusals`: twice as many, and 5 percentage points more. \
+                      `score`: 0.15 lower.",
             confirm: "Dashboard, row Quality; `quality.file`. Send an old line to the judge \
                       again.",
             action: "Find what was deployed before: a model, a prompt, a client or the judge. An \

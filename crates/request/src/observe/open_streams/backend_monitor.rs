@@ -1,4 +1,4 @@
-//! The reports between an exchange and its backend.
+//! The trait by which an exchange reports to its backend and reads the values of the backend.
 
 use crate::record::{BackendCondition, ObservedResponse, WaitReports};
 use bytes::Bytes;
