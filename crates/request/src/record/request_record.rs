@@ -289,7 +289,7 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
-    /// What became of the request that its client can return to, as a name in metrics, logs and spans.
+    /// The result of a request with an `Idempotency-Key`, as a name in metrics, logs and spans.
     pub fn resume_outcome(&self) -> Option<&'static str> {
         self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
     }

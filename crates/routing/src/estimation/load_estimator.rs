@@ -239,8 +239,8 @@ impl LoadEstimator {
         reservation
     }
 
-    /// Gateway number `peer` waits for `tokens` prompt tokens that it sent to this backend. The number
-    /// replaces the previous one, so the next report repairs a lost one.
+    /// Records that gateway number `peer` waits for `tokens` prompt tokens that it sent to this
+    /// backend. The number replaces the previous one, so the next report repairs a lost one.
     pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
         self.peer_backlogs.set(peer, tokens, self.seconds(now));
     }
