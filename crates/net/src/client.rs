@@ -98,7 +98,7 @@ pub enum ConnectionSource {
 
 impl Default for HttpClientTimeouts {
     /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
-    /// idle connections, and 1 min for the age of a connection. No limit of the whole request.
+    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),

@@ -72,7 +72,7 @@ pub(super) async fn call(
             };
             server().unary(service_fn(values), request).await
         }
-        // KEDA does without the methods that a scaler does not know.
+        // KEDA needs no other methods: it goes on if a scaler answers `unimplemented`.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)

@@ -59,7 +59,8 @@ pub struct ScrapeSettings {
 }
 
 impl Default for ScrapeSettings {
-    /// 100 ms under load and 5 s when idle. Timeout 2 s. At most 4 MiB per response.
+    /// The default: scrapes every 100 ms under load and every 5 s when idle, with a timeout of 2 s
+    /// and at most 4 MiB per response.
     fn default() -> Self {
         Self {
             min_interval: Duration::from_millis(100),

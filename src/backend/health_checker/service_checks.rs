@@ -116,7 +116,7 @@ impl HealthChecker {
             (before, now) if before == now => {}
             (_, Some(word)) => {
                 let state = word.as_str();
-                tracing::info!(%backend, state, "the engine of the backend rests: it gets no new requests");
+                tracing::info!(%backend, state, "the engine of the backend cannot serve in this state: it gets no new requests");
             }
             (Some(_), None) => {
                 tracing::info!(%backend, "the engine of the backend works again: it gets requests");

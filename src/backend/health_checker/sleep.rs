@@ -94,7 +94,7 @@ impl HealthChecker {
                 self.scrape_backoff_until = clock::now();
                 self.scrape().await;
             }
-            // The page shows when it sleeps.
+            // The metrics page shows when the engine sleeps.
             Err(FetchError::Timeout) => return,
             result => {
                 let answer = describe(&result);

@@ -45,7 +45,8 @@ pub struct KvEventSource {
 pub(in crate::backend) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
-    /// The events of publishers that answer. At most 1,000,000 blocks.
+    /// The default: the gateway uses the events of publishers that answer, and stores at most
+    /// 1,000,000 blocks.
     fn default() -> Self {
         Self { enabled: None, port: None, replay_port: None, max_blocks: 1_000_000 }
     }

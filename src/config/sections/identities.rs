@@ -31,7 +31,8 @@ pub struct IdentitiesConfig {
 }
 
 impl Default for IdentitiesConfig {
-    /// Hashed, with the headers of common agents and chat clients.
+    /// The default: values are reported hashed, and are read from the headers of common agents and
+    /// chat clients.
     fn default() -> Self {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self {

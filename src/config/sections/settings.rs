@@ -355,7 +355,7 @@ impl Default for LogConfig {
 }
 
 impl Default for TraceCaptureConfig {
-    /// No capture. With a file: all requests.
+    /// The default: requests are not captured. With a file, all are.
     fn default() -> Self {
         Self { file: None, sample: 1.0 }
     }

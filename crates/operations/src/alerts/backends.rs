@@ -26,9 +26,9 @@ fn kv_events_missing() -> Alert {
         runbook: Runbook::Own {
             meaning: "KV events of a backend cannot be used: more prompts are computed again.",
             confirm: "`kv_events` in `/status`; `tokenweir doctor`.",
-            action: "`off`: start the engine with `--kv-events-config` and an `endpoint` such \
-                     as `tcp://*:5557`. `gap`: add a `replay_endpoint`. No events: `kv_events: \
-                     {enabled: false}`.",
+            action: "`off`: start the engine with `--kv-events-config` and an `endpoint` such as \
+                     `tcp://*:5557`. `gap`: add a `replay_endpoint`. To do without events, set \
+                     `kv_events: {enabled: false}`.",
         },
         silences: Vec::new(),
     }

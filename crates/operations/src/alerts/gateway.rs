@@ -72,8 +72,9 @@ fn request_open_long() -> Alert {
         runbook: Runbook::Own {
             meaning: "A request has been in progress for 30 minutes.",
             confirm: "`tokenweir top`: the oldest streams.",
-            action: "A model that does not stop: `max_tokens`. A client that does not read: \
-                     `write_timeout`. If such requests are usual, raise the limit of this alert.",
+            action: "For a model that does not stop, set `max_tokens`. For a client that does not \
+                     read, set `write_timeout`. If such requests are usual, raise the limit of \
+                     this alert.",
         },
         silences: Vec::new(),
     }

@@ -94,8 +94,8 @@ fn samples_lost() -> Alert {
             meaning: "Half of the sampled responses got no score: a drop of the score would not be \
                       seen.",
             confirm: "`tokenweir_quality_samples_total` by `result`.",
-            action: "`judge_failed`: is it up, and does it answer within 10 s? `dropped`: space \
-                     for `log.max_file_bytes`, or lower `quality.sample`.",
+            action: "`judge_failed`: check that the judge is up and answers within 10 s. \
+                     `dropped`: make space for `log.max_file_bytes`, or lower `quality.sample`.",
         },
         silences: Vec::new(),
     }

@@ -316,7 +316,8 @@ impl RequestRecord {
     pub fn shows_backend_fault(&self) -> bool {
         let observed = &self.observed;
         match (self.outcome, self.end) {
-            // The operator's limit of the whole duration shows nothing about the backend.
+            // That a request reached the operator's limit of its whole duration shows nothing about
+            // the backend.
             (_, Termination::TotalTimeout) => false,
             (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
             (Outcome::StreamError, _) => {

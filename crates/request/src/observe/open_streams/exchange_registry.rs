@@ -84,7 +84,7 @@ pub struct InFlightGuard {
 }
 
 impl Default for StallLimits {
-    /// At least one second. No stream is aborted.
+    /// The default: a gap of less than one second is no stall, and no stream is aborted.
     fn default() -> Self {
         Self { min_gap: Duration::from_secs(1), abort_after: None }
     }
