@@ -51,7 +51,7 @@ impl KeySpaces {
         let index = TextIndex::new(entries, entries, fastrand::u64(..));
         let space = Arc::new(KeySpace { index: RwLock::new(index) });
         let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // No backend uses a space any more if only this list refers to it.
+        // No backend uses a key space any more if only this list refers to it.
         spaces.retain(|space| Arc::strong_count(space) > 1);
         spaces.push(space.clone());
         space
