@@ -117,8 +117,8 @@ def index():
 def agents():
     """AGENTS.md with the texts that the justfile has for some of its recipes."""
     found = re.findall(r"^# (.+)\n([a-z][\w-]*)([^:\n]*):", read("justfile"), re.MULTILINE)
-    rows = "".join(f"| `just {name}{flags}` | {text} |\n" for text, name, flags in found if name in RECIPES)
-    generated = re.compile(r"(<!-- Generated.*-->\n\| command.*\n\|---.*\n)(?:\|.*\n)*(?=<!-- End)")
+    rows = "".join(f"- `just {name}{flags}`: {text}\n" for text, name, flags in found if name in RECIPES)
+    generated = re.compile(r"(<!-- Generated.*-->\n)(?:- .*\n)*(?=<!-- End)")
     return generated.sub(lambda head: head[1] + rows, read(AGENTS))
 
 

@@ -79,7 +79,7 @@ impl AdminAuthorizer {
         // A client that sends no Host is not a browser.
         let is_trusted = self.token_digest.is_some()
             || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
-        // Calls of the scaler are posted and change nothing.
+        // KEDA sends its calls to the scaler as POST. They change nothing.
         if *method == Method::POST && !uri.path().starts_with(SCALER_PATH) {
             if self.is_read_only {
                 return Some(READ_ONLY_MESSAGE);

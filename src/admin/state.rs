@@ -56,7 +56,7 @@ pub struct Admin {
     pub status_sources: Vec<StatusSource>,
     /// The GPUs of the backends.
     pub gpus: Arc<GpuMonitor>,
-    /// The webhooks that get the begin and the end of verdicts.
+    /// The webhooks that get a message when a verdict begins and when it ends.
     pub webhooks: Arc<WebhookNotifier>,
     /// The latest diagnosis of the backends.
     pub diagnosis: Arc<LatestDiagnosis>,
@@ -171,7 +171,8 @@ impl Admin {
 fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
     let needs_action = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
     let verdicts: Vec<&Verdict> = status.diagnosis.verdicts.iter().filter(needs_action).collect();
-    // The state of a backend and refused requests are reasons of their own.
+    // Verdicts about the state of a backend and about refused requests are skipped: the state and
+    // the refusals are reasons themselves.
     let is_about_state = |verdict: &Verdict| {
         FLEET_RULES.iter().any(|rule| rule.is_about_state && rule.name == verdict.verdict)
     };
@@ -193,7 +194,8 @@ fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
         verdicts: [count(VerdictSeverity::Critical), count(VerdictSeverity::Warning)],
         notices: others.map(|verdict| name(verdict)).collect(),
     });
-    // A verdict about a state ends a moment after the state.
+    // A verdict about a state ends a moment after the state itself. Until then, the verdict is the
+    // reason why the gateway is degraded.
     match verdicts.first() {
         Some(verdict) if state == GatewayState::Ready => {
             (GatewayState::Degraded, vec![name(verdict)])

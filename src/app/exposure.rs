@@ -3,7 +3,7 @@
 
 use crate::config::LoadedConfig;
 
-/// The secrets that nobody must guess.
+/// The secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
     ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
 

@@ -218,7 +218,7 @@ impl Backend {
     }
 
     /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
-    /// drained already, initiator, reason and expiry are replaced and the begin is kept. Returns
+    /// drained already, initiator, reason and expiry are replaced and the start is kept. Returns
     /// whether the backend was not drained.
     pub(super) fn drain(&self, drain: Drain) -> bool {
         tracing::info!(
@@ -281,8 +281,8 @@ impl Backend {
     }
 
     /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
-    /// reason of the failure for the log and the status. `rest`: the time for which an overloaded
-    /// backend wants no requests. `None`: it stated none.
+    /// reason of the failure for the log and the status. `rest`: the time that an overloaded
+    /// backend stated, in which it wants no requests. `None`: it stated no time.
     pub fn on_failure(
         &self,
         failure: FailureKind,

@@ -13,9 +13,9 @@ pub struct Drain {
     pub initiator: DrainInitiator,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<Box<str>>,
-    /// Wall-clock time of the begin, for display.
+    /// Wall-clock time at which the drain began, for display.
     pub started: SystemTime,
-    /// Time of the begin.
+    /// Time at which the drain began.
     pub began_at: Instant,
     /// Time at which the drain ends by itself. `None`: the drain lasts until it is ended.
     pub ends_at: Option<Instant>,
@@ -33,7 +33,7 @@ pub enum DrainInitiator {
         /// Whether the request had the admin token.
         has_token: bool,
     },
-    /// The duration that was given at the begin is over.
+    /// The duration that was given at its start is over.
     Expiry,
 }
 

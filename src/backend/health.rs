@@ -63,7 +63,7 @@ struct HealthSignals {
     unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
 
-/// What stands among the missing paths of a backend that refuses media in prompts.
+/// The entry among the missing paths of a backend that refuses media in prompts.
 pub(crate) const MEDIA: &str = "media";
 /// Time after which a request tries a path again that the backend did not serve.
 const UNSERVED_TIME: Duration = Duration::from_mins(10);

@@ -2,7 +2,7 @@
 
 use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 
-/// The backends of one value: URLs between commas or white space, as in a variable that a file or a template fills.
+/// The backends in one value of a flag or variable: URLs separated by commas or white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendList(Vec<BackendAddress>);
 

@@ -104,7 +104,7 @@ pub struct Config {
     pub cost: CostConfig,
     /// GPUs of the backends, from DCGM exporters.
     pub gpu: GpuConfig,
-    /// Webhooks that get the begin and the end of the verdicts of the diagnosis, up to 10.
+    /// Webhooks that get a message when a verdict begins and when it ends, up to 10.
     pub webhooks: Vec<WebhookConfig>,
     /// The drain at shutdown.
     pub drain: DrainConfig,

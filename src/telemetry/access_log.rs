@@ -88,7 +88,7 @@ struct AccessLogLine<'a> {
     error: Option<&'a str>,
     /// Why the request was slow. Absent if the request was not slow.
     slow_cause: Option<&'static str>,
-    /// What became of a request with an `Idempotency-Key`. Absent if it was not kept.
+    /// The result of a request with an `Idempotency-Key`. Absent if the request has none.
     resume: Option<&'static str>,
     /// Why the response could not be inspected. The counts of tokens and events are then not
     /// reliable.

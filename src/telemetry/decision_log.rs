@@ -65,7 +65,8 @@ pub struct DecisionLogEntry {
     /// Cached prompt tokens that the engine reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
-    /// What became of the request that its client can return to.
+    /// The result of a request with an `Idempotency-Key`: see
+    /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome).
     resume: Option<&'static str>,
     continuations: Continuations,
     prefill_legs: Option<Box<PrefillLegs>>,

@@ -193,7 +193,7 @@ pub struct BackendStatusSnapshot {
     pub role: Option<&'static str>,
     /// Whether the backend is drained.
     pub drained: bool,
-    /// The drain of the backend: its initiator, its begin, its reason and its end. `None`: the backend
+    /// The drain of the backend: its initiator, its start, its reason and its end. `None`: the backend
     /// is not drained.
     pub drain: Option<DrainSummary>,
     /// vLLM version of the backend. `None`: not known.

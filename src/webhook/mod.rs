@@ -1,4 +1,4 @@
-//! Posts the begin and the end of each verdict of the diagnosis to webhooks, as JSON with a text for chat
+//! Posts the start and the end of each verdict of the diagnosis to webhooks, as JSON with a text for chat
 //! programs.
 //!
 //! The diagnosis task passes each diagnosis and never waits. Each webhook has a queue of bounded length

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
-/// Sends the begin and the end of verdicts to all webhooks.
+/// Sends the start and the end of verdicts to all webhooks.
 #[derive(Default)]
 pub struct WebhookNotifier {
     tracker: Mutex<VerdictTracker>,

@@ -1,4 +1,4 @@
-//! Follows verdicts from their begin to their end. It does no I/O.
+//! Follows verdicts from their start to their end. It does no I/O.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ struct TrackedVerdict {
     verdict: Verdict,
     began_at: (Instant, SystemTime),
     last_found: Instant,
-    /// The severity of the last message. `None`: the begin was not reported.
+    /// The severity of the last message. `None`: the start was not reported.
     reported: Option<VerdictSeverity>,
 }
 
-/// The begin or the end of a verdict.
+/// The start or the end of a verdict.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct VerdictEvent {
     pub(super) verdict: Verdict,
@@ -41,7 +41,7 @@ struct Message<'a> {
     verdict: &'a Verdict,
 }
 
-/// Time for which a verdict must hold before its begin is reported, so that a condition that fluctuates
+/// Time for which a verdict must hold before its start is reported, so that a condition that fluctuates
 /// sends few messages.
 pub const BEGINS_AFTER: Duration = Duration::from_mins(1);
 /// Time without the verdict after which its end is reported.

@@ -85,9 +85,9 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
     let mut lines = list.lines().filter(|line| line.starts_with("- `"));
     for row in catalog::rows() {
-        let labels = row.labels.iter().map(|label| format!(" `{}`", label.name));
-        let labels = labels.collect::<Vec<_>>().concat();
-        let entry = format!("- `{}` ({}{labels}): {}", row.name, row.kind.as_str(), row.help);
+        let labels = row.labels.iter().map(|label| label.name).collect::<Vec<_>>().join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
         assert_eq!(lines.next(), Some(entry.as_str()), "{path}");
     }
     assert_eq!(lines.next(), None, "{path} has a metric that there is not");

@@ -26,7 +26,7 @@ pub struct BackendSummary {
     pub reason: Option<String>,
     /// Whether the backend is drained.
     pub drained: bool,
-    /// The drain of the backend: its initiator, its begin, its reason and its end. `None`: the
+    /// The drain of the backend: its initiator, its start, its reason and its end. `None`: the
     /// backend is not drained.
     pub drain: Option<DrainSummary>,
     /// Configured weight relative to the other backends; 0 while the backend is drained.
@@ -111,9 +111,9 @@ pub struct DrainSummary {
     pub by: String,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<String>,
-    /// Begin of the drain in RFC 3339 format.
+    /// Start of the drain in RFC 3339 format.
     pub since: String,
-    /// Seconds since the begin of the drain.
+    /// Seconds since the drain began.
     pub age_seconds: f64,
     /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
     pub remaining_seconds: Option<f64>,

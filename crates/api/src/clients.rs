@@ -58,7 +58,8 @@ pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
     clients
 }
 
-/// Who causes most of the work, as a sentence. `None`: no client of several does.
+/// A sentence that names the client with the largest share of the work. `None`: there is only one
+/// client, or the largest share is small.
 pub fn main_client(ranked: &[ClientSummary]) -> Option<String> {
     let [first, _, ..] = ranked else { return None };
     let when = if first.share_of == "open streams" { "" } else { " of the last minute" };

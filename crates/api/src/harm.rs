@@ -48,7 +48,7 @@ pub struct Harm {
     pub slow: HarmShare,
     /// The part of `slow` that waited for its first output.
     pub slow_first_output: HarmShare,
-    /// The part of `slow` that reasoned for long before its first answer.
+    /// The part of `slow` in which the model reasoned for long before its first answer.
     pub slow_first_answer: HarmShare,
     /// The part of `slow` whose output was slow.
     pub slow_output: HarmShare,

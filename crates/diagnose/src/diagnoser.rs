@@ -54,9 +54,10 @@ type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 const MIN_EVALUATED_STEPS: usize = 6;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
-/// Part of the value at the last match from which a condition has ended, if there are enough requests.
+/// A condition has ended if the value of its requests is at most this part of the value at the last
+/// match, and there are enough requests.
 const RECOVERED_PART: f64 = 0.5;
-/// Multiple of the minimum number of requests from which a condition that is not found has ended.
+/// A condition that is not found has ended if there are this many times the minimum number of requests.
 const ENOUGH_REQUESTS: f64 = 20.0;
 /// The addition to the cause of a verdict that is held for lack of requests.
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";

@@ -63,7 +63,7 @@ pub struct Evidence {
     pub value: f64,
     /// The unit of both values.
     pub unit: Cow<'static, str>,
-    /// The usual value: the median of the last 60 minutes without a verdict. `None`: unknown.
+    /// The usual value: the median of the last 60 minutes in which no verdict held. `None`: unknown.
     pub usual: Option<f64>,
     /// The length of the window, in seconds.
     pub window_seconds: f64,

@@ -14,7 +14,7 @@ use tokenweir_kv_events::groups::{ModelledCache, UsedPrompt};
 use tokenweir_kv_events::residency::CacheContents;
 use tokenweir_protocol::clock;
 
-/// Tokens in a block of the engine.
+/// Tokens in an engine block.
 const BLOCK_SIZE: u64 = 16;
 /// Blocks in one event: a prefill step of 8,192 tokens.
 const BLOCKS: u64 = 512;

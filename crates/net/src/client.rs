@@ -49,8 +49,9 @@ pub struct HttpClientTimeouts {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub connect: Duration,
-    /// Timeout for the response head of a backend, and in a body other than an event stream for each
-    /// further part. Without streaming, vLLM sends the head when the whole response is generated.
+    /// Timeout for the response head of a backend, and for each further part of a body that is no
+    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
+    /// response.
     #[serde(rename = "response_headers", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
@@ -59,8 +60,8 @@ pub struct HttpClientTimeouts {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from its head to the end of the response; without streaming,
-    /// to the response head. `None`: no limit.
+    /// Timeout for the whole request, from its head to the end of the response, or without
+    /// streaming to the response head. `None`: no limit.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
@@ -69,8 +70,8 @@ pub struct HttpClientTimeouts {
     #[serde(rename = "idle_connection", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub idle_connection: Duration,
-    /// Time after which a connection to a backend gets no further request, so that a host name that
-    /// moves to another address is followed within this time. `None`: no limit.
+    /// Time after which a connection to a backend gets no further request. Within this time the
+    /// gateway follows a host name that moves to another address. `None`: no limit.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub connection_age: Option<Duration>,
@@ -97,7 +98,7 @@ pub enum ConnectionSource {
 
 impl Default for HttpClientTimeouts {
     /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
-    /// idle connections, and 1 min for the age of a connection. No limit of the whole request.
+    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),

@@ -16,7 +16,7 @@ use tokenweir_protocol::http1::{self, RequestFraming};
 pub struct RequestStream {
     parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
     framing: RequestFraming,
-    /// The end of the previous chunk is not yet written.
+    /// Whether the end of the previous chunk is not yet written.
     is_in_chunk: bool,
     is_ended: bool,
     upload: Arc<UploadProgress>,

@@ -32,7 +32,7 @@ fn alert_section(alert: &Alert) -> String {
         }
         Runbook::Verdict(verdict) => write!(section, "The verdict `{verdict}`."),
         Runbook::EachVerdict(meaning) => {
-            write!(section, "{meaning} Its link leads to the verdict.")
+            write!(section, "{meaning} The alert links to the verdict.")
         }
     };
     section.push_str("\n\n");

@@ -21,7 +21,7 @@ pub struct Sealer {
 
 /// Version of the protocol.
 pub(crate) const VERSION: u8 = 1;
-/// Begin of every message of every version.
+/// Beginning of every message of every version.
 pub(crate) const MAGIC: [u8; 4] = *b"twpx";
 /// Bytes before the ciphertext.
 pub(crate) const HEAD_BYTES: usize = 4 + 1 + 16 + 8;

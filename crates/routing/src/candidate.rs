@@ -75,7 +75,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// What distinguishes the candidates of a decision: the backend, and its rank.
+    /// Identifies the candidate in a decision: the backend, and its rank.
     pub const fn target(&self) -> (usize, Option<u32>) {
         (self.position, self.rank)
     }

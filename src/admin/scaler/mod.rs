@@ -19,7 +19,7 @@ use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// Time between two looks at the requests of a model while a stream is open.
+/// Time between two checks of the requests of a model while a stream is open.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest message. KEDA sends the few entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -72,7 +72,7 @@ pub(super) async fn call(
             };
             server().unary(service_fn(values), request).await
         }
-        // KEDA does without the methods that a scaler does not know.
+        // KEDA needs no other methods: it goes on if a scaler answers `unimplemented`.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)

@@ -1,4 +1,4 @@
-//! Logs the begin and the end of each period in which streams stall.
+//! Logs the start and the end of each period in which streams stall.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(super) struct StallLog {
 struct StallPeriod {
     began_at: Instant,
     last_stall_at: Instant,
-    /// Number of stalls since the begin.
+    /// Number of stalls since the period began.
     stalls: u64,
 }
 

@@ -1,14 +1,14 @@
-//! Logs the begin and the end of each verdict of the diagnosis.
+//! Logs the start and the end of each verdict of the diagnosis.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
-/// Logs verdicts: one line at the begin of a verdict and one at its end. A verdict of the severity
+/// Logs verdicts: one line when a verdict begins and one when it ends. A verdict of the severity
 /// *info* is not logged: the log has the action that causes it, such as a drain.
 #[derive(Debug, Default)]
 pub(super) struct VerdictLog {
-    /// The begins of the verdicts that hold, by the names of their rule and of their backend.
+    /// The times at which the current verdicts began, by the names of their rule and of their backend.
     active: BTreeMap<(String, String), Instant>,
 }
 

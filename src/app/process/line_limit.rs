@@ -87,7 +87,7 @@ impl LineBudget {
 impl<S: Subscriber> Layer<S> for LineLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Who asks for details wants all of them.
+        // At the levels debug and trace no line is left out.
         if *metadata.level() > Level::INFO {
             return true;
         }

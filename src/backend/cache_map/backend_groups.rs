@@ -16,9 +16,9 @@ pub(super) struct BackendGroups {
     pub(super) block_tokens: f64,
     /// Blocks in the cache.
     pub(super) blocks: HashMap<GroupKey, u64>,
-    /// By the group that lost blocks, and the group that took their space.
+    /// Evictions by pair of groups: the group that lost blocks, and the group that took their space.
     pub(super) evictions: HashMap<(GroupKey, GroupKey), EvictionCounts>,
-    /// The text of the groups that are known by a block of the engine.
+    /// Maps the hash of the engine block that identifies a group to the hash of its text.
     texts: HashMap<u64, u64>,
 }
 
@@ -49,12 +49,12 @@ impl BackendGroups {
         (blocks as f64 * self.block_tokens) as u64
     }
 
-    /// The texts that this backend tells for blocks of the engine.
+    /// The texts of groups that the KV events of this backend reveal.
     pub(super) fn texts(&self) -> &HashMap<u64, u64> {
         &self.texts
     }
 
-    /// Names the groups whose text another backend tells.
+    /// Identifies groups by their text, if the KV events of another backend reveal it.
     pub(super) fn set_texts(&mut self, texts: &HashMap<u64, u64>) {
         let renamed = |key: GroupKey| match key {
             GroupKey::Block(block) => texts.get(&block).copied().map_or(key, GroupKey::Text),

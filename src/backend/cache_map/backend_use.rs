@@ -12,9 +12,9 @@ use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 pub(super) struct BackendUse {
     pub(super) backend: Arc<Backend>,
     pub(super) cache: ModelledCache,
-    /// By the number of the group in `cache`.
+    /// Counts of requests. The index is the number of the group in `cache`.
     requests: Box<[GroupRequests]>,
-    /// Restarts of the server process at the last request.
+    /// Number of restarts of the server process when the last request was recorded.
     restarts: u64,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct BackendUse {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupRequests {
     pub(super) requests: u64,
-    /// Requests that reused at least one block of text.
+    /// Number of requests that reused at least one text block.
     pub(super) reused: u64,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,

@@ -24,7 +24,7 @@ pub(super) fn build(
 ) -> CacheMapDocument {
     let mut rows: Vec<(GroupKey, PrefixGroup)> =
         sum_rows(state, backends, &id).into_iter().collect();
-    // The key makes the order definite.
+    // The key decides between equal rows, so that the order is the same each time.
     rows.sort_by_key(|(key, row)| (std::cmp::Reverse(row.tokens), *key));
     let omitted_groups = rows.len().saturating_sub(MAX_LISTED_GROUPS);
     rows.truncate(MAX_LISTED_GROUPS);

@@ -5,8 +5,8 @@
 pub(super) enum GroupKey {
     /// Blocks that belong to no group.
     Other,
-    /// The hash of the first block of text.
+    /// The hash of the first text block.
     Text(u64),
-    /// The hash of a block of the engine whose text is not known: another gateway sent the prompts.
+    /// The hash of an engine block whose text is not known: another gateway sent the prompts.
     Block(u64),
 }

@@ -13,7 +13,7 @@ use tokenweir_request::record::ClientIdentity;
 /// The clients of groups, and the caches of backends.
 #[derive(Debug)]
 pub(super) struct MapState {
-    /// By the hash of the first block of text, the least recently used last.
+    /// Uses of the first text block of prompts, by its hash. The least recently used is evicted first.
     pub(super) texts: LruCache<u64, TextUse>,
     pub(super) backends: HashMap<BackendId, BackendUse>,
 }
@@ -29,7 +29,7 @@ pub(super) struct TextUse {
 
 /// Greatest number of groups whose first client is known.
 const MAX_TEXTS: usize = 4_096;
-/// Allocated bytes of such a group.
+/// Allocated bytes for each of these groups.
 const TEXT_BYTES: usize = 120;
 /// Greatest number of backends whose caches are modelled.
 const MAX_BACKENDS: usize = 256;

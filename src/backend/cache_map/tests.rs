@@ -15,10 +15,10 @@ use tokenweir_request::record::fixtures::streamed;
 use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
 use tokenweir_routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
 
-/// Tokens in a block of text of these tests.
+/// Tokens in a text block of these tests.
 const BLOCK_TOKENS: u64 = 128;
 
-/// The map of a pool whose backends have caches of 100 blocks of text.
+/// The map of a pool whose backends have caches of 100 text blocks.
 fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
     let backend = |name: &&str| {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();

@@ -1,7 +1,7 @@
 //! Detects a stuck engine: the engine has requests, and nothing on its metrics page shows work.
 //! The backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
 //!
-//! Any value of the engine that moves is progress, also of a metric that the gateway does not know.
+//! Any value of the engine that changes is progress, also of a metric that the gateway does not know.
 //! Output in a response through this gateway is progress too: the page may be a cached copy, or that
 //! of another process of the backend.
 
@@ -11,7 +11,7 @@ use tokenweir_engine::dialect::EngineLoad;
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
 pub(super) struct EngineProgress {
-    /// The present standstill. `None`: the last scrape reported no requests or no token counts, or there
+    /// The current standstill. `None`: the last scrape reported no requests or no token counts, or there
     /// was no scrape.
     standstill: Option<Standstill>,
 }

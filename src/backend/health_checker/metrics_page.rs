@@ -23,14 +23,14 @@ pub(super) struct MetricsPage {
     should_discover_path: bool,
 }
 
-/// What is kept of the last page, to see whether the engine works.
+/// The values of the last page with which the next page is compared, to see whether the engine works.
 #[derive(Debug, Default)]
 struct LastPage {
     /// The token counts. `None`: the engine is idle, or does not report them.
     token_counts: Option<[f64; 2]>,
     /// A hash of all values of the engine. `None`: the token counts had changed.
     engine_values: Option<u64>,
-    /// What a response of 503 says. `None`: the status was another one.
+    /// The reason that a response with the status 503 states. `None`: the status was another one.
     unavailable: Option<Unavailable>,
     /// Whether the page is in the format OpenMetrics, which it ends with.
     is_openmetrics: bool,
@@ -38,7 +38,8 @@ struct LastPage {
     ranks: Vec<RankLoad>,
 }
 
-/// What a page of 503 says. Engines of an elastic group of ranks answer so to all but `/health`.
+/// The reason that a response with the status 503 states. Engines of an elastic group of ranks
+/// answer so to all requests but `/health`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unavailable {
     /// The number of ranks changes.

@@ -59,7 +59,8 @@ pub struct ScrapeSettings {
 }
 
 impl Default for ScrapeSettings {
-    /// 100 ms under load and 5 s when idle. Timeout 2 s. At most 4 MiB per response.
+    /// The default: scrapes every 100 ms under load and every 5 s when idle, with a timeout of 2 s
+    /// and at most 4 MiB per response.
     fn default() -> Self {
         Self {
             min_interval: Duration::from_millis(100),
@@ -125,7 +126,7 @@ struct HealthChecker {
     unavailable_scrapes: u32,
     /// Whether the backend may answer the question whether its engine is paused. Unknown counts as true.
     may_tell_pause: bool,
-    /// Why the engine rests, as the log has it. `None`: it works.
+    /// The last state of the engine in the log: why it gets no requests (asleep or paused). `None`: it works.
     logged_rest: Option<Availability>,
     /// Whether the backend has refused a connection since it was last healthy.
     has_refused: bool,

@@ -16,7 +16,7 @@ pub(super) struct BackendActivity {
     /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
     /// gateways.
     pub(super) has_changed: bool,
-    /// Whether the health of the backend is down or unknown, or its engine rests.
+    /// Whether the health of the backend is down or unknown, or its engine is asleep or paused.
     pub(super) is_down: bool,
 }
 

@@ -97,14 +97,14 @@ impl HealthChecker {
         }
     }
 
-    /// Whether the engine is to be asked although `/health` passed a moment ago.
+    /// Whether to ask the engine if it is paused, although `/health` passed a moment ago.
     pub(super) fn is_pause_likely(&self) -> bool {
         self.may_tell_pause
             && (self.backend.health.state().is_paused
                 || self.engine_progress.standstill_duration() > Duration::ZERO)
     }
 
-    /// Logs that the engine of a backend that is up rests, or works again.
+    /// Logs that the engine of a backend that is up is asleep or paused, or works again.
     pub(super) fn log_rest(&mut self) {
         let state = self.backend.health.state();
         if state.health != Health::Up {
@@ -116,7 +116,7 @@ impl HealthChecker {
             (before, now) if before == now => {}
             (_, Some(word)) => {
                 let state = word.as_str();
-                tracing::info!(%backend, state, "the engine of the backend rests: it gets no new requests");
+                tracing::info!(%backend, state, "the engine of the backend cannot serve in this state: it gets no new requests");
             }
             (Some(_), None) => {
                 tracing::info!(%backend, "the engine of the backend works again: it gets requests");

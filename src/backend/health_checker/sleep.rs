@@ -41,7 +41,7 @@ impl HealthChecker {
         }
         let idle_time = now.saturating_duration_since(self.sleep.busy_at);
         let is_due = settings.wake && settings.idle.is_some_and(|idle| idle_time >= idle);
-        // Only an engine that tells whether it sleeps is put to sleep.
+        // Only an engine whose metrics show whether it sleeps is put to sleep.
         let may_sleep = state.health == Health::Up
             && load.is_asleep() == Some(false)
             && !self.sleep.refuses_sleep;
@@ -94,7 +94,7 @@ impl HealthChecker {
                 self.scrape_backoff_until = clock::now();
                 self.scrape().await;
             }
-            // The page shows when it sleeps.
+            // The metrics page shows when the engine sleeps.
             Err(FetchError::Timeout) => return,
             result => {
                 let answer = describe(&result);

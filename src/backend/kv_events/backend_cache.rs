@@ -15,13 +15,13 @@ use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
 #[derive(Debug)]
 pub struct BackendCache {
     pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
-    /// Number of the backend in the chains of requests.
+    /// Number that identifies the backend in [`RequestKey`](tokenweir_kv_events::correlation::RequestKey).
     pub(in crate::backend) number: u32,
     ranks: ArcSwap<Vec<Arc<RankCache>>>,
     space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another one.
     has_joined: AtomicBool,
-    /// Whether the engine does not publish its events any more, and need not.
+    /// Whether the backend has stopped publishing events, and is not expected to.
     is_withdrawn: AtomicBool,
     errors: AtomicU64,
 }
@@ -101,12 +101,12 @@ impl BackendCache {
         }
     }
 
-    /// The ranks, for the short time of a lookup.
+    /// The ranks. Hold the guard only during a lookup.
     pub(in crate::backend) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
         self.ranks.load()
     }
 
-    /// The key space, for the short time of a lookup.
+    /// The key space. Hold the guard only during a lookup.
     pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
         self.space.load()
     }
@@ -139,14 +139,15 @@ impl BackendCache {
         self.space.load_full()
     }
 
-    /// Forgets which texts the blocks are: the process of the engine may be another one, with another
-    /// seed.
+    /// Leaves the key space, and so forgets which texts the blocks contain: the engine may have
+    /// restarted with another seed.
     pub(in crate::backend) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
         self.has_joined.store(false, Ordering::Relaxed);
     }
 
-    /// Joins the key space of another backend if the blocks show that both name blocks equally.
+    /// Joins the key space of another backend if both engines have stored a block with the same
+    /// name, which shows that they name equal blocks equally.
     pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
         if self.has_joined.load(Ordering::Relaxed) {
             return;
@@ -162,7 +163,7 @@ impl BackendCache {
         self.ranks.load().iter().for_each(|rank| visit(rank.contents().groups()));
     }
 
-    /// Tokens in a block. 0: not known, or the contents are being changed.
+    /// Number of tokens in a block. 0: it is not known, or a writer holds the contents.
     pub(in crate::backend) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
         let contents = ranks.first().and_then(|rank| rank.try_contents());
@@ -176,7 +177,8 @@ impl BackendCache {
 
 impl RequestCache for BackendCache {
     fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not tell which rank had the request. The others do not know the blocks.
+        // The engine does not report which rank had the request. The call has no effect at ranks
+        // that do not have the blocks.
         let RequestChain { parent, first_depth, blocks } = chain;
         for rank in self.ranks.load().iter() {
             rank.contents_mut().set_text(*parent, *first_depth, blocks, text);
@@ -199,7 +201,7 @@ impl RankCache {
         }
     }
 
-    /// The contents, unless a writer has them at the moment. Requests do not wait for them.
+    /// The contents. `None`: a writer holds them, and requests do not wait.
     pub(in crate::backend) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
         match self.contents.try_read() {
             Ok(contents) => Some(contents),

@@ -1,4 +1,5 @@
-//! A followed request that has ended: what the learner needs of it.
+//! What the learner needs of a followed request that has ended. A request is followed if the
+//! gateway set its session id, so that KV events show which blocks it stored.
 
 use super::key_space::KeySpace;
 use std::sync::{Arc, Weak};
@@ -7,7 +8,7 @@ use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 /// The cache in which the engine stored the blocks of a request.
 pub(super) trait RequestCache: Send + Sync {
-    /// A request stored a chain of blocks, and its text begins with the block of text `text`.
+    /// Records that a request stored a chain of blocks, and that its text begins with the text block `text`.
     fn set_text(&self, chain: &RequestChain, text: u64);
 }
 
@@ -19,7 +20,7 @@ pub(super) struct EndedRequest {
     pub(super) cache: Weak<dyn RequestCache>,
     /// The key space in which the blocks of the request have their names.
     pub(super) space: Arc<KeySpace>,
-    /// Tokens in a block of the engine.
+    /// Tokens in an engine block.
     pub(super) block_size: u32,
     pub(super) prompt: Arc<PromptFingerprint>,
     pub(super) counts: TokenCounts,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::residency::StoredChain;
 
-/// The relation of texts and blocks for engines that name blocks equally.
+/// What the gateway has learned about texts and blocks, for engines that name equal blocks equally.
 #[derive(Debug)]
 pub(in crate::backend) struct KeySpace {
     index: RwLock<TextIndex>,
@@ -25,7 +25,7 @@ pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
 
 impl KeySpace {
-    /// The index, unless a writer has it at the moment. Requests do not wait for it.
+    /// The index. `None`: a writer holds it, and requests do not wait.
     pub(super) fn try_index(&self) -> Option<RwLockReadGuard<'_, TextIndex>> {
         match self.index.try_read() {
             Ok(index) => Some(index),
@@ -39,19 +39,19 @@ impl KeySpace {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index to change, for background tasks.
+    /// The index, locked for changes. Only background tasks call this.
     pub(in crate::backend) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl KeySpaces {
-    /// Adds an empty key space for at most `entries` blocks of text and of engines each.
+    /// Adds an empty key space for at most `entries` text blocks and of engines each.
     pub(super) fn add(&self, entries: usize) -> Arc<KeySpace> {
         let index = TextIndex::new(entries, entries, fastrand::u64(..));
         let space = Arc::new(KeySpace { index: RwLock::new(index) });
         let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A space that only this list has belongs to no backend any more.
+        // No backend uses a key space any more if only this list refers to it.
         spaces.retain(|space| Arc::strong_count(space) > 1);
         spaces.push(space.clone());
         space

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, SessionIds};
 use tokio::sync::mpsc;
 
-/// The relation of prompts and blocks that the gateway has learned from KV events, for all backends.
+/// What the gateway has learned about prompts and blocks from the KV events of all backends.
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
@@ -28,7 +28,7 @@ pub struct CacheKnowledge {
     outlines: AtomicU64,
 }
 
-/// Number of followed requests by what they taught.
+/// Number of followed requests, by whether the gateway learned from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LearningCounts {
     /// Requests whose blocks were aligned with their text.
@@ -37,7 +37,7 @@ pub struct LearningCounts {
     pub unlearned: u64,
     /// Requests that were dropped because the queue of the learner was full.
     pub dropped: u64,
-    /// Events of requests of other gateways whose session ids told the text.
+    /// Number of events with an outline from another gateway.
     pub outlines: u64,
 }
 
@@ -45,8 +45,8 @@ pub struct LearningCounts {
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {
-    /// Creates the state before the first KV event and the first request. `outline_key`: the key with
-    /// which gateways tell each other the texts of blocks; `None`: they do not.
+    /// Creates the state before the first KV event and the first request. `outline_key`: the key of
+    /// the outlines in session ids. `None`: session ids have no outlines.
     pub fn new(settings: KvEventsSettings, outline_key: Option<OutlineKey>) -> Arc<Self> {
         let (ended, inbox) = mpsc::channel(INBOX_SIZE);
         Arc::new(Self {
@@ -69,7 +69,7 @@ impl CacheKnowledge {
         self.next_backend.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The requests whose blocks are followed. Only background tasks call this.
+    /// The engine blocks of the requests in flight. Only background tasks call this.
     pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +89,7 @@ impl CacheKnowledge {
         }
     }
 
-    /// Number of followed requests by what they taught.
+    /// Number of followed requests, by whether the gateway learned from them.
     pub fn learning_counts(&self) -> LearningCounts {
         LearningCounts {
             learned: self.learned.load(Ordering::Relaxed),
@@ -99,7 +99,7 @@ impl CacheKnowledge {
         }
     }
 
-    /// Allocated bytes of the relation of texts and blocks.
+    /// Allocated bytes of the indexes of all key spaces.
     pub fn index_bytes(&self) -> usize {
         self.spaces.bytes()
     }

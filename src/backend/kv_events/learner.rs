@@ -20,7 +20,7 @@ pub(in crate::backend) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTa
     supervise::spawn(BackgroundTask::KvEvents, move || run(knowledge.clone()))
 }
 
-/// Learns from requests until the future is dropped.
+/// Learns from ended requests until the future is dropped.
 async fn run(knowledge: Arc<CacheKnowledge>) {
     let inbox = knowledge.inbox.clone();
     let mut inbox = inbox.lock().await;
@@ -62,7 +62,8 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
         prompt_tokens,
         cached_tokens: ended.counts.cached,
     };
-    // Only the short step needs the lock that requests would find closed.
+    // Requests do not read the index while it is locked for a write. So only the short step, not
+    // the alignment, takes this lock.
     let alignment = ended.space.index().align(&request, &chain, ended.block_size);
     let Some(alignment) = alignment else { return false };
     ended.space.index_mut().learn(&alignment);

@@ -9,8 +9,8 @@ use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
 
-/// Looks the prompt of one request up in the caches of backends. A table that a background task
-/// changes at the moment counts as unknown: the request does not wait for it.
+/// Looks the prompt of one request up in the caches of backends. A table that a background task is
+/// changing counts as unknown: the request does not wait for it.
 pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
     /// The known blocks of the text, by key space.
@@ -33,7 +33,8 @@ impl<'a> CacheLookup<'a> {
         place: Option<RankPlace>,
     ) -> Option<ResidentPrompt> {
         let all = cache.loaded_ranks();
-        // Publishers are in the order of the ranks. If some have none, it is not known which.
+        // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
+        // not known which rank has none.
         let place = place.filter(|place| place.count == all.len());
         let ranks = match place.and_then(|place| all.get(place.index)) {
             Some(rank) => slice::from_ref(rank),

@@ -9,18 +9,18 @@ use tokenweir_kv_events::zmtp::ZmqEndpoint;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventsSettings {
-    /// Whether the gateway subscribes to the KV events of backends. `None`: if their metrics page
-    /// shows a prefix cache, a publisher answers, and the URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: yes, if the metrics
+    /// page shows a prefix cache, a publisher answers, and the URL is not `https`.
     pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
-    /// Further ranks have the ports after it. `None`: the backend is asked.
+    /// Further ranks have the ports after it. `None`: the gateway asks the backend.
     pub port: Option<u16>,
-    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the backend is
-    /// asked; with `port`, there are no replays.
+    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the gateway
+    /// asks the backend; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
-    /// bytes each. If an engine announces more, all its blocks are forgotten. Also the maximum number
-    /// of blocks whose text is remembered.
+    /// bytes each. If an engine announces more, the gateway forgets all of them. Also the maximum
+    /// number of blocks whose text it remembers.
     pub max_blocks: usize,
 }
 
@@ -45,7 +45,8 @@ pub struct KvEventSource {
 pub(in crate::backend) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
-    /// The events of publishers that answer. At most 1,000,000 blocks.
+    /// The default: the gateway uses the events of publishers that answer, and stores at most
+    /// 1,000,000 blocks.
     fn default() -> Self {
         Self { enabled: None, port: None, replay_port: None, max_blocks: 1_000_000 }
     }
@@ -92,7 +93,7 @@ impl KvEventSource {
     }
 }
 
-/// The host of a backend, IPv6 without brackets.
+/// The host of a backend. An IPv6 address has no brackets.
 pub(in crate::backend) fn host_of(address: &BackendAddress) -> String {
     address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
 }

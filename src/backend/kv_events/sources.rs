@@ -27,7 +27,8 @@ struct ListedSource {
     topic: String,
 }
 
-/// The configured publishers, by rank. `None`: the backend has to be asked.
+/// The configured publishers, by rank. `None`: the configuration names none, so the gateway must
+/// ask the backend.
 pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
     let endpoint: ZmqEndpoint = source.endpoint.as_ref()?.parse().ok()?;
     let replay: Option<ZmqEndpoint> =

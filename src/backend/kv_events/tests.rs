@@ -12,7 +12,7 @@ use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
 
-/// Tokens in a block of the engine.
+/// Tokens in an engine block.
 const BLOCK_SIZE: u8 = 16;
 /// Blocks of the engine in a prompt of [`prompt`].
 const BLOCKS: u64 = 24;
@@ -208,7 +208,7 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
     };
     let receiver = receive(1);
     assert_eq!(receiver.knowledge.learning_counts().outlines, 1);
-    // Three blocks of text of 122 tokens each: the outline does not tell where the prompt ends.
+    // Three text blocks of 122 tokens each: the outline does not tell where the prompt ends.
     assert_eq!(receiver.candidate(&prompt('x')), (352.0, CachedSource::Approximate));
     assert_eq!(receiver.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
     let other = receive(2);

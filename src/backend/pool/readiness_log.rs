@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Logs the begin and the end of each period without an available backend.
+/// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessLog {
-    /// Whether the begin of a period was logged and its end was not.
+    /// Whether the start of a period was logged and its end was not.
     is_unready: AtomicBool,
     state: Mutex<ReadinessLogState>,
 }
@@ -16,7 +16,7 @@ pub(super) struct ReadinessLog {
 struct ReadinessLogState {
     /// Whether a backend was available at any time since the start of the gateway.
     has_been_ready: bool,
-    /// Begin of the logged period. `None`: no period was logged, or its end was logged.
+    /// Start of the logged period. `None`: no period was logged, or its end was logged.
     unready_since: Option<Instant>,
     /// Time since which a backend is available again. `None`: no backend is.
     ready_since: Option<Instant>,
@@ -27,14 +27,14 @@ struct ReadinessLogState {
 const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 impl ReadinessLog {
-    /// Whether the begin of a period was logged and its end was not.
+    /// Whether the start of a period was logged and its end was not.
     pub(super) fn is_unready(&self) -> bool {
         self.is_unready.load(Ordering::Relaxed)
     }
 
     /// Records whether a backend is available at `now`. `is_known` is false before the first health
     /// checks have completed; then nothing is logged. `states` is a summary of the states of all
-    /// backends. Returns `true` if the begin of a period was logged, and `false` if its end was
+    /// backends. Returns `true` if the start of a period was logged, and `false` if its end was
     /// logged.
     pub(super) fn record(
         &self,

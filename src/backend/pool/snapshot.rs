@@ -170,7 +170,7 @@ impl PoolSnapshot {
         };
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let asleep: Vec<_> = backends.filter(is_asleep).collect();
-        // A random one: the first may not be able to wake.
+        // The backend is picked at random, because the first one may not be able to wake.
         if !asleep.iter().any(|backend| backend.health.is_wake_requested())
             && let Some(backend) = fastrand::choice(asleep)
         {

@@ -19,15 +19,17 @@ pub(in crate::backend) struct Numbering {
 pub(in crate::backend) enum NumberingStep {
     /// A probe with this value.
     Probe(u32),
-    /// Nothing: these are the values, each after the number of its rank, in the order of the numbers.
+    /// No probe: the search has found the values. Each pair is the number of a rank and its value
+    /// of the header, in the order of the numbers.
     Known(Vec<(u32, u32)>),
-    /// Nothing: the backend does not follow the header.
+    /// No probe: the backend does not follow the header.
     Ignored,
 }
 
 impl Numbering {
-    /// The search for the ranks with these numbers, in ascending order. The values are from 0, or
-    /// equal to the numbers.
+    /// Begins the search for the ranks with these numbers, which are in ascending order.
+    /// `are_values_numbers`: whether it tries the numbers as values of the header, instead of the
+    /// values from 0 on.
     pub(in crate::backend) fn new(numbers: Vec<u32>, are_values_numbers: bool) -> Self {
         let counted = || (0..).zip(&numbers).map(|(value, _)| value).collect();
         let values = if are_values_numbers { numbers.clone() } else { counted() };

@@ -11,7 +11,7 @@ use tokenweir_routing::{LoadEstimator, LoadReport, LocalLoad, mix};
 /// The ranks of one backend.
 #[derive(Debug, Default)]
 pub struct DataParallelRanks {
-    /// Copy of whether `targets` has a value. Routing reads it of each candidate.
+    /// Whether `targets` has a value. Routing reads this copy for each candidate.
     are_targets: AtomicBool,
     /// The ranks, once the values of their header are known.
     targets: ArcSwapOption<Vec<Rank>>,
@@ -30,7 +30,7 @@ pub(in crate::backend) struct Rank {
     pub estimator: LoadEstimator,
     /// Index of the rank, and the number of ranks.
     pub(in crate::backend) place: RankPlace,
-    /// Hash of the name of the backend and of the number.
+    /// Hash of the name of the backend and of the number of the rank.
     pub(in crate::backend) key: u64,
 }
 
@@ -68,7 +68,7 @@ impl DataParallelRanks {
         self.targets().map_or(0, |ranks| ranks.len())
     }
 
-    /// Makes ranks targets of routing. `values`: for each number, the value of the header.
+    /// Makes ranks targets of routing. `values`: the value of the header for the number of each rank.
     pub(in crate::backend) fn begin(
         &self,
         values: &[(u32, u32)],
@@ -88,7 +88,7 @@ impl DataParallelRanks {
         self.are_targets.store(true, Ordering::Relaxed);
     }
 
-    /// Leaves the choice of a rank to the backend. `is_refused`: until it restarts.
+    /// Leaves the choice of a rank to the backend; if `is_refused`, until the backend restarts.
     pub(in crate::backend) fn end(&self, is_refused: bool) {
         self.is_refused.store(is_refused, Ordering::Relaxed);
         self.are_targets.store(false, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl DataParallelRanks {
     }
 
     /// Records the loads of a scrape that began at `scraped_at`, with the local loads at that time.
-    /// Ends if the backend has other ranks than before.
+    /// If the backend has other ranks than before, leaves the choice to the backend.
     pub(in crate::backend) fn record(
         &self,
         loads: &[RankLoad],

@@ -26,7 +26,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two requests for the publishers of a backend whose events are used only if it offers
 /// them.
 const OFFER_INTERVAL: Duration = Duration::from_secs(30);
-/// Time between two looks at the last scrape of a backend that has shown no prefix cache.
+/// Time between two checks of the last scrape of a backend that has shown no prefix cache.
 const SCRAPE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum size of a list of publishers, in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;

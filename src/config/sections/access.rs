@@ -27,8 +27,8 @@ pub struct AccessConfig {
     /// Engine-control fields that every client may use; tenants and models have their own lists.
     /// See docs/operate/security.md.
     pub allow: Vec<Permission>,
-    /// Secret, the same at all gateways, from which with the tenant and the client's own salt the
-    /// `cache_salt` of each request is derived, so that tenants do not share cached prefixes. `None`: the
+    /// Secret, the same at all gateways. The gateway derives the `cache_salt` of a request from it,
+    /// the tenant and the client's own salt, so that tenants do not share cached prefixes. `None`: the
     /// client's own salt.
     pub cache_salt_secret: Option<Secret>,
 }

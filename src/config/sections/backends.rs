@@ -37,7 +37,7 @@ pub struct BackendConfig {
     /// Number of GPUs of the backend. `None`: `cost.gpus`.
     #[serde(default)]
     pub gpus: Option<u32>,
-    /// Price of one of its GPUs for one hour. `None`: `cost.gpu_hour_price`.
+    /// Price of one GPU of the backend for one hour. `None`: `cost.gpu_hour_price`.
     #[serde(default)]
     pub gpu_hour_price: Option<f64>,
     /// Publishers of the KV events of the backend. `None`: those of `kv_events`.

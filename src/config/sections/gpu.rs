@@ -23,15 +23,15 @@ pub struct GpuConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuExporterConfig {
-    /// URL of its page. The path is `/metrics` by default. Host and port are a label value.
+    /// URL of the page of the exporter. The path is `/metrics` by default. Host and port are a label value.
     #[serde(
         serialize_with = "backends::write_url",
         deserialize_with = "backends::read_required_metrics_url"
     )]
     #[schemars(with = "String")]
     pub url: MetricsUrl,
-    /// The backends of its GPUs. Empty: the backend whose name or host is the pod of the GPU, or
-    /// else the only one with the host of the exporter.
+    /// The backends to which the GPUs of the exporter belong. Empty: the backend whose name or host
+    /// is the pod of the GPU, or else the only one on the host of the exporter.
     #[serde(default)]
     pub backends: Vec<GpuRuleConfig>,
 }

@@ -15,7 +15,7 @@ use tokenweir_request::access::{KeyDigest, PseudonymKey};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct IdentitiesConfig {
-    /// `hashed`, `plain` or `off`.
+    /// How spans and log lines report user, session and conversation.
     pub mode: IdentityMode,
     /// Secret of the hashes. Gateways with the same secret report the same hashes. `None`: a random
     /// secret of this process.
@@ -31,7 +31,8 @@ pub struct IdentitiesConfig {
 }
 
 impl Default for IdentitiesConfig {
-    /// Hashed, with the headers of common agents and chat clients.
+    /// The default: values are reported hashed, and are read from the headers of common agents and
+    /// chat clients.
     fn default() -> Self {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self {

@@ -16,7 +16,7 @@ use tokenweir_protocol::units;
 pub struct RouteConfig {
     /// The path, byte for byte. The backends get the same path.
     pub path: String,
-    /// The methods.
+    /// HTTP methods that the gateway forwards.
     #[serde(default = "default_methods")]
     pub methods: Vec<RouteMethod>,
     /// Timeout for the whole request, as `timeouts.total`. `None`: the timeout of the model, or

@@ -29,8 +29,8 @@ pub struct RoutingConfig {
     pub decision_log_size: usize,
     /// Shadow policies, whose picks are recorded and not used.
     pub shadow: Vec<PolicyKind>,
-    /// Whether each data-parallel rank of a vLLM server is a target of its own. At each start, each rank
-    /// gets two requests of one token.
+    /// Whether routing picks a data-parallel rank of a vLLM server. At each start of the server,
+    /// each rank gets two requests of one token.
     pub data_parallel_ranks: bool,
 }
 
@@ -355,7 +355,7 @@ impl Default for LogConfig {
 }
 
 impl Default for TraceCaptureConfig {
-    /// No capture. With a file: all requests.
+    /// The default: requests are not captured. With a file, all are.
     fn default() -> Self {
         Self { file: None, sample: 1.0 }
     }

@@ -1,4 +1,4 @@
-//! The configuration of the webhooks that get the begin and the end of verdicts.
+//! The configuration of the webhooks that get the start and the end of verdicts.
 
 use super::secret::Secret;
 use crate::config::violation::{RuleViolation, violation_at};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 
-/// A webhook. It gets the begin and the end of each verdict as JSON with a `text`, as Slack expects it.
+/// A webhook. It gets the start and the end of each verdict as JSON with a `text`, as Slack expects it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {

@@ -32,7 +32,7 @@ pub struct KubernetesService {
     pub name: String,
     /// Whether it is an `InferencePool`, which has its own port.
     pub is_pool: bool,
-    /// Namespace of it. `None`: the namespace of this pod, or of the current kubeconfig
+    /// Namespace of the Service or pool. `None`: the namespace of this pod, or of the current kubeconfig
     /// context.
     pub namespace: Option<String>,
     /// Port of the pods. `None`: the only port of the Service.

@@ -30,7 +30,7 @@ pub struct AdmissionController {
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
 
-/// What the backends have for a request.
+/// The result of the search for a backend with capacity for a request.
 enum Capacity {
     /// A backend with capacity.
     Backend(BackendOffer),

@@ -35,8 +35,8 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) deadlines: AttemptDeadlines,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
-    /// The request is about a stored response: a backend that does not have it answers 404, and
-    /// another backend may have it.
+    /// Whether the request is about a stored response. A backend that does not have it answers 404,
+    /// and another backend may have it.
     pub(crate) is_lookup: bool,
     /// The response that can begin before its backend is decided. `None`: it cannot.
     pub(crate) early: Option<&'a EarlyResponse>,

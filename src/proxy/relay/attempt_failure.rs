@@ -21,7 +21,7 @@ pub(super) struct AttemptFailure {
     pub(super) kind: FailureKind,
     /// A description of the failure for logs and status pages.
     pub(super) message: Cow<'static, str>,
-    /// The time for which the backend wants no requests. `None`: it stated none.
+    /// The time that the backend stated, in which it wants no requests. `None`: it stated no time.
     pub(super) rest: Option<Duration>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.

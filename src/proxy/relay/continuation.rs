@@ -21,7 +21,7 @@ use tokenweir_request::observe::{Continue, Exchange};
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
-/// What a continuation needs of the request.
+/// The values of the request that a continuation needs.
 pub(crate) struct StreamContinuation {
     pub(crate) context: Arc<ProxyContext>,
     pub(crate) head: request::Parts,
@@ -39,7 +39,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// The requirements of the request without what they borrow.
+/// The requirements of the request, with owned values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentRequirements {
     pub(crate) path: Option<&'static str>,
@@ -150,8 +150,9 @@ impl StreamContinuation {
         Ok(())
     }
 
-    /// Gives the continuation up. The stream ends as without continuation, or the gateway writes the end
-    /// if only that is missing. A stream that was to be moved from a working backend goes on there.
+    /// Gives up the continuation. The stream ends as without continuation, or the gateway writes
+    /// its end if only that is missing. A stream that was to be moved from a working backend
+    /// continues there.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,
@@ -199,7 +200,8 @@ fn continuing_body(
         }
         Err(error) => (None, send_failure(&error).kind),
     };
-    // Another request than that of the client may be refused without any fault.
+    // The request that continues a stream differs from that of the client, so a refusal does not
+    // show a fault of the backend.
     if !kind.is_judged_by_peers() {
         lease.backend().on_failure(kind, kind.as_str(), None, now);
     }

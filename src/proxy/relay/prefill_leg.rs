@@ -87,7 +87,8 @@ impl Legs {
         decode_body.map(|decode_body| *body = decode_body).is_some()
     }
 
-    /// The request was sent. Only if its backend could not be reached may the next one use the parameters.
+    /// Records that the request was sent. The next backend may use the parameters only if this one
+    /// could not be reached.
     pub(super) fn on_sent(&mut self, was_reached: bool) {
         if was_reached {
             self.parameters = None;
@@ -200,7 +201,7 @@ async fn send_leg(
         attempt.failure = failure.map(FailureKind::as_str);
     }
     match failure {
-        // The same request may be refused by all backends, without any fault.
+        // All backends may refuse the same request, so a refusal does not show a fault of this backend.
         Some(kind) if kind.is_judged_by_peers() => {}
         Some(FailureKind::TransferFailed) => lease.backend().on_leg_without_blocks(),
         Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),

@@ -96,8 +96,8 @@ impl Refusals {
         is_asked.then_some(()).ok_or(FailoverDenialReason::NotRetryable)
     }
 
-    /// Sets the response of the refused attempt aside before a failover, unless an earlier one tells
-    /// the client more.
+    /// Sets the response of the refused attempt aside before a failover, unless an earlier one is
+    /// more useful to the client.
     pub(super) fn set_aside(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
         let decision = exchange.record().decision.clone();
         let aside = exchange.set_attempt_aside(failure.kind.as_str());
@@ -107,8 +107,8 @@ impl Refusals {
         }
     }
 
-    /// Whether a refusal with this status tells the client more than the held one. What a backend says
-    /// about the content of a request says more than what it says about its credentials or its load.
+    /// Whether a refusal with this status is more useful to the client than the held one. A refusal
+    /// about the content of the request is more useful than one about its credentials or the load.
     fn tells_more(&self, status: StatusCode) -> bool {
         let is_about_content = |status: StatusCode| {
             FailureKind::of_refusal(status.as_u16()) == FailureKind::UnexpectedStatus
@@ -168,8 +168,9 @@ impl Refusals {
         Some(held.response)
     }
 
-    /// Takes back the failures of the refused attempts: no backend answered otherwise. A backend that
-    /// lists the model or refuses the credential of the configuration remains the cause.
+    /// Removes the failures of the refused attempts, because no backend answered differently. A
+    /// backend that lists the model, or that refuses the credential of the configuration, remains
+    /// the cause.
     fn blame_client(&self, exchange: &mut Exchange, retry: &RetryController, now: Instant) {
         let is_compared = exchange.record().attempts.len() > 1;
         for refusal in &self.refused {

@@ -58,7 +58,7 @@ impl BodyOwner {
 }
 
 impl Default for BodyMemory {
-    /// A counter without a limit.
+    /// The default: a counter without a limit.
     fn default() -> Self {
         Self::new(usize::MAX)
     }

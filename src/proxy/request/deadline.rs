@@ -122,8 +122,8 @@ impl AttemptDeadlines {
         Self { client: None, ..self }
     }
 
-    /// A byte came from the backend: the client's read timeout begins again. `now` is called only if the
-    /// client announced one.
+    /// Restarts the client's read timeout, because a byte came from the backend. `now` is called
+    /// only if the client announced a timeout.
     pub(crate) fn on_bytes(&mut self, now: impl FnOnce() -> Instant) {
         self.client = self.client.map(|(limit, _)| (limit, now()));
     }

@@ -29,7 +29,7 @@ struct EarlyState {
     /// The API of the request, if the response may begin early. `None`: the request has not been
     /// read, or it requests no stream.
     api: Option<Api>,
-    /// The response is JSON and no event stream.
+    /// Whether the response is JSON and no event stream.
     is_json: bool,
     /// The time without bytes for the client after which a comment is due. `None`: the gateway adds
     /// no comments.

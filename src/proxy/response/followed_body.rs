@@ -28,7 +28,7 @@ pub struct FollowedBody {
     abort: ResponseAbortHandle,
     /// Bytes that remain. `None`: unknown.
     remaining: Option<u64>,
-    /// The server had an opportunity to write buffered data before an error.
+    /// Whether the server had an opportunity to write buffered data before an error ends the body.
     is_flushed: bool,
 }
 

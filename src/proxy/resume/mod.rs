@@ -205,7 +205,7 @@ async fn refuse(
     handle(context, recorded, abort, &EarlyResponse::default(), head, Bytes::new()).await
 }
 
-/// Receives the body of a request, within the limits of all bodies.
+/// Receives the body of a request. The limits of size, time and memory of all request bodies apply.
 async fn receive(
     context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,
@@ -218,7 +218,7 @@ async fn receive(
     body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await
 }
 
-/// What must be equal in a request that attaches to a run.
+/// The digest of the parts that must be equal in a request that attaches to a run.
 fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
     let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());

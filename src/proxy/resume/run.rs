@@ -28,7 +28,7 @@ pub(super) async fn complete(
     let early = Arc::<EarlyResponse>::default();
     let shared = early.clone();
     let handling: Handling = Box::pin(async move {
-        // The run has no connection that could be slow.
+        // A run has no client connection of its own, so it never aborts for a slow one.
         let abort = ResponseAbortHandle::default();
         handle_request(&context, recorded, abort, &shared, request).await
     });

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetrySettings {
-    /// Maximum number of further backends for a request, without failed connections.
+    /// Maximum number of further backends for a request. Failed connections do not count.
     pub attempts: u32,
     /// Share of all requests that may be retried, from 0 to 1.
     pub budget_ratio: f32,

@@ -1,4 +1,4 @@
-//! Which client connections are idle. When the limit of connections is reached, the one that has been
+//! Records which client connections are idle. When the limit of connections is reached, the one that has been
 //! idle longest is closed for a new one.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub(crate) struct ConnectionActivity {
 pub(super) struct ConnectionActivities {
     /// The connections, by address of their value.
     connections: Mutex<HashMap<usize, Arc<ConnectionActivity>>>,
-    /// Number of connections that were told to close and are open.
+    /// Number of connections that were told to close and are still open.
     closing: AtomicUsize,
 }
 
@@ -73,7 +73,7 @@ impl ConnectionActivities {
         }
     }
 
-    /// Number of connections that were told to close and are open.
+    /// Number of connections that were told to close and are still open.
     pub(super) fn closing(&self) -> usize {
         self.closing.load(Ordering::Relaxed)
     }

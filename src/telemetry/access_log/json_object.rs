@@ -1,7 +1,7 @@
 //! The JSON form of a line: an object whose names are those of the fields of a struct.
 //!
 //! A name is an identifier, which needs no escape, so it is copied. `serde_json` reads each byte of each name
-//! to find what it must escape ([decision 0026](../../../docs/decisions/0026-hot-path.md)).
+//! to find what it must escape ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
 
 use crate::telemetry::sanitize;
 use serde::Serialize;

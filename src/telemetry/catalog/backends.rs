@@ -111,7 +111,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_model_queue_requests",
-        help: "Requests waiting in the admission queue now, for a backend of the model with capacity or for any backend of it.",
+        help: "Requests waiting in the admission queue now, because the backends of the model are full or none is available.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Status(|status, emit| {

@@ -52,7 +52,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_scheduling_delay_seconds",
-        help: "Delay of a timer of the runtime. Above 5 ms: the worker threads are blocked, or the process lacks CPU.",
+        help: "Delay of a timer of the runtime. Above 5 ms: worker threads are blocked, or the process lacks CPU.",
         kind: MetricKind::Histogram(SCHEDULING_DELAY_BOUNDS),
         labels: &[],
         read: MetricSource::SchedulingDelay,

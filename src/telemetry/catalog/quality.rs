@@ -15,7 +15,7 @@ const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_quality_output_drift_ratio",
-        help: "Mean output tokens of complete responses: quality.window / 24 times this window.",
+        help: "Mean output tokens of complete responses in quality.window, divided by the mean in 24 times this window.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Status(|status, emit| {

@@ -112,7 +112,7 @@ const OVERFLOWS: [(&str, IsUnknown); 5] = [
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "gen_ai_server_request_duration_seconds",
-        help: "Inference requests: request head read to the end of the exchange. Successes have the outcome ok and an empty error_type.",
+        help: "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
         kind: MetricKind::Histogram(DURATION_BOUNDS),
         labels: &[
             MetricLabel::MODEL,
@@ -280,7 +280,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_wait_seconds",
-        help: "Time in the admission queue in which no backend could serve the model, of requests that waited so, whether they got a backend or not.",
+        help: "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
         kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -349,7 +349,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_gateway_overhead_seconds",
-        help: "End of the request body to the request on a connection, without queue and failed attempts.",
+        help: "Time from the end of the request body until the request is sent, without queue and failed attempts.",
         kind: MetricKind::Histogram(OVERHEAD_BOUNDS),
         labels: &[],
         read: MetricSource::Record(|record, emit| {

@@ -87,7 +87,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_prefill_legs_skipped_total",
-        help: "Requests to decode backends that computed the prompt themselves, by reason.",
+        help: "Requests whose decode backend computed the prompt itself, by reason.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("reason", || {
             PrefillSkip::ALL.map(PrefillSkip::as_str).to_vec()

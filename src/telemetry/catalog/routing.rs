@@ -68,7 +68,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_prefix_cache_regret_tokens_total",
-        help: "Prompt tokens that the backend chosen by the policy, or by a shadow policy, had to compute although another candidate probably had them cached.",
+        help: "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
         kind: MetricKind::Counter,
         labels: &[POLICY],
         read: MetricSource::Record(|record, emit| {
@@ -183,7 +183,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
-        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or it is not certain which blocks are which text.",
+        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or they do not show which block has which text.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {
@@ -195,7 +195,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_outlines_total",
-        help: "Outlines of prompts of other gateways in KV events.",
+        help: "KV events with the outline of a prompt that another gateway sent.",
         kind: MetricKind::Counter,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.kv_learning.outlines as f64)),
@@ -234,7 +234,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_decisions_total",
-        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full or the bus away.",
+        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
         read: MetricSource::Status(|status, emit| {

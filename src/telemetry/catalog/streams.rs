@@ -26,7 +26,7 @@ const PHASE_BOUNDS: &[f64] = &[
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "gen_ai_server_time_to_first_token_seconds",
-        help: "Streams: request head read to the first generated output, in any channel.",
+        help: "Streams: time from the request head to the first generated output, in any channel.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
         read: MetricSource::FirstOutput(|record, emit| {
@@ -38,7 +38,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_time_to_response_headers_seconds",
-        help: "Streams: request head read to the head of the response.",
+        help: "Streams: time from the request head to the head of the response.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_time_to_first_event_seconds",
-        help: "Streams: request head read to the first event of any kind.",
+        help: "Streams: time from the request head to the first event of any kind.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -56,7 +56,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_time_to_first_answer_seconds",
-        help: "Streams: request head read to the first output that is not reasoning.",
+        help: "Streams: time from the request head to the first output that is not reasoning.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_time_to_first_channel_output_seconds",
-        help: "Streams: request head read to the first reasoning, answer text or tool call.",
+        help: "Streams: time from the request head to the first reasoning, answer text or tool call.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[
             MetricLabel::MODEL,
@@ -120,7 +120,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_chunk_transit_seconds",
-        help: "Streams over HTTP/1.1: read of bytes from the backend to their write, unless the client delays it.",
+        help: "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
         kind: MetricKind::Histogram(ChunkTransit::BOUNDS),
         labels: &[],
         read: MetricSource::RecordHistogram(|record| {
@@ -234,7 +234,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
-        help: "Tokens computed in vain: of responses that the client did not receive completely, and prompts that a failover computed again.",
+        help: "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::MODEL,

@@ -21,7 +21,7 @@ pub(in crate::telemetry) struct MetricFamily {
     /// Index of the label that the series do not have: series that differ only in this label are
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
-    /// The values of the histogram are also counted in exponential buckets.
+    /// Whether the values of the histogram are also counted in exponential buckets.
     pub(in crate::telemetry) has_exponential: bool,
     table: Mutex<SeriesTable>,
 }

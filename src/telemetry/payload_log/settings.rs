@@ -35,8 +35,8 @@ impl PayloadLogSettings {
 }
 
 impl Default for PayloadLogSettings {
-    /// Disabled. With a file: 1 % of the requests, 4 KiB of each text, all kinds of private data
-    /// redacted.
+    /// The default: the log is disabled. With a file it has 1 % of the requests, 4 KiB of each
+    /// text, all kinds of private data redacted.
     fn default() -> Self {
         Self { file: None, sample: 0.01, max_bytes: 4 << 10, redact: RedactionKind::ALL.to_vec() }
     }

@@ -1,4 +1,4 @@
-//! Logs the begin and the end of each wave of refused requests.
+//! Logs the start and the end of each wave of refused requests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(super) struct RefusalLog {
 struct RefusalWave {
     began_at: Instant,
     last_refusal_at: Instant,
-    /// Number of requests that ended since the begin.
+    /// Number of requests that ended since the wave began.
     requests: u64,
     /// Number of these requests that were refused.
     refused: u64,

@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_mins(5);
 /// Minimum number of failed attempts in the window.
 const MIN_FAILED: u64 = 3;
-/// Number of successes in succession from which old failures say nothing about now.
+/// Number of successes in succession after which earlier failures do not count any more.
 const RECOVERED_AFTER: u64 = 10;
 /// A backend that is down for this time has the verdict `backend_down`, which covers its failures. A
 /// shorter time does not cover them: a backend that goes up and down with each failure is failing.

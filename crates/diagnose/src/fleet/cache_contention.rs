@@ -12,7 +12,7 @@ use tokenweir_engine::address::BackendId;
 
 /// Length of the window in which requests count.
 const WINDOW: Duration = Duration::from_mins(5);
-/// Time between two marks of the window.
+/// Time between two stored observations, from which the growth in the window is computed.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
 /// Least time that must be observed.
 const MIN_OBSERVED: Duration = Duration::from_mins(1);
@@ -44,7 +44,7 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
 /// The marks of the window.
 #[derive(Debug, Default)]
 pub(super) struct CacheContention {
-    /// The pairs of the last evaluations, oldest first.
+    /// The stored observations in the window, oldest first: their times, and the counts of each pair.
     marks: VecDeque<(Instant, HashMap<PairKey, [Counts; 2]>)>,
 }
 
@@ -57,11 +57,11 @@ struct Counts {
     requests: u64,
     prompt: u64,
     cached: u64,
-    /// Blocks that the map counts as computed again.
+    /// Blocks that the cache map counts as computed again.
     evicted_early: u64,
 }
 
-/// The growth of the counts of a group in the window.
+/// How much the counts of a group grew in the window.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     requests: u64,
@@ -117,12 +117,13 @@ impl Counts {
         }
     }
 
-    /// The growth. A count that has fallen began again.
+    /// The growth since `before`. A count that has fallen was reset, so its whole value is growth.
     fn since(self, before: Self, block_tokens: f64) -> Growth {
         let growth = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let cached = growth(self.cached, before.cached);
         let evicted_early = growth(self.evicted_early, before.evicted_early);
-        // A model of a cache can count too many: tokens that came from the cache were not computed.
+        // A model of a cache can count too many tokens as computed again. Tokens that came from the
+        // cache were not computed.
         let computed = growth(self.prompt, before.prompt).saturating_sub(cached);
         Growth {
             requests: growth(self.requests, before.requests),

@@ -17,7 +17,7 @@ use std::time::Instant;
 /// The verdicts of the last evaluation.
 #[derive(Debug, Default)]
 pub(crate) struct FleetDiagnoser {
-    /// The begin of each verdict that holds, by the names of its rule and of its backend.
+    /// The time at which each verdict that holds began, by the names of its rule and of its backend.
     begins: HashMap<(&'static str, Option<String>), Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
@@ -38,7 +38,7 @@ impl FleetDiagnoser {
         let is_named = matches.iter().any(names_wait);
         matches.extend(self.gateway_queue.judge(fleet, is_named, now));
         let failing = self.failures.judge(fleet, now);
-        // The failures are the reason of the ejection, and last longer than one.
+        // The failures are the reason for the ejection, and last longer than it does.
         let is_named = |found: &FleetMatch| {
             found.rule.name == BACKEND_EJECTED.name
                 && failing.iter().any(|failing| failing.backend == found.backend)

@@ -1,4 +1,4 @@
-//! A rule about the fleet or the gateway, and a condition that holds.
+//! The types of a rule about the fleet or the gateway, and of a match of it.
 
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 
@@ -27,7 +27,7 @@ pub struct FleetRule {
     pub pages: bool,
 }
 
-/// A condition that holds: at `backend`, or without one for all backends or for the gateway.
+/// A match of a rule: its condition holds at `backend`. `None`: it holds for all backends or for the gateway.
 pub(super) struct FleetMatch {
     pub(super) rule: &'static FleetRule,
     pub(super) backend: Option<String>,

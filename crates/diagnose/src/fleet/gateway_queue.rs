@@ -10,7 +10,7 @@ use std::time::Instant;
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
 const HARMFUL_WAIT_SECONDS: f64 = 2.0;
-/// Minimum share of the requests that waited and were slow, as of a warning on the screens.
+/// Minimum share of the requests that waited and were slow. The page and `top` mark the same share yellow.
 const MIN_SHARE: f64 = 0.02;
 
 pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
@@ -20,10 +20,10 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
     severity: "warning, critical if more than 5 % of requests were slow because they waited",
     meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
     evidence: "In two of three evaluations three or more requests wait in the gateway, one of them \
-               for 2 s; or three or more requests of 30 s, and at least 2 %, were slow because \
-               they waited there. The cause counts the backends that get no requests. It names \
-               `admission.max_in_flight` instead if half of the other backends have reached it \
-               and have no queue in their engines.",
+               for 2 s; or of the requests of 30 s three or more, and at least 2 %, were slow \
+               because they waited there. The cause counts the backends that get no requests. It names \
+               `admission.max_in_flight` instead if half of those that get requests have reached \
+               it without a queue in their engines.",
     excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
     remedy: "Undrain or restart the backends that get no requests. If all get requests, raise the \
              limit that a verdict about the engines names, or add backends.",
@@ -43,7 +43,8 @@ pub(super) struct GatewayQueue {
 type CauseAndRemedy = (String, Option<&'static str>);
 
 impl GatewayQueue {
-    /// The condition, if it holds at `now`. `is_named`: another condition names the waiting requests.
+    /// The match of the rule, if its condition holds at `now`. `is_named`: whether another verdict
+    /// already covers the waiting requests.
     pub(super) fn judge(
         &mut self,
         fleet: &FleetObservation,
@@ -60,7 +61,8 @@ impl GatewayQueue {
             self.cause = None;
         }
         self.debounce.since().filter(|_| !is_named)?;
-        // What is full now says nothing about the waits before, and a limit has moments without use.
+        // The present load does not explain earlier waits, so the cause is determined only while
+        // the condition is found. A limit stays the cause, because it has moments without use.
         let is_limit = self.cause.as_ref().is_some_and(|(_, remedy)| remedy.is_some());
         if self.cause.is_none() || is_found && !is_limit {
             self.cause = Some(cause_and_remedy(fleet));
@@ -85,7 +87,7 @@ impl GatewayQueue {
 fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
     let limited = fleet.limited_backends;
-    // Engines that take all requests at once have capacity left.
+    // The engines have no queue, so they have capacity left.
     if limited > 0 && 2 * limited >= up {
         let cause = format!(
             "{limited} of {up} backends have as many requests as admission.max_in_flight allows, and no \

@@ -28,7 +28,7 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     evidence: "The gateway reads the expiry from the certificate files of listeners, backends and \
                exporters.",
     excluded: "",
-    remedy: "Write the new certificate and key to the same files, which are read again.",
+    remedy: "Write the new certificate and key to the same files; the gateway reads them again.",
     disproof: "certificates in /status shows a later time of expiry.",
     pages: false,
 };
@@ -43,9 +43,8 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     evidence: "The cause is the first line of the error.",
     excluded: "a later reload succeeded",
     remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed \
-             keys, certificates and discovery files are read without a reload. A restart with the \
-             wrong file would fail. The gateway asks a name server or a Kubernetes API server \
-             again until it answers.",
+             keys, certificates and discovery files are read without a reload. The gateway asks a \
+             name server or a Kubernetes API server again until it answers.",
     disproof: "tokenweir check accepts the file, and the log has its successful reload.",
     pages: false,
 };
@@ -102,17 +101,17 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
 pub(super) struct GatewayRules {
     /// The number of lost spans at the last evaluation. `None`: there was none.
     lost_spans: Option<u64>,
-    /// Time of the last evaluation at which this number had grown.
+    /// Time of the last evaluation at which the number above had grown.
     export_failed_at: Option<Instant>,
     /// Whether clients did not read at the last evaluation.
     was_unread: bool,
     /// The number of refused connections at the last evaluation. `None`: there was none.
     refused_connections: Option<u64>,
-    /// Time of the last evaluation at which this number had grown.
+    /// Time of the last evaluation at which the number above had grown.
     connection_refused_at: Option<Instant>,
     /// The numbers of reloads of certificate files at the last evaluation. `None`: there was none.
     certificate_reloads: Option<[u64; 2]>,
-    /// Whether the last of them failed.
+    /// Whether the last reload of certificate files failed.
     has_certificate_failed: bool,
 }
 
@@ -155,7 +154,7 @@ impl GatewayRules {
         let unread = gateway.unread_streams;
         let is_unread =
             unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * gateway.open_streams as f64;
-        // One look can find a client between two reads.
+        // A single evaluation can find a client between two of its reads.
         if is_unread && self.was_unread {
             let evidence = vec![
                 streams("write_stalled_streams", unread),
@@ -197,7 +196,7 @@ impl GatewayRules {
     }
 }
 
-/// The number of streams at the evaluation.
+/// The evidence: the number of streams at the evaluation.
 fn streams(measure: &'static str, count: usize) -> Evidence {
     Evidence::new(measure, count as f64, "requests", 0.0)
 }

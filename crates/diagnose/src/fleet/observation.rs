@@ -157,9 +157,9 @@ pub struct AttemptFailures {
 pub struct DrainNote {
     /// The initiator of the drain, such as `an operator at 10.0.0.7`.
     pub by: String,
-    /// Why. `None`: no reason was given.
+    /// The reason of the drain. `None`: the initiator gave no reason.
     pub reason: Option<String>,
-    /// Seconds since the begin of the drain.
+    /// Seconds since the drain began.
     pub age_seconds: f64,
     /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
     pub remaining_seconds: Option<f64>,

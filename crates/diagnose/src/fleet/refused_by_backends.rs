@@ -35,7 +35,7 @@ pub(super) struct RefusedByBackends {
 }
 
 impl RefusedByBackends {
-    /// The condition, if it holds at `now`.
+    /// The match of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
         let refused = fleet.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
         let count: u64 = refused.clone().map(|(_, count)| count).sum();

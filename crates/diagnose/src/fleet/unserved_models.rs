@@ -41,7 +41,7 @@ struct UnservedModel {
 }
 
 impl UnservedModels {
-    /// The condition, if it holds at `now`.
+    /// The match of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
         let age = |at: Instant| now.saturating_duration_since(at);
         self.0.retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));

@@ -164,7 +164,7 @@ impl HistoryStep {
         self.values[signal as usize] = value.map_or(f32::NAN, |value| value as f32);
     }
 
-    /// Sets the growth of the counters of a page. Sets no value if the process restarted.
+    /// Sets the growth of each counter of the metrics page. Sets no value if the process restarted.
     fn add_counter_growth(&mut self, elapsed: f64, page: &EngineLoad, before: &EngineLoad) {
         if page.is_restart_of(before) {
             return;

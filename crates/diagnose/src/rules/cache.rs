@@ -32,7 +32,7 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     evidence: "In the last minute the p90 of the KV usage is ≥ 88 %. The engine has at least two \
                preemptions, and at least 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
                or the engine has 0.05 preemptions per request. In the last 20 s the KV usage \
-               reached 80 %. The remedy may name a safe `--max-num-seqs`.",
+               reached 80 %.",
     excluded: "",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
              long prompts a model name with backends of its own (models).",

@@ -28,8 +28,8 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
                peer has a queue and started at least twice as many requests in this minute as the \
                backend.",
     excluded: "`blind` holds, or the backend restarted or was unavailable in the last two minutes",
-    remedy: "Find out why the backend gets few requests: its weight, its models, a session or \
-             prefix affinity that is too strict, or limits of admission.",
+    remedy: "Find out why the backend gets few requests: its weight, its models, a policy with \
+             session or prefix affinity, or `admission` limits.",
     disproof: "The backend does not serve the models of the waiting requests.",
     pages: false,
     explained_by: &["blind"],

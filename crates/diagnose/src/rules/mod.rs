@@ -56,8 +56,8 @@ pub const RULES: [DiagnosisRule; 17] = [
     avoided::BACKEND_AVOIDED,
 ];
 
-/// The values of requests that show whether a condition has ended: a sum and a count of a step, and the
-/// minimum of the count.
+/// The values of requests that show whether a condition has ended: two signals, a sum and a count,
+/// and the minimum of the count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestEvidence {
     pub(crate) sum: StepSignal,

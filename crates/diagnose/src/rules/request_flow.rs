@@ -12,13 +12,13 @@ use std::time::Duration;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
-/// Minimum number of requests with output that ended while no counter of the page moved.
+/// Minimum number of requests with output that ended while no counter of the metrics page changed.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
 /// The time in which these requests ended, and the minimum number of steps of this time in which one
 /// ended. The record of a request comes a moment after the page that counts it.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
-/// The counters of which at least one moves with each request.
+/// Counters of the metrics page. At least one of them changes with each request.
 const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::GenerationTokens,
     StepSignal::PromptTokens,
@@ -148,7 +148,7 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
 }
 
-/// Whether no counter of the page moved in the window although requests with output ended.
+/// Whether no counter of the metrics page changed in the window although requests with output ended.
 fn is_page_frozen(window: &StepWindow<'_>) -> bool {
     let growth: Vec<f64> = PAGE_COUNTERS.iter().filter_map(|it| window.sum(*it)).collect();
     let is_known =

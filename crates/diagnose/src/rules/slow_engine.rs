@@ -10,7 +10,7 @@ use crate::verdict::VerdictSeverity;
 const SLOW_FACTOR: f64 = 3.0;
 /// Minimum time between tokens, in seconds, that harms clients: about the speed of reading aloud.
 const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
-/// Minimum number of times between tokens.
+/// Minimum number of observed times between tokens.
 const MIN_GAPS: f64 = 30.0;
 /// A batch of up to this many times the sequences of the other backends, and this many more, does
 /// not make a step three times as long.
@@ -48,7 +48,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let Some(own) = own else { return RuleOutcome::Absent };
     let peers = windows(evaluation.peers(), FAST);
     let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
-    // Half of the others are as fast as this one or faster.
+    // The median: half of the peers are as fast as this or faster.
     let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
     times.sort_by(f64::total_cmp);
     let Some(median) = times.get(times.len() / 2).copied() else { return RuleOutcome::Absent };
@@ -69,7 +69,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
         + usize::from(!evaluation.slow_start_evidence().is_empty());
-    // One other backend may be unusually fast.
+    // With a single peer, that peer may be unusually fast.
     let is_one = peers.len() == 1;
     let comparison = format!(
         "Its mean time between tokens is {:.0} ms; that of the other{} is {:.0} ms.",

@@ -11,7 +11,7 @@ pub enum Role {
     Prefill,
     /// Decode legs and whole requests.
     Decode,
-    /// Both.
+    /// Both legs, and whole requests.
     Both,
 }
 

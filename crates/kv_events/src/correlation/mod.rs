@@ -1,9 +1,12 @@
-//! Which blocks of an engine are which text. The gateway knows the text of a request as hashes of
-//! its blocks of 512 bytes; the engine names its blocks by hashes of tokens. A request with a session
-//! id of its own connects both: the events that it causes name its blocks.
+//! Learns which text the cached blocks of an engine contain. The gateway divides the text of a
+//! prompt into *text blocks* of 512 bytes. The engine divides the prompt into *engine blocks* of
+//! tokens, and names each by a hash of tokens. The gateway gives each request a session id of its
+//! own. The events that the request causes have this id, so they show the *chain* of the engine
+//! blocks of its prompt. The *place* of a text block is the last engine block of the chain that
+//! ends within the text up to the end of the text block.
 //!
-//! Gateways with a shared key write an outline of each prompt into the session id, so that each learns
-//! from the requests of all.
+//! Gateways with a shared key write an *outline* of each prompt into the session id: hashes of some
+//! of its text blocks, the *anchors*. So each gateway also learns from the requests of the others.
 //!
 //! Nothing is guessed: a request whose events do not form one chain, or that contradict the cached
 //! tokens that the engine reported, teaches nothing.

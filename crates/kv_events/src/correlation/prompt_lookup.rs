@@ -1,5 +1,5 @@
-//! How much of one prompt each of several engines has in its cache. The places of the prompt in the
-//! chain of blocks are looked up once for all engines that name their blocks equally.
+//! Finds how much of one prompt each of several engines has in its cache. The places of the prompt
+//! are looked up once for all engines that name equal blocks equally.
 
 use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
@@ -8,7 +8,7 @@ use crate::residency::CacheContents;
 /// The text of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptText<'a> {
-    /// Hashes of its blocks, each of the block and everything before it.
+    /// Hashes of its text blocks. Each covers the block and all text before it.
     pub blocks: &'a [u64],
     /// Hash of the whole text.
     pub whole: u64,
@@ -17,18 +17,18 @@ pub struct PromptText<'a> {
 /// Looks one prompt up in the caches of engines that share an index.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of leading blocks of text that the index knows. The whole text counts as the last
-    /// block. With `is_outline`, the number of known anchors.
+    /// Number of leading text blocks whose places the index knows. The whole text counts as the
+    /// last block. With `is_outline`, the number of known anchors.
     known: usize,
     /// Whether the index knows the text only from an outline: then it has places for the anchors only.
     is_outline: bool,
     /// Whether the index has a block hash for each block of the prompt.
     is_whole: bool,
-    /// Where the first and the last known block of text end among the blocks of the engines. Most
-    /// engines have nothing or all of a prompt, so the lookup needs both for each engine.
+    /// The places of the first and the last known text block. Most engines have nothing or all of a
+    /// prompt, so the lookup needs both for each engine.
     ends: [Option<ChainBlock>; 2],
-    /// The blocks of the engine between the known place `span_place` and the place before it: there the
-    /// cached part of the last lookup ended.
+    /// The engine blocks between the known place `span_place` and the place before it, where the
+    /// cached part of the prompt ended in the last lookup.
     span: Vec<ChainBlock>,
     span_place: Option<usize>,
 }
@@ -38,19 +38,20 @@ pub struct PromptLookup {
 pub struct CachedPrompt {
     /// Cached prompt tokens.
     pub tokens: u64,
-    /// Leading blocks of text that are cached completely.
+    /// Number of leading text blocks that are cached completely.
     pub text_blocks: usize,
-    /// Whether `tokens` is the whole answer: the engine lacks a known block, or the index knows the
-    /// whole text. Otherwise the engine may have more of the prompt.
+    /// Whether the engine has no more of the prompt than `tokens`: it lacks a known block, or the
+    /// index knows the whole text.
     pub is_decided: bool,
-    /// Whether the places come from an outline: then `tokens` is an expectation.
+    /// Whether the places come from an outline, so that `tokens` is an estimate.
     pub is_expected: bool,
 }
 
-/// Expected blocks of an engine in one block of text: 512 bytes are about 128 tokens.
+/// Expected number of engine blocks in one text block: 512 bytes are about 128 tokens.
 const SPAN_BLOCKS: usize = 16;
-/// Greatest number of blocks between two known places that are looked up. Two anchors of a long
-/// prompt can be thousands of blocks apart. Of such a span, nothing counts as cached.
+/// Maximum number of engine blocks between two known places. Two anchors of a long prompt can be
+/// thousands of blocks apart. A longer span is not looked up, and none of its blocks counts as
+/// cached.
 const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
@@ -61,7 +62,7 @@ impl PromptText<'_> {
 }
 
 impl PromptLookup {
-    /// Finds how much of a text the index knows.
+    /// Finds the text blocks whose places the index knows.
     pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
         let is_whole = index.block(text.whole).is_some();
         let known = if is_whole {
@@ -81,7 +82,7 @@ impl PromptLookup {
         lookup
     }
 
-    /// Uses the places of anchors if they reach further into the text than the known blocks.
+    /// Uses the places of anchors if they reach further into the text than the known text blocks.
     fn extend_by_outline(&mut self, text: PromptText<'_>, index: &TextIndex) {
         let is_known = |number| index.block(text.up_to(anchor(number) - 1)).is_some();
         let known = leading(anchor_count(text.blocks.len()), is_known);
@@ -90,12 +91,12 @@ impl PromptLookup {
         }
     }
 
-    /// Whether the index knows something of the text.
+    /// Whether the index knows any place of the text.
     pub fn is_known(&self) -> bool {
         self.known > 0
     }
 
-    /// The block of text of the `number`-th known place.
+    /// The text block of the `number`-th known place.
     fn text_block(&self, number: usize) -> usize {
         if self.is_outline { anchored_block(number) } else { number }
     }
@@ -108,7 +109,8 @@ impl PromptLookup {
         contents: &CacheContents,
     ) -> CachedPrompt {
         let known = self.known;
-        // Of the last known place that holds: the search goes up from one such place to the next.
+        // The number of engine blocks at the last known place that is cached. The search goes up
+        // from one such place to the next.
         let mut whole_blocks = 0;
         let resident = leading(known, |number| match self.place(number, text, index) {
             Some(place) if place.blocks() > 0 && !contents.contains(place.hash()) => false,
@@ -132,12 +134,12 @@ impl PromptLookup {
         }
     }
 
-    /// Number of leading blocks of text in the first `count` known places.
+    /// Number of leading text blocks that end at the first `count` known places.
     fn text_blocks(&self, count: usize) -> usize {
         if self.is_outline && count > 0 { anchor(count - 1) } else { count }
     }
 
-    /// Whether the last of the first `resident` known places or the next one is only expected.
+    /// Whether the known place with the number `resident` or the one before it comes from an outline.
     #[cold]
     fn is_expected(&self, resident: usize, text: PromptText<'_>, index: &TextIndex) -> bool {
         let numbers = resident.saturating_sub(1)..(resident + 1).min(self.known);
@@ -147,7 +149,7 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The `number`-th known place in the chain of the engines.
+    /// The `number`-th known place.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],
@@ -156,8 +158,8 @@ impl PromptLookup {
         }
     }
 
-    /// The blocks of the engine up to the `number`-th known place, after the first `before` blocks of
-    /// the prompt. Empty: there are more than [`MAX_SPAN_BLOCKS`].
+    /// The engine blocks up to the `number`-th known place, after the first `before` blocks of the
+    /// prompt. Empty: there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
         number: usize,
@@ -181,15 +183,15 @@ impl PromptLookup {
     }
 }
 
-/// The block of text that ends at an anchor. Out of line: this keeps the lookup without outlines short.
+/// The text block that ends at an anchor. Out of line: this keeps the lookup without outlines short.
 #[cold]
 fn anchored_block(number: usize) -> usize {
     anchor(number) - 1
 }
 
-/// How many of the numbers from 0 to `count` − 1 satisfy `holds` before the first that does not; none
-/// after that one may satisfy it. Most engines have nothing or all of a prompt, so both ends are tried
-/// first.
+/// The number of leading values from 0 to `count` − 1 for which `holds` is true. `holds` must be
+/// false for all values after the first for which it is false. Most engines have nothing or all of
+/// a prompt, so the search tries both ends first.
 fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
     let Some(last) = count.checked_sub(1) else { return 0 };
     if !holds(0) {

@@ -1,7 +1,7 @@
-//! The outline of a prompt: hashes of some of its leading blocks of text, short enough for a session
+//! The outline of a prompt: hashes of some of its leading text blocks, short enough for a session
 //! id. The gateway that sends a prompt writes its outline into the session id. The events of the
-//! engine carry the id, so each gateway that receives the events learns which blocks of the engine are
-//! the text, although it did not send the prompt.
+//! engine carry the id, so each gateway that receives the events learns which text the engine
+//! blocks contain, although it did not send the prompt.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -11,7 +11,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 pub struct PromptOutline {
     /// Expected tokens of the prompt.
     tokens: u32,
-    /// Expected tokens in a block of text.
+    /// Expected tokens in a text block.
     block_tokens: f32,
     /// Hashes of the text up to the end of each block that [`anchor`] selects.
     hashes: Vec<u64>,
@@ -19,15 +19,17 @@ pub struct PromptOutline {
 
 /// Blocks at the beginning of a prompt that are all in the outline.
 const LEADING_BLOCKS: usize = 8;
-/// Blocks after [`LEADING_BLOCKS`] that the outline has of each doubling of the length.
+/// After the first [`LEADING_BLOCKS`] blocks: number of blocks in the outline for each doubling of
+/// the length.
 const PER_DOUBLING: usize = 4;
-/// Greatest number of hashes: those of 8,192 blocks, which is the longest text that is hashed.
+/// Maximum number of hashes: those of a text of 8,192 blocks, which is the longest text that the
+/// gateway hashes.
 const MAX_HASHES: usize = 48;
 /// Bytes before the hashes.
 const HEAD_BYTES: usize = 8;
 
-/// Number of leading blocks of text whose hash is the `index`-th of an outline: 1 to 8, 10, 12, 14, 16,
-/// 20, 24, 28, 32, 40 and so on.
+/// Number of leading text blocks that the `index`-th hash of an outline covers: 1 to 8, 10, 12, 14,
+/// 16, 20, 24, 28, 32, 40 and so on.
 pub(super) fn anchor(index: usize) -> usize {
     let Some(after) = index.checked_sub(LEADING_BLOCKS) else { return index + 1 };
     (PER_DOUBLING + 1 + after % PER_DOUBLING) << (1 + after / PER_DOUBLING)
@@ -39,7 +41,7 @@ pub(super) fn anchor_count(blocks: usize) -> usize {
 }
 
 impl PromptOutline {
-    /// The numbers of leading blocks whose hashes are in the outline of a text of `blocks` blocks.
+    /// The numbers of leading text blocks that the hashes in the outline of a text of `blocks` blocks cover.
     pub fn anchors(blocks: usize) -> impl Iterator<Item = usize> {
         (0..anchor_count(blocks)).map(anchor)
     }
@@ -55,7 +57,8 @@ impl PromptOutline {
         }
     }
 
-    /// Each hash, with the expected number of complete blocks of `block_size` tokens in its text.
+    /// Each hash, with the expected number of complete engine blocks of `block_size` tokens in the
+    /// text that it covers.
     pub(super) fn places(&self, block_size: u32) -> impl Iterator<Item = (u64, u32)> {
         let place = move |index| {
             let tokens = (anchor(index) as f32 * self.block_tokens).min(self.tokens as f32);
@@ -75,8 +78,8 @@ impl PromptOutline {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads what [`Self::encode`] wrote. `is_authentic`: whether a tag belongs to the bytes before it.
-    /// `None`: the text is no outline, or it is not authentic.
+    /// Reads what [`Self::encode`] wrote. `is_authentic` checks whether a tag belongs to the bytes
+    /// before it. `None`: the text is no outline, or it is not authentic.
     pub(super) fn decode(
         text: &str,
         is_authentic: impl FnOnce(&[u8], &[u8]) -> bool,
@@ -94,7 +97,8 @@ impl PromptOutline {
         })
     }
 
-    /// The expected tokens of an outline that was encoded as text. The outline is not authenticated.
+    /// The expected number of prompt tokens in an outline that was encoded as text. Does not check
+    /// that the outline is authentic.
     pub(super) fn peek_tokens(text: &str) -> Option<u32> {
         let mut buffer = [0; 6];
         BASE64_URL_SAFE_NO_PAD.decode_slice(text.get(..8)?, &mut buffer).ok()?;

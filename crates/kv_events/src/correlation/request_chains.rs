@@ -1,10 +1,10 @@
-//! The blocks that the requests in flight store, by the numbers of their session ids.
+//! The engine blocks that the requests in flight have stored in the caches, as KV events show them.
 
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 use std::collections::HashMap;
 
-/// A request: its backend and the number of its session id, which no other request has.
+/// Identifies a request: its backend and the number of its session id, which no other request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
     /// Number that identifies the backend.
@@ -13,10 +13,10 @@ pub struct RequestKey {
     pub session: u64,
 }
 
-/// Blocks that one request stored, each a child of the block before it.
+/// The engine blocks that one request stored. Each is the child of the block before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChain {
-    /// The block before the first one: the last reused block. `None`: nothing was reused.
+    /// The block before the first one: the last block that the engine reused. `None`: it reused none.
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first one.
     pub first_depth: u32,
@@ -39,15 +39,14 @@ struct PendingRequest {
     chain: RequestChain,
 }
 
-/// Greatest number of requests that are followed. If there are more, the ends of requests were not
-/// told, and all are forgotten.
+/// Maximum number of requests in this table. If there are more, ends of requests were not reported,
+/// and the table forgets all requests.
 const MAX_REQUESTS: usize = 16_384;
-/// Greatest number of blocks of all requests that are followed: 67 million tokens in blocks of 16, in
-/// 32 MiB.
+/// Maximum number of engine blocks of all requests: 67 million tokens in blocks of 16, in 32 MiB.
 const MAX_BLOCKS: usize = 1 << 22;
 
 impl RequestChains {
-    /// A backend stored blocks for a request of this gateway.
+    /// Records that a backend stored blocks for a request of this gateway.
     pub fn on_stored(&mut self, key: RequestKey, stored: &StoredChain<'_>) {
         let is_full = self.requests.len() >= MAX_REQUESTS || self.block_count >= MAX_BLOCKS;
         if is_full && !self.requests.contains_key(&key) {
@@ -61,7 +60,8 @@ impl RequestChains {
         if chain.blocks.is_empty() {
             (chain.parent, chain.first_depth) = (stored.parent, stored.first_depth);
         } else if chain.blocks.last().copied() != stored.parent {
-            // Several outputs of one request, or a preemption. The blocks before are right.
+            // Several choices of one request, or a preemption, break the chain. The blocks before
+            // this event stay valid.
             request.is_broken = true;
             return;
         }
@@ -72,20 +72,20 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// A request has ended. Returns what it stored.
+    /// Removes a request that has ended. Returns the blocks that it stored.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
         Some(chain).filter(|chain| !chain.blocks.is_empty())
     }
 
-    /// A backend was removed: its requests teach nothing.
+    /// Removes the requests of a removed backend.
     pub fn remove_backend(&mut self, backend: u32) {
         let removed = self.requests.extract_if(|key, _| key.backend == backend);
         self.block_count -= removed.map(|(_, request)| request.chain.blocks.len()).sum::<usize>();
     }
 
-    /// Number of requests that are followed.
+    /// Number of requests in the table.
     pub fn len(&self) -> usize {
         self.requests.len()
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Gateways that share a key add the outline of the prompt. An HMAC of the whole id authenticates the
-//! outline, so a client that chooses its own session ids cannot teach a gateway a wrong text.
+//! outline, so a client that chooses its own session ids cannot make a gateway learn a wrong text.
 
 use super::prompt_outline::PromptOutline;
 use ring::hmac;
@@ -35,7 +35,8 @@ impl SessionIds {
         Self { prefix: format!("{MARK}{process:016x}."), next: AtomicU64::new(0), outline_key }
     }
 
-    /// A new id: its number and its text. `outline`: of the prompt, if the ids have outlines.
+    /// Makes a new id. Returns its number and its text. `outline` makes the outline of the prompt;
+    /// it is called only if the ids have outlines.
     pub fn issue(&self, outline: impl FnOnce() -> PromptOutline) -> (u64, String) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut text = String::with_capacity(self.prefix.len() + 16);
@@ -61,9 +62,9 @@ impl SessionIds {
         (number < self.next.load(Ordering::Relaxed)).then_some(number)
     }
 
-    /// The outline in an id, for an event whose first block begins at the token `first_token` of its
-    /// prompt. `None`: the id has no outline, its author does not have the key, or the event is about
-    /// output, whose text no outline has.
+    /// The outline in an id, for an event whose first block begins at the token `first_token` of
+    /// its prompt. `None`: the id has no outline, its author does not have the key, or the event is
+    /// about blocks of output, which no outline covers.
     pub fn outline(&self, id: &str, first_token: u64) -> Option<PromptOutline> {
         let key = self.outline_key.as_ref()?;
         let (head, outline) = id.strip_prefix(MARK).and_then(|_| id.rsplit_once('.'))?;

@@ -1,11 +1,11 @@
-//! The last block of the engine within each block of text, for engines that name equal blocks
-//! equally: vLLM since 0.30 with its default hash. Engines that begin with a random seed need an
-//! index each.
+//! The place of each known text block: the last engine block within the text. One index serves all
+//! engines that name equal blocks equally: vLLM since 0.30 with its default hash. An engine that
+//! begins with a random seed needs an index of its own.
 //!
 //! The text of a request and its chain of blocks are aligned in proportion to their lengths. The
-//! alignment can be wrong by some tokens, because tokens differ in length. Where two texts part
-//! within a block of text, the second request shows how far the chains agree, and the entry is
-//! corrected to that.
+//! alignment can be wrong by some tokens, because tokens differ in length. If two texts differ
+//! within a text block, the second request shows how far their chains agree, and the index corrects
+//! the entry to that block.
 
 use super::bounded_map::BoundedMap;
 use super::prompt_outline::PromptOutline;
@@ -16,26 +16,26 @@ use crate::residency::StoredChain;
 /// Which blocks of an engine belong to which text.
 #[derive(Debug)]
 pub struct TextIndex {
-    /// For the hash of a block of text and everything before it: the last block of the engine within
-    /// that text.
+    /// Maps the hash of a text block and all text before it to its place: the last engine block
+    /// within that text.
     texts: BoundedMap<ChainBlock>,
-    /// For the hash of a block of the engine: the block before it.
+    /// Maps the hash of an engine block to the block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether an outline has taught a place.
+    /// Whether the index has learned a place from an outline.
     has_outlines: bool,
 }
 
 /// A block of an engine, by its place in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainBlock {
-    /// In two halves, so that the alignment is 4.
+    /// The hash in two halves, so that the struct is aligned to 4 bytes.
     hash: [u32; 2],
-    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block. With the
-    /// bit [`EXPECTED`], the place comes from an outline.
+    /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter
+    /// than one engine block. The bit [`EXPECTED`] is set if the place comes from an outline.
     blocks: u32,
 }
 
-/// The bit of the number of blocks that marks an expected place.
+/// The bit of `blocks` that marks a place from an outline.
 const EXPECTED: u32 = 1 << 31;
 
 /// A request that was answered.
@@ -45,7 +45,7 @@ pub struct AnsweredRequest<'a> {
     pub text_blocks: &'a [u64],
     /// Hash of the whole text.
     pub whole: u64,
-    /// Bytes in a block of text.
+    /// Bytes in a text block.
     pub block_bytes: u32,
     /// Bytes of the text.
     pub bytes: u64,
@@ -55,14 +55,14 @@ pub struct AnsweredRequest<'a> {
     pub cached_tokens: Option<u64>,
 }
 
-/// For the hash of each block of a text: the block of the engine that ends it.
+/// Pairs of the hash of a text block and its place.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
-/// Greatest number of blocks that are walked to find where two chains part.
+/// Maximum number of blocks that the index walks to find the last common block of two chains.
 const MAX_WALK: usize = 64;
 
 impl TextIndex {
-    /// An empty index for at most `texts` blocks of text and `blocks` blocks of engines. `seed`: a
+    /// An empty index for at most `texts` text blocks and `blocks` blocks of engines. `seed`: a
     /// random number.
     pub fn new(texts: usize, blocks: usize, seed: u64) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl TextIndex {
         self.texts.bytes() + self.parents.bytes()
     }
 
-    /// An engine stored blocks, for any request.
+    /// Records blocks that an engine stored for any request.
     pub fn on_stored(&mut self, stored: &StoredChain<'_>) {
         let parent = stored.parent.filter(|_| stored.first_depth > 0);
         let mut parent = parent.map(|parent| ChainBlock::new(parent, stored.first_depth));
@@ -89,14 +89,14 @@ impl TextIndex {
         }
     }
 
-    /// Whether a block with a block before it was stored before.
+    /// Whether the index knows the block before this engine block.
     pub fn has_block(&self, hash: BlockHash) -> bool {
         self.parents.get(hash).is_some()
     }
 
-    /// Finds where the blocks of the text of a request end in the chain of blocks that the request
-    /// stored. `block_size`: tokens of a block of the engine. `None`: it is not certain that the chain
-    /// belongs to the text.
+    /// Finds the places of the text blocks of a request in the chain of engine blocks that the
+    /// request stored. `block_size`: tokens of an engine block. `None`: it is not certain that the
+    /// chain belongs to the text.
     pub fn align(
         &self,
         request: &AnsweredRequest<'_>,
@@ -129,7 +129,7 @@ impl TextIndex {
             let within = known.partition_point(|block| block.blocks <= limit);
             let last = match within.checked_sub(1).map(|last| known[last]) {
                 Some(last) => last,
-                // The text is shorter than the first block of the engine.
+                // The text is shorter than the first engine block.
                 None if limit == 0 || known.first().is_some_and(|first| first.blocks <= 1) => {
                     ChainBlock::new(0, 0)
                 }
@@ -149,8 +149,9 @@ impl TextIndex {
         }
     }
 
-    /// An engine stored blocks for a request of another gateway. `outline`: of its prompt. An own
-    /// request has taught a place more exactly, so its entry stays.
+    /// Learns the places of the anchors from blocks that an engine stored for a request of another
+    /// gateway. `outline`: the outline of its prompt. A place that was learned from a request of
+    /// this gateway is more exact, so it stays.
     pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
         let first = stored.first_depth;
         let blocks = stored.event.block_hashes.iter();
@@ -174,22 +175,23 @@ impl TextIndex {
         self.has_outlines = true;
     }
 
-    /// Whether outlines have taught places, so that the blocks between two places can be unknown.
+    /// Whether the index has learned places from outlines, so that the engine blocks between two
+    /// places can be unknown.
     pub(super) fn has_outlines(&self) -> bool {
         self.has_outlines
     }
 
-    /// The last block of the engine in a text. `None`: nothing is known about the text.
+    /// The place of a text: the last engine block within it. `None`: the index does not know the text.
     pub fn block(&self, text: u64) -> Option<ChainBlock> {
         self.texts.get(text)
     }
 
-    /// The block before a block. `None`: not known, or the block is the first one.
+    /// The engine block before `block`. `None`: it is not known, or `block` is the first one.
     pub fn parent(&self, block: ChainBlock) -> Option<ChainBlock> {
         self.parents.get(block.hash()).filter(|parent| parent.blocks < block.blocks())
     }
 
-    /// The known blocks of the prompt of a request, in their order.
+    /// The known engine blocks of the prompt of a request, in the order of the prompt.
     fn known_blocks(&self, chain: &RequestChain, prompt_blocks: u32) -> Vec<ChainBlock> {
         let mut known = Vec::new();
         let mut next = chain.parent.map(|parent| ChainBlock::new(parent, chain.first_depth));
@@ -204,9 +206,9 @@ impl TextIndex {
         known
     }
 
-    /// Checks an entry of a text that the index learned from another request. Returns the entry, or the
-    /// last block that both chains have if the chain of this request shows that the entry is too far: it
-    /// includes text that followed in the other request only.
+    /// Checks a place that the index learned from another request. Returns the place, unless the
+    /// chain of this request shows that it includes text of the other request that this one does
+    /// not have: then the last block that both chains have.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
         let at = |blocks: u32| known.binary_search_by_key(&blocks, |block| block.blocks).ok();
         let mut next = Some(entry);
@@ -214,7 +216,7 @@ impl TextIndex {
             let Some(block) = next else { break };
             match at(block.blocks) {
                 Some(index) if known[index] == block => return block,
-                // The chain of this request is not known there.
+                // The index does not know the chain of this request up to this place.
                 None if block == entry => return entry,
                 _ => next = self.parent(block),
             }
@@ -238,7 +240,7 @@ impl ChainBlock {
         self.blocks & !EXPECTED
     }
 
-    /// Whether the place is expected from the length of the text, and not learned from the response.
+    /// Whether the place was estimated from an outline, and not learned from a request of this gateway.
     pub fn is_expected(self) -> bool {
         self.blocks & EXPECTED != 0
     }

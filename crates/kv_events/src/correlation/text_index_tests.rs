@@ -37,7 +37,7 @@ impl Prompt {
         self.words.iter().copied().map(word_bytes).sum()
     }
 
-    /// Hashes of the blocks of text, as the gateway computes them.
+    /// Hashes of the text blocks, as the gateway computes them.
     fn text_blocks(&self) -> Vec<u64> {
         let text: Vec<u8> = self
             .words
@@ -93,7 +93,7 @@ struct Fixture {
     contents: CacheContents,
     chains: RequestChains,
     index: TextIndex,
-    /// The blocks of the engine, by time of the last use.
+    /// The engine blocks, by time of the last use.
     cache: HashMap<u64, u64>,
     max_blocks: usize,
     time: u64,
@@ -212,7 +212,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
     prompt
 }
 
-/// Tokens in a block of text, and in a block of the engine, rounded up.
+/// Tokens in a text block, and in an engine block, rounded up.
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
@@ -388,7 +388,7 @@ fn between_two_distant_anchors_nothing_counts_as_cached() {
     let prompt = Prompt::random(&mut random, 80_000);
     let mut fixture = Fixture::new(5_000);
     fixture.send_as(&prompt, Sender::PeerWithKey);
-    // The last two anchors are 448 and 512 blocks of text, and some 3,600 and 4,100 of the engine.
+    // The last two anchors are 448 and 512 text blocks, and some 3,600 and 4,100 of the engine.
     fixture.send(&Prompt::random(&mut random, 1_100 * 16), false);
     assert_eq!(fixture.true_cached(&prompt), 3_900 * 16);
     let cached = fixture.lookup(&prompt).unwrap();

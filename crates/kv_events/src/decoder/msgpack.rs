@@ -4,7 +4,7 @@
 //!
 //! <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
-/// A payload is no batch of events. Events before the error were valid.
+/// The payload is not a valid batch of events. Events before the error were valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The payload ends too early, or a length in it exceeds the payload.

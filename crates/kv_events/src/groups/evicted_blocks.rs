@@ -14,7 +14,7 @@ pub(super) struct EvictedBlocks {
     /// A tag of the block in the upper 24 bits, and the group that took its space in the lower 8 bits. 0: no
     /// block. Empty before the first eviction.
     entries: Box<[u32]>,
-    /// Number of entries once a block was evicted.
+    /// Number of entries of the table after the first eviction.
     capacity: usize,
     seed: u64,
 }
@@ -33,7 +33,7 @@ impl EvictedBlocks {
         size_of_val(&*self.entries)
     }
 
-    /// `group` took the space of a block.
+    /// Records that `group` took the space of an evicted block.
     pub(super) fn insert(&mut self, block: BlockHash, group: GroupNumber) {
         if self.entries.is_empty() {
             self.entries = vec![0; self.capacity].into();

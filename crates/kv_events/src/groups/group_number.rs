@@ -4,13 +4,13 @@
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupNumber(pub u8);
 
-/// The groups whose numbers are given to other groups: their blocks belong to
-/// [`GroupNumber::OTHER`] from now on.
+/// The groups that lose their numbers to new groups. Their blocks belong to [`GroupNumber::OTHER`]
+/// from now on.
 #[derive(Debug, Clone)]
 pub struct FreedGroups([bool; GroupNumber::COUNT]);
 
 impl GroupNumber {
-    /// All blocks without a group of their own.
+    /// The number of all blocks that belong to no group.
     pub const OTHER: Self = Self(0);
     /// Number of groups, with [`Self::OTHER`].
     pub const COUNT: usize = 256;
@@ -29,7 +29,7 @@ impl FreedGroups {
         Self(is_freed)
     }
 
-    /// Whether the number of a group is given to another group.
+    /// Whether this group loses its number.
     pub fn contains(&self, group: GroupNumber) -> bool {
         self.0[group.index()]
     }

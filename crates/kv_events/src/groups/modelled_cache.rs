@@ -12,7 +12,7 @@ use lru::LruCache;
 pub struct ModelledCache {
     blocks: LruCache<BlockHash, GroupNumber>,
     groups: PrefixGroups,
-    /// Number of blocks that no prompt can match.
+    /// Number of cached blocks that no prompt can match.
     unmatched: u64,
     seed: u64,
 }
@@ -20,7 +20,7 @@ pub struct ModelledCache {
 /// A prompt that was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct UsedPrompt<'a> {
-    /// Hashes of the blocks of its text, each of the block and everything before it.
+    /// Hashes of the text blocks of the prompt. Each covers the block and all text before it.
     pub blocks: &'a [u64],
     /// Number of blocks in the cache that no prompt can match: output, and the rest of the prompt.
     pub unmatched: usize,
@@ -50,8 +50,8 @@ impl ModelledCache {
         self.blocks.len() * BLOCK_BYTES + self.groups.bytes()
     }
 
-    /// The engine has computed a prompt, and its cache holds `capacity` blocks. Returns the number of the
-    /// group of the prompt, and whether the group is new.
+    /// Records that the engine has computed a prompt. Its cache holds `capacity` blocks. Returns
+    /// the number of the group of the prompt, and whether the group is new.
     pub fn use_prompt(&mut self, prompt: UsedPrompt<'_>, capacity: usize) -> (GroupNumber, bool) {
         let capacity = capacity.clamp(1, MAX_BLOCKS);
         let prompt_blocks = &prompt.blocks[..prompt.blocks.len().min(capacity)];
@@ -87,7 +87,7 @@ impl ModelledCache {
         (group, is_new)
     }
 
-    /// The engine has restarted: its cache is empty.
+    /// Empties the cache: the engine has restarted.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.groups.on_cleared();

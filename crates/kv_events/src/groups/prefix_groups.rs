@@ -16,18 +16,18 @@ pub struct PrefixGroups {
     numbers: HashMap<u64, GroupNumber>,
     /// Numbers without a group.
     free: Vec<GroupNumber>,
-    /// By the group that lost the blocks, and the group that took their space.
+    /// Evictions by pair of groups: the group that lost the blocks, and the group that took their space.
     evictions: HashMap<(GroupNumber, GroupNumber), EvictionCounts>,
     evicted: EvictedBlocks,
-    /// Removed blocks whose space no block has taken yet.
+    /// Removed blocks whose space no stored block has taken yet, with their groups.
     removed: Vec<(BlockHash, GroupNumber)>,
-    /// Number of calls that used a group, as a time.
+    /// Number of calls that used a group. It serves as a clock.
     uses: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
-    /// The block by which the prompts of the group are recognised.
+    /// Hash of the block by which the prompts of the group are recognised.
     key: u64,
     text: Option<u64>,
     blocks: u32,
@@ -40,9 +40,9 @@ struct Group {
 pub struct GroupCounts {
     /// The number of the group.
     pub number: GroupNumber,
-    /// The block by which the prompts of the group are recognised. 0 for [`GroupNumber::OTHER`].
+    /// Hash of the block by which the prompts of the group are recognised. 0 for [`GroupNumber::OTHER`].
     pub key: u64,
-    /// Hash of the text with which the prompts begin. `None`: not known.
+    /// Hash of the text with which the prompts of the group begin. `None`: not known.
     pub text: Option<u64>,
     /// Blocks in the cache.
     pub blocks: u32,
@@ -61,12 +61,12 @@ pub struct EvictionCounts {
 const FREED_AT_ONCE: usize = 64;
 /// Greatest number of pairs of groups with evictions.
 const MAX_PAIRS: usize = 1_024;
-/// Greatest number of removed blocks that wait for a stored block.
+/// Maximum number of blocks in `removed`.
 const MAX_REMOVED: usize = 4_096;
 
 impl PrefixGroups {
-    /// No group. `evicted_blocks`: number of evicted blocks that are remembered, in 4 bytes each. `seed`: a
-    /// random number.
+    /// Creates the state without any group. `evicted_blocks`: number of evicted blocks to remember,
+    /// in 4 bytes each. `seed`: a random number.
     pub fn new(evicted_blocks: usize, seed: u64) -> Self {
         Self {
             groups: vec![Group::default(); GroupNumber::COUNT].into(),
@@ -79,8 +79,9 @@ impl PrefixGroups {
         }
     }
 
-    /// The number of a group, and whether the group is new. `relabel` gets the groups that lose their
-    /// numbers, before the first of these numbers is used again.
+    /// The number of the group with this key, and whether the group is new. If no number is free,
+    /// `relabel` gets the groups that lose their numbers, before the first of these numbers is used
+    /// again.
     pub fn number(&mut self, key: u64, relabel: impl FnOnce(&FreedGroups)) -> (GroupNumber, bool) {
         self.uses += 1;
         let known = self.numbers.get(&key).copied();
@@ -94,14 +95,14 @@ impl PrefixGroups {
         self.numbers.get(&key).copied()
     }
 
-    /// The text with which the prompts of a group begin. The first text stays.
+    /// Sets the hash of the text with which the prompts of a group begin, unless it is known already.
     pub fn set_text(&mut self, group: GroupNumber, text: u64) {
         if group != GroupNumber::OTHER {
             self.groups[group.index()].text.get_or_insert(text);
         }
     }
 
-    /// The cache has stored a block that it did not have.
+    /// Records that the cache stored a block that it did not have.
     pub fn on_stored(&mut self, group: GroupNumber, block: BlockHash) {
         self.settle(group);
         self.groups[group.index()].blocks += 1;
@@ -110,7 +111,7 @@ impl PrefixGroups {
         }
     }
 
-    /// The cache has removed a block.
+    /// Records that the cache removed a block.
     pub fn on_removed(&mut self, group: GroupNumber, block: BlockHash) {
         let blocks = &mut self.groups[group.index()].blocks;
         *blocks = blocks.saturating_sub(1);
@@ -120,7 +121,7 @@ impl PrefixGroups {
         self.removed.push((block, group));
     }
 
-    /// The cache is empty. The groups and the counts of their evictions stay.
+    /// Records that the cache was emptied. The groups and the counts of their evictions stay.
     pub fn on_cleared(&mut self) {
         self.groups.iter_mut().for_each(|group| group.blocks = 0);
         self.removed = Vec::new();
@@ -136,7 +137,7 @@ impl PrefixGroups {
         })
     }
 
-    /// The pairs of groups with evictions: the group that lost blocks, the group that took their space.
+    /// The evictions by pair of groups: the group that lost blocks, and the group that took their space.
     pub fn evictions(&self) -> impl Iterator<Item = (GroupNumber, GroupNumber, EvictionCounts)> {
         self.evictions.iter().map(|((loser, evictor), counts)| (*loser, *evictor, *counts))
     }
@@ -161,7 +162,8 @@ impl PrefixGroups {
         number
     }
 
-    /// Takes their numbers from the groups with the fewest blocks, the longest unused first.
+    /// Takes the numbers from the groups with the fewest blocks; of equal ones, from those that
+    /// have been unused for longest.
     fn free_smallest(&mut self) -> FreedGroups {
         let mut numbers: Vec<GroupNumber> = self.numbers.values().copied().collect();
         let rank = |number: &GroupNumber| {
@@ -187,7 +189,7 @@ impl PrefixGroups {
         freed
     }
 
-    /// `evictor` took the space of the blocks that were removed.
+    /// Records that `evictor` took the space of the blocks in `removed`.
     pub fn settle(&mut self, evictor: GroupNumber) {
         if self.removed.is_empty() {
             return;

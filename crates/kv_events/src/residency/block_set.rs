@@ -21,7 +21,7 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes: two halves of the hash, so that the alignment is 4, and the place.
+/// A block in 12 bytes: its place, and two halves of its hash, so that the struct is aligned to 4 bytes.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     hash: [u32; 2],
@@ -34,7 +34,7 @@ pub struct BlockPlace(u32);
 
 /// Depth of a block whose parent is not known.
 pub const UNKNOWN_DEPTH: u32 = (1 << 24) - 1;
-/// Bits of the group in a place.
+/// Number of bits of a [`BlockPlace`] that the group takes.
 const GROUP_BITS: u32 = u8::BITS;
 
 /// An engine announced more blocks than a cache can have.
@@ -78,7 +78,8 @@ impl BlockSet {
         block.map(|block| block.place)
     }
 
-    /// Adds a block, or a copy of it if `counts_copy`. Returns whether the set did not contain the block.
+    /// Adds a block. If the set contains it already, adds a copy of it if `counts_copy`. Returns
+    /// whether the block is new in the set.
     pub fn store(
         &mut self,
         hash: BlockHash,
@@ -133,7 +134,7 @@ impl BlockSet {
 }
 
 impl BlockPlace {
-    /// A place. A depth above [`UNKNOWN_DEPTH`] counts as unknown.
+    /// Packs a depth and a group. A depth above [`UNKNOWN_DEPTH`] counts as unknown.
     pub fn new(depth: u32, group: GroupNumber) -> Self {
         Self(depth.min(UNKNOWN_DEPTH) << GROUP_BITS | u32::from(group.0))
     }
@@ -143,7 +144,7 @@ impl BlockPlace {
         self.0 >> GROUP_BITS
     }
 
-    /// The group of the prompts that have the block.
+    /// The group of the prompts that contain the block.
     pub fn group(self) -> GroupNumber {
         GroupNumber(self.0 as u8)
     }

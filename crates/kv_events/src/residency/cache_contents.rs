@@ -6,33 +6,34 @@ use crate::groups::{GroupNumber, PrefixGroups};
 
 /// Contents of the prefix cache of one engine.
 ///
-/// A prompt is cached as far as the group of layers with full attention has it, so the blocks of
-/// one such group are followed and those of other groups are ignored. If a model has several, the
-/// first that the engine announces is followed.
+/// A prompt is cached as far as the group of layers with full attention has it, so this type keeps
+/// the blocks of one such group of layers and ignores those of others. If a model has several, it
+/// keeps the first that the engine announces.
 #[derive(Debug)]
 pub struct CacheContents {
     on_gpu: BlockSet,
     /// Blocks on offload tiers, which the engine loads faster than it computes them.
     offloaded: BlockSet,
-    /// The group that is followed. `None`: no event yet.
+    /// The group of layers whose blocks are kept. `None`: no event has arrived.
     followed: Option<Group>,
-    /// Tokens in a block. 0: no event yet.
+    /// Number of tokens in a block. 0: no event has arrived.
     block_size: u32,
     /// The groups of the prompts whose blocks are on the GPU.
     groups: PrefixGroups,
 }
 
-/// Tokens with which the prompts of a group begin: about as many as a block of text of the gateway has. The
-/// first blocks of an engine are equal for unrelated prompts, because of the chat template.
+/// Number of leading tokens that the prompts of a group share: about as many as a text block of the
+/// gateway has. The first blocks of an engine are equal for unrelated prompts, because of the chat
+/// template.
 const GROUP_TOKENS: u32 = 128;
-/// Number of evicted blocks that are remembered: half a million tokens in blocks of 16.
+/// Number of evicted blocks to remember: half a million tokens in blocks of 16.
 const EVICTED_BLOCKS: usize = 1 << 15;
 
 /// A group of layers, as an event names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group(Option<u32>);
 
-/// Stored blocks whose depth is known.
+/// Blocks of one event that the engine stored, if their depth in the prompt is known.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredChain<'a> {
     /// The block before the first one. `None`: the first one begins a prompt.
@@ -75,7 +76,7 @@ impl CacheContents {
         &self.groups
     }
 
-    /// Records that a request whose text begins with the block of text `text` has stored `blocks` after
+    /// Records that a request whose text begins with the text block `text` has stored `blocks` after
     /// `parent`. `first_depth`: number of blocks of the prompt before `blocks`. Other requests may have
     /// evicted some of the blocks since.
     pub fn set_text(
@@ -99,7 +100,7 @@ impl CacheContents {
         }
     }
 
-    /// Tokens in a block. 0: not known.
+    /// Number of tokens in a block. 0: not known.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -136,7 +137,7 @@ impl CacheContents {
         self.followed = None;
     }
 
-    /// Number of blocks before the one that names a group.
+    /// Number of blocks of a prompt before the block whose hash is the key of its group.
     fn group_depth(&self) -> u32 {
         GROUP_TOKENS.div_ceil(self.block_size.max(1)) - 1
     }
@@ -157,8 +158,9 @@ impl CacheContents {
             Some(_) => UNKNOWN_DEPTH,
         };
         // With `kv_cache_report_mode: full` an engine announces the blocks that a request reuses,
-        // and never removes these announcements. They begin a prompt. A real copy that begins a
-        // prompt is not counted either: the table then forgets it too early, not too late.
+        // and never removes these announcements. Such an announcement begins a prompt. So no copy
+        // of a block that begins a prompt is counted, not even a real one: the table then forgets
+        // the block too early, not too late.
         let counts_copies = stored.parent.is_some();
         match stored.medium {
             Medium::Gpu => {
@@ -191,7 +193,8 @@ impl CacheContents {
             Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
             None => parent.map_or(GroupNumber::OTHER, BlockPlace::group),
         };
-        // The blocks before the key are in no group, but the prompt of the group needed their space too.
+        // The blocks before the key block are in no group, but the prompt of this group needed
+        // their space, too.
         self.groups.settle(group);
         for (index, hash) in stored.block_hashes.iter().enumerate() {
             let depth = first_depth.saturating_add(index as u32);

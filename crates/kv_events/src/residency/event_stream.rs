@@ -21,15 +21,15 @@ pub enum StreamState {
     Exact,
 }
 
-/// The actions that follow from a message, for the subscriber.
+/// The actions that the subscriber must take after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct StreamStep {
-    /// Remove all blocks, before anything else.
+    /// Whether to remove all blocks, before any other action.
     pub clears: bool,
-    /// Apply the message.
+    /// Whether to apply the message.
     pub applies: bool,
-    /// Request a replay from this number on.
+    /// The number from which on to request a replay. `None`: no replay.
     pub replay_from: Option<u64>,
 }
 
@@ -46,14 +46,15 @@ pub struct EventStream {
     last_digest: u64,
     /// Greatest number of a published message of this connection.
     last_published: Option<u64>,
-    /// State that the end of the present replay leads to.
+    /// The state after the end of the current replay.
     after_replay: StreamState,
-    /// Value of `expected` when the present replay was asked for.
+    /// Value of `expected` when the current replay was requested.
     asked_from: Option<u64>,
-    /// Whether a message with the number `asked_from` or a later one had been published when the replay
-    /// was requested. The replay then has it, unless the publisher has dropped it.
+    /// Whether the publisher had sent a message with the number `asked_from` or a later one when
+    /// the replay was requested. The replay then has this message, unless the publisher has dropped
+    /// it.
     asked_late: bool,
-    /// Replays whose end mark has not arrived. Only the last one counts.
+    /// Number of requested replays whose end mark has not arrived. Only the last replay counts.
     pending_replays: u32,
 }
 
@@ -62,9 +63,10 @@ enum Phase {
     /// Published messages are applied.
     #[default]
     Live,
-    /// The last applied message is asked for again.
+    /// The subscriber has requested the last applied message again, to see whether the publisher is
+    /// the same process.
     Verifying,
-    /// The publisher has restarted; the rest of a replay is ignored.
+    /// The publisher has restarted. The rest of the replay is ignored.
     Restarted,
     /// Replayed messages are applied.
     Replaying,
@@ -76,7 +78,7 @@ impl EventStream {
         self.state
     }
 
-    /// The subscriber is connected. `has_replay`: it can ask for replays.
+    /// Records that the subscriber is connected. `has_replay`: whether it can request replays.
     pub fn on_connect(&mut self, has_replay: bool) -> StreamStep {
         (self.has_replay, self.last_published, self.pending_replays) = (has_replay, None, 0);
         match self.expected {
@@ -96,7 +98,8 @@ impl EventStream {
         }
     }
 
-    /// A message could not be decoded or applied: everything before it is doubtful.
+    /// Records that a message could not be decoded or applied. The contents so far cannot be
+    /// trusted any more.
     pub fn on_damage(&mut self) -> StreamStep {
         self.after_replay = StreamState::FromHere;
         if self.phase == Phase::Live {
@@ -105,7 +108,7 @@ impl EventStream {
         StreamStep { clears: true, ..StreamStep::default() }
     }
 
-    /// The engine cleared its cache, so its contents are known.
+    /// Records that the engine cleared its cache, so that its contents are known.
     pub fn on_all_cleared(&mut self) {
         self.after_replay = StreamState::Exact;
         if self.phase == Phase::Live {
@@ -113,8 +116,8 @@ impl EventStream {
         }
     }
 
-    /// Nothing was received for a while. The last messages may have been lost: only the next one would
-    /// show it.
+    /// Records that nothing was received for a while. The last messages may have been lost, which
+    /// only the next message would show.
     pub fn on_idle(&mut self) -> StreamStep {
         match self.expected {
             Some(expected) if self.has_replay && self.phase == Phase::Live => self.ask(expected),
@@ -122,7 +125,7 @@ impl EventStream {
         }
     }
 
-    /// A message was published. `digest`: a hash of its payload.
+    /// Handles a published message. `digest`: a hash of its payload.
     pub fn on_published(&mut self, number: u64, digest: u64) -> StreamStep {
         let has_restarted = self.last_published.is_some_and(|last| number <= last);
         self.last_published = Some(number);
@@ -131,7 +134,7 @@ impl EventStream {
             return if self.has_replay { step } else { self.apply_live(number, digest, true) };
         }
         if self.phase != Phase::Live {
-            // The replay contains this message, or another replay follows.
+            // The replay contains this message, or the stream requests another replay at its end.
             return StreamStep::default();
         }
         match self.expected {
@@ -148,7 +151,8 @@ impl EventStream {
     /// A message was replayed.
     pub fn on_replayed(&mut self, number: u64, digest: u64) -> StreamStep {
         match self.phase {
-            // The replay after an idle time. Messages that are missing there show as a gap later.
+            // This is the replay after an idle time. If it lacks a message, the next published
+            // message shows the gap.
             Phase::Live if self.expected == Some(number) => self.apply_live(number, digest, false),
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
@@ -176,7 +180,7 @@ impl EventStream {
         }
     }
 
-    /// The publisher has replayed all messages that it has.
+    /// Handles the end mark of a replay.
     pub fn on_replay_end(&mut self) -> StreamStep {
         self.pending_replays = self.pending_replays.saturating_sub(1);
         match self.phase {
@@ -205,7 +209,7 @@ impl EventStream {
         }
     }
 
-    /// Begins again with a publisher whose earlier messages are not known.
+    /// Begins again with a publisher that has restarted.
     fn restart(&mut self) -> StreamStep {
         self.expected = None;
         self.after_replay = StreamState::FromHere;
@@ -216,7 +220,7 @@ impl EventStream {
         StreamStep { clears: true, ..StreamStep::default() }
     }
 
-    /// Asks for a replay from a number on.
+    /// Requests a replay that begins with the message `from`.
     fn replay(&mut self, from: Option<u64>) -> StreamStep {
         (self.state, self.phase) = (StreamState::Gap, Phase::Replaying);
         self.asked_from = from;

@@ -123,7 +123,7 @@ impl Connection {
         within(self.write_out()).await?
     }
 
-    /// Asks the peer for a sign of life.
+    /// Sends a ping to the peer.
     pub async fn ping(&mut self) -> Result<(), ConnectionError> {
         write_command("PING", &[0, 0], &mut self.out);
         self.flush().await

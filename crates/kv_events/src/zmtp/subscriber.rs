@@ -15,13 +15,13 @@ use tokenweir_protocol::clock;
 use tokio::time::{sleep, sleep_until, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Takes the events of one publisher.
+/// Receives the events of one publisher from the [`Subscriber`].
 pub trait EventSink {
     /// Forgets all blocks.
     fn clear(&mut self);
     /// Applies a batch of events. Returns whether the engine cleared its cache in it.
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
-    /// The contents can be trusted as far as this.
+    /// Is called when it changes how far the contents can be trusted.
     fn on_state(&mut self, state: StreamState);
     /// The connection failed. The subscriber tries again.
     fn on_error(&mut self, error: &ConnectionError);
@@ -72,15 +72,15 @@ enum Received {
 
 /// Shortest and longest pause between two attempts to connect.
 const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Time without a message after which the publisher is asked for a sign of life and for messages that
-/// were lost.
+/// Time without a message after which the subscriber pings the publisher and requests a replay of
+/// messages that may have been lost.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// The same time, right after the connection. libzmq handles a subscription up to some milliseconds
-/// late, so the first messages can be lost; the question brings them soon.
+/// The same time right after the connection. libzmq handles a subscription up to some milliseconds
+/// late, so the first messages can be lost; an early replay brings them.
 const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of the answer to the first ping.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit of a sign of life, and of the next part of a replay.
+/// Time limit of the answer to a ping, and of the next part of a replay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of the end mark of a replay.
 pub(super) const REPLAY_END: u64 = u64::MAX;
@@ -239,7 +239,7 @@ impl Connections {
         };
         match received {
             Received::Pong => self.awaits_pong = false,
-            // Each message of a replay moves the deadline of the rest.
+            // Each message of a replay extends the deadline of the rest.
             Received::Replayed(_) => self.deadline = clock::now() + ANSWER_TIMEOUT,
             _ => {}
         }
@@ -254,7 +254,7 @@ impl Connections {
         }
     }
 
-    /// Nothing was received for a while.
+    /// Handles the deadline: nothing was received in time.
     async fn on_deadline(&mut self) -> Result<(), ConnectionError> {
         if self.awaits_pong || self.awaits_replay {
             return Err(ConnectionError::Unresponsive);

@@ -26,9 +26,9 @@ fn kv_events_missing() -> Alert {
         runbook: Runbook::Own {
             meaning: "KV events of a backend cannot be used: more prompts are computed again.",
             confirm: "`kv_events` in `/status`; `tokenweir doctor`.",
-            action: "`off`: start the engine with `--kv-events-config` and an `endpoint` such \
-                     as `tcp://*:5557`. `gap`: add a `replay_endpoint`. No events: `kv_events: \
-                     {enabled: false}`.",
+            action: "`off`: start the engine with `--kv-events-config` and an `endpoint` such as \
+                     `tcp://*:5557`. `gap`: add a `replay_endpoint`. To do without events, set \
+                     `kv_events: {enabled: false}`.",
         },
         silences: Vec::new(),
     }
@@ -50,8 +50,8 @@ fn peer_exchange_down() -> Alert {
             meaning: "A gateway has lost the message bus: it does not know the prompts of the \
                       others.",
             confirm: "`peer_exchange.error` in `/status`; `redis-cli -u URL ping`.",
-            action: "Restart the server or open the path to it. A refused password needs a \
-                     restart of the gateway.",
+            action: "Restart the server of the message bus, or open the network path to it. After \
+                     a change of the password, restart the gateway.",
         },
         silences: Vec::new(),
     }
@@ -80,8 +80,8 @@ fn gpu_errors() -> Alert {
             meaning: "A GPU has uncorrected memory errors, or an XID error that no application \
                       causes: the engine can stop or answer with wrong tokens.",
             confirm: "`nvidia-smi -q -d ECC,ROW_REMAPPER`; `NVRM: Xid` in the kernel log.",
-            action: "Drain the backend and reset the GPU or its host. If it returns, replace \
-                     the GPU.",
+            action: "Drain the backend and reset the GPU or its host. If the error returns, \
+                     replace the GPU.",
         },
         silences: Vec::new(),
     }

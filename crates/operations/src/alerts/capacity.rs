@@ -32,9 +32,10 @@ fn engine_queue_backlog() -> Alert {
         runbook: Runbook::Own {
             meaning: "An engine's queue is never empty, and requests wait there for a second on \
                       average.",
-            confirm: "Dashboard, row Queue and scheduling: one backend or all?",
-            action: "All: add backends. One: lower `admission.max_waiting`, so that requests \
-                     wait in the gateway for the first free backend.",
+            confirm: "Dashboard, row Queue and scheduling: does one backend queue requests, or do \
+                      all?",
+            action: "If all do, add backends. If one does, lower `admission.max_waiting`, so that \
+                     requests wait in the gateway for the first free backend.",
         },
         silences: Vec::new(),
     }

@@ -27,8 +27,8 @@ fn gateway_down() -> Alert {
             meaning: "A gateway cannot be scraped, or none of a cluster is left as a target. No \
                       other alert can fire for it.",
             confirm: "`curl http://GATEWAY:9090/livez`.",
-            action: "Process stopped: its last log lines. Only the admin port: network \
-                     policies, or a changed `admin` address.",
+            action: "If the process stopped, read its last log lines. If only the admin port \
+                     fails, check network policies and the `admin` address.",
         },
         silences: Vec::new(),
     }
@@ -70,11 +70,11 @@ fn request_open_long() -> Alert {
         description: "The oldest request of {{ $labels.instance }} has been in progress for \
                       {{ $value | humanizeDuration }}.",
         runbook: Runbook::Own {
-            meaning: "A request has been in progress for 30 minutes and holds a place in the \
-                      batch.",
+            meaning: "A request has been in progress for 30 minutes.",
             confirm: "`tokenweir top`: the oldest streams.",
-            action: "A model that does not stop: `max_tokens`. A client that does not read: \
-                     `write_timeout`. If usual, raise the limit of this alert.",
+            action: "For a model that does not stop, set `max_tokens`. For a client that does not \
+                     read, set `write_timeout`. If such requests are usual, raise the limit of \
+                     this alert.",
         },
         silences: Vec::new(),
     }
@@ -99,12 +99,12 @@ fn token_drift() -> Alert {
         description: "Over one hour, the gateways counted {{ $value | humanizePercentage }} of the \
                       {{ $labels.type }} tokens that the engine of {{ $labels.backend }} counted.",
         runbook: Runbook::Own {
-            meaning: "In an hour the gateways counted 10 % more tokens than the engine: limits \
-                      charge too much.",
+            meaning: "In an hour the gateways counted 10 % more tokens than the engine, so token \
+                      limits charge too much.",
             confirm: "`tokenweir_estimated_output_tokens_total`: does the engine report no \
                       usage?",
-            action: "It reports none: `usage: inject`. It does: report the engine, its version \
-                     and the ratio.",
+            action: "If it reports none, set `usage: inject`. If it does, report the engine, its \
+                     version and the ratio.",
         },
         silences: Vec::new(),
     }
@@ -122,8 +122,8 @@ fn task_panicked() -> Alert {
         description: "The task {{ $labels.task }} of {{ $labels.instance }} panicked in the last \
                       15 minutes. It is restarted after at most 30 s.",
         runbook: Runbook::Own {
-            meaning: "A background task panicked, a defect. It restarts within 30 s; its work \
-                      is late.",
+            meaning: "A background task panicked because of a defect of the gateway. It restarts \
+                      within 30 s.",
             confirm: "The log: `the gateway panicked`.",
             action: "Report this line and the next. If it repeats, undo the last change.",
         },

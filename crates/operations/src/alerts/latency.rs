@@ -66,8 +66,9 @@ fn ttft_high() -> Alert {
         runbook: Runbook::Own {
             meaning: "The p95 of the time to first token of a model has been above 5 s.",
             confirm: "`tokenweir diagnose`. Dashboard, row Latency: phases.",
-            action: "Follow the verdict. Without one: add backends, or shed low classes \
-                     (`admission.classes`). Usual times: an objective in `slos`, and a silence.",
+            action: "Follow the verdict. Without one, add backends, or shed low classes \
+                     (`admission.classes`). If such times are usual, set an objective in `slos` \
+                     and silence this alert.",
         },
         silences: vec![AlertInhibition::same(
             "TokenweirLatencyDegraded",
@@ -96,8 +97,10 @@ fn tpot_high() -> Alert {
                       {{ $value | humanizeDuration }}.",
         runbook: Runbook::Own {
             meaning: "The p95 of the time per output token of a model has been above 250 ms.",
-            confirm: "`tokenweir diagnose`. Dashboard, row Latency: one backend or all?",
-            action: "One: set its `weight` to 0. All: lower `--max-num-seqs` or add backends.",
+            confirm: "`tokenweir diagnose`. Dashboard, row Latency: is one backend slow, or are \
+                      all?",
+            action: "If one is slow, set its `weight` to 0. If all are, lower `--max-num-seqs` or \
+                     add backends.",
         },
         silences: vec![AlertInhibition::same(
             "TokenweirLatencyDegraded",
@@ -138,10 +141,11 @@ fn latency_degraded() -> Alert {
         runbook: Runbook::Own {
             meaning: "A p95 of a model is twice that of an hour before: time to first token \
                       (above 1 s), time between outputs (100 ms), or request duration (10 s).",
-            confirm: "Dashboard, row Latency: queue, prefill, or a risen median (large \
-                      batches)? Only the duration: longer responses.",
-            action: "Queue: capacity. Prefill: longer prompts or a cold cache. Batches: lower \
-                     `--max-num-seqs`. Longer responses: a changed prompt, or no stop.",
+            confirm: "Dashboard, row Latency: has the queue, the prefill or the median (large \
+                      batches) risen? If only the duration has, responses are longer.",
+            action: "Queue: add capacity. Prefill: prompts are longer, or the cache is cold. \
+                     Batches: lower `--max-num-seqs`. Longer responses: find a changed prompt, or \
+                     a model that does not stop.",
         },
         silences: Vec::new(),
     }
@@ -163,8 +167,8 @@ fn errors() -> Alert {
             meaning: "Backends fail more than 5 % of the requests of a model, or of all.",
             confirm: "Dashboard, row System health: terminations. Traces: \
                       `tokenweir.sample_reason=error`.",
-            action: "The verdict `backend_failing` names the backend: stop it. All: the last \
-                     deployment, or requests that break it.",
+            action: "The verdict `backend_failing` names the backend: stop it. If all fail, check \
+                     the last deployment, and look for requests that break the engine.",
         },
         silences: Vec::new(),
     }
@@ -187,9 +191,9 @@ fn client_aborts() -> Alert {
         runbook: Runbook::Own {
             meaning: "More than 20 % of clients disconnect early. The verdict `abort_spike` \
                       compares with the usual share.",
-            confirm: "`tokenweir_client_disconnects_total` by phase: `decode` is a stop button \
+            confirm: "`tokenweir_client_disconnects_total` by phase: `decode` means a stop button \
                       or a short timeout.",
-            action: "Other phases: slow responses. Find the client in log lines with outcome \
+            action: "Other phases mean slow responses. Find the client in log lines with outcome \
                      `cancelled`.",
         },
         silences: Vec::new(),

@@ -65,12 +65,12 @@ fn quality_changed() -> Alert {
                       usual ones: {{ $labels.change }}, now {{ $value | humanizePercentage }}.",
         runbook: Runbook::Own {
             meaning: "Responses of a model differ from its baseline. `length`: 50 % longer or a \
-                      third shorter. `refusals`: twice as many, and 5 points. `score`: 0.15 \
-                      lower.",
+                      third shorter. `refusals`: twice as many, and 5 percentage points more. \
+                      `score`: 0.15 lower.",
             confirm: "Dashboard, row Quality; `quality.file`. Send an old line to the judge \
                       again.",
-            action: "Which deployment of model, prompt, client or judge? An intended change \
-                     becomes the baseline within a day.",
+            action: "Find what was deployed before: a model, a prompt, a client or the judge. An \
+                     intended change becomes the baseline within a day.",
         },
         silences: Vec::new(),
     }
@@ -91,11 +91,11 @@ fn samples_lost() -> Alert {
         description: "{{ $value | humanizePercentage }} of the sampled responses of the last hour \
                       got no score, or were not written to the file. Requests are not affected.",
         runbook: Runbook::Own {
-            meaning: "Half of the sampled responses are not judged: a drop of the score would \
-                      not be seen.",
+            meaning: "Half of the sampled responses got no score: a drop of the score would not be \
+                      seen.",
             confirm: "`tokenweir_quality_samples_total` by `result`.",
-            action: "`judge_failed`: is it up, and does it answer within 10 s? `dropped`: space \
-                     for `log.max_file_bytes`, or lower `quality.sample`.",
+            action: "`judge_failed`: check that the judge is up and answers within 10 s. \
+                     `dropped`: make space for `log.max_file_bytes`, or lower `quality.sample`.",
         },
         silences: Vec::new(),
     }

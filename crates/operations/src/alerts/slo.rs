@@ -61,8 +61,9 @@ fn fast_burn_alert() -> Alert {
                       six hours.",
             confirm: "Dashboard, row SLO. An exemplar in row Latency opens a trace with \
                       `tokenweir.slow_cause`.",
-            action: "Follow the alert that names the cause. Otherwise *Slow requests by cause*: \
-                     queues need backends; `slow_decode` on one backend, `weight: 0`.",
+            action: "Follow the alert that names the cause. Otherwise see *Slow requests by \
+                     cause*: for queues add backends; if one backend has `slow_decode`, set its \
+                     `weight` to 0.",
         },
         silences: vec![AlertInhibition::same("TokenweirSloSlowBurn", &["slo"])],
     }
@@ -85,7 +86,8 @@ fn slow_burn_alert() -> Alert {
             meaning: "An objective uses 10 % of its 30-day error budget in a day or in three \
                       days.",
             confirm: "Dashboard, row SLO, over three days.",
-            action: "A daily peak: add capacity. A shift: which deployment?",
+            action: "For a daily peak, add capacity. For a lasting change, find the deployment \
+                     that caused it.",
         },
         silences: Vec::new(),
     }

@@ -68,10 +68,12 @@ const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
 pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     let mut page = PAGE_HEADER.to_owned();
     for row in &metrics.0 {
-        let labels = row.labels.iter().map(|label| format!(" `{}`", label.name));
-        let kind_and_labels = row.kind.as_str().to_owned() + &labels.collect::<Vec<_>>().concat();
+        let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let (name, kind) = (row.name, row.kind.as_str());
         // Writing to a string cannot fail.
-        let _ = writeln!(page, "- `{}` ({kind_and_labels}): {}", row.name, one_line(row.help));
+        let _ = writeln!(page, "- `{name}{labels}` ({kind}): {}", one_line(row.help));
     }
     page.push_str(LEVELS_HEADER);
     let is_folded = |row: &&MetricDescription| row.is_folded;

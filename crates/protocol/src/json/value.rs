@@ -21,7 +21,7 @@ pub enum JsonValue<'a> {
     Array,
     /// The end of the object or array whose start was reported last at this path.
     End {
-        /// The object or array has no members or elements.
+        /// Whether the object or array has no members or elements.
         is_empty: bool,
     },
 }

@@ -16,21 +16,21 @@ pub struct Delta {
     pub finish: Option<FinishReason>,
     /// Token counts of the request up to this event. `None`: the event reports no usage.
     pub usage: Option<Usage>,
-    /// The event has a `usage` member that is `null`.
+    /// Whether the event has a `usage` member that is `null`.
     pub has_null_usage: bool,
-    /// The event is the usage event, which `stream_options.include_usage` requests: it has usage
-    /// and an empty list of choices.
+    /// Whether the event is the usage event, which `stream_options.include_usage` requests: it has
+    /// usage and an empty list of choices.
     pub is_usage_event: bool,
     /// Times of the request that the engine reports in the event. `None`: it reports none.
     pub engine: Option<EngineTimes>,
     /// An error that the backend reports in the event. `None`: the event has no error.
     pub error: Option<InBandError>,
-    /// The event is the terminal event of the API, such as `[DONE]`, or the complete response was
-    /// read. Later data is not output.
+    /// Whether the event is the terminal event of the API, such as `[DONE]`, or the complete
+    /// response was read. Later data is not output.
     pub terminal: bool,
-    /// The data is not a valid event of this API, or a token count in it is not valid.
+    /// Whether the data is not a valid event of this API, or a token count in it is not valid.
     pub malformed: bool,
-    /// The event only keeps the connection open: it has no data, or it is a heartbeat.
+    /// Whether the event only keeps the connection open: it has no data, or it is a heartbeat.
     pub is_keep_alive: bool,
 }
 

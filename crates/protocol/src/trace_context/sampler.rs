@@ -3,7 +3,7 @@
 /// The head sampler, as `OTEL_TRACES_SAMPLER` configures it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// The sampler follows the client's decision if there is one.
+    /// Whether the sampler follows the client's decision if there is one.
     pub is_parent_based: bool,
     /// Share of traces to sample, from 0 to 1. The trace id decides which traces are sampled.
     pub ratio: f64,

@@ -60,7 +60,7 @@ pub(super) fn add_usage(
     let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
     let completion = value(1).map(|completion| completion + earlier);
     let total = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
-    // The tokens of the output so far can be in the cache, too.
+    // The next backend may also have tokens of the earlier output in its cache.
     let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));
     for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
         if let (Some((_, range)), Some(count)) = (slot, count) {

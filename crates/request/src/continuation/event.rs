@@ -7,9 +7,9 @@ use tokenweir_protocol::json::members::{visit_elements, visit_members};
 /// Offsets in the bytes of one event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
-    /// The data is `[DONE]`.
+    /// Whether the data is `[DONE]`.
     pub is_done: bool,
-    /// The event reports an error.
+    /// Whether the event reports an error.
     pub is_error: bool,
     pub id: Option<Range<usize>>,
     pub object: Option<Range<usize>>,
@@ -21,25 +21,25 @@ pub(super) struct Event {
     pub prompt_ids: Option<Range<usize>>,
     /// Number of choices.
     pub choices: usize,
-    /// The index of the choice is not 0.
+    /// Whether the index of the choice is not 0.
     pub is_other_choice: bool,
     /// The array of token ids.
     pub ids: Option<Range<usize>>,
-    /// The text, without its quotes. `None`: there is none, or it is empty.
+    /// The offsets of the text, without its quotes. `None`: there is none, or it is empty.
     pub text: Option<Range<usize>>,
     pub is_reasoning: bool,
-    /// The event has a part of a tool call, or output of an unknown kind.
+    /// Whether the event has a part of a tool call, or output of an unknown kind.
     pub has_other_output: bool,
     /// The member `role` of the delta, with the comma after it.
     pub role: Option<Range<usize>>,
-    /// The delta has no member.
+    /// Whether the delta has no member.
     pub is_empty_delta: bool,
     /// The finish reason, without its quotes.
     pub finish: Option<Range<usize>>,
     pub has_logprobs: bool,
 }
 
-/// Where the next event ends that begins at `at`: after its blank line. `None`: it is incomplete.
+/// The end of the event that begins at `at`, after its blank line. `None`: the event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += memchr(b'\n', bytes.get(at..)?)? + 1;
@@ -61,7 +61,7 @@ pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>>
 }
 
 impl Event {
-    /// Reads an event that has one `data` line. `None`: it has another form.
+    /// Reads an event that has exactly one `data` line. `None`: it has another form.
     pub(super) fn read(is_chat: bool, bytes: &[u8]) -> Option<Self> {
         let line_end = memchr(b'\n', bytes)?;
         if !bytes.get(line_end..)?.trim_ascii().is_empty() {

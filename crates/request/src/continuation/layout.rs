@@ -1,8 +1,9 @@
-//! Reads an event that is the event before it with another text and other token ids, as most events of a
-//! stream are. Only these two are read then, and the other bytes are compared.
+//! Reads events that differ from the event before them only in the text and the token ids, as most
+//! events of a stream do. Only these two are read; the other bytes are compared with those of the
+//! earlier event.
 //!
-//! The event template of `tokenweir_protocol` does the same for the content of an event. It reads the
-//! event after the token ids were removed, and has no places.
+//! The event template of `tokenweir_protocol` does the same for the content of an event. It reads
+//! the event after the token ids were removed, and does not report the offsets of the parts.
 
 use super::event::Event;
 use std::ops::Range;
@@ -12,7 +13,8 @@ use tokenweir_protocol::json::find_string_end;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
-    /// What the event consists of. The text is there, and all other parts but the token ids are before it.
+    /// The offsets of the parts of the event. It has a text, and all other parts except the token
+    /// ids are before the text.
     event: Event,
 }
 
@@ -34,7 +36,7 @@ impl Layout {
         Some(event)
     }
 
-    /// `None`: the event differs from the one before in other parts.
+    /// Reads an event by comparison. `None`: it differs from the earlier event in other parts, too.
     fn read_alike(&self, bytes: &[u8]) -> Option<Event> {
         let kept = &self.bytes;
         let kept_text = self.event.text.as_ref()?;
@@ -55,8 +57,8 @@ impl Layout {
     }
 }
 
-/// Whether the parts of a later event are where those of this one are, but for the text and what follows
-/// it.
+/// Whether later events can be compared with this one: only the text and what follows it may be at
+/// other offsets.
 fn is_comparable(event: &Event) -> bool {
     let Some(text) = &event.text else { return false };
     let is_before =

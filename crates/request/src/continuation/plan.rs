@@ -4,24 +4,24 @@ use super::reasons::{ContinuationMode, ContinuationRefusal};
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::Api;
 
-/// What the request of a stream says about a continuation of it.
+/// The properties of a request that decide whether and how its stream can be continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinuationPlan {
-    /// Chat completions; else completions.
+    /// Whether the request is a chat completion. Otherwise it is a completion.
     pub(super) is_chat: bool,
-    /// By token ids; else by text.
+    /// Whether the stream is continued by token ids. Otherwise it is continued by its text.
     pub(super) is_exact: bool,
-    /// The engine takes the most probable token each time.
+    /// Whether the engine takes the most probable token each time.
     pub(super) is_greedy: bool,
-    /// The events have log probabilities.
+    /// Whether the events have log probabilities.
     pub(super) has_logprobs: bool,
-    /// The client itself asked for token ids.
+    /// Whether the client itself asked for token ids.
     pub(super) shows_ids: bool,
-    /// Most tokens of the output. `None`: only the context limits them.
+    /// Maximum number of output tokens. `None`: only the context limits them.
     pub(super) max_tokens: Option<u64>,
 }
 
-/// `max_tokens` of a completion that does not have it, in vLLM.
+/// The value that vLLM uses for a completion without `max_tokens`.
 pub(super) const DEFAULT_COMPLETION_TOKENS: u64 = 16;
 
 impl ContinuationPlan {
@@ -140,7 +140,7 @@ impl PlanReader {
             }
             b"messages" => (is_exact && has_media(value)).then_some(R::Media),
             b"prompt" => prompt_refusal(value, is_exact),
-            // A name with escapes could be any of these.
+            // A name with escapes could be any of the names above.
             _ if name.contains(&b'\\') => Some(R::Field),
             _ if name.starts_with(b"guided_") => is_set.then_some(R::StructuredOutput),
             _ => None,

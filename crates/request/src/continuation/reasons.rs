@@ -1,4 +1,4 @@
-//! How streams are continued, why a stream has to be, and why it is not.
+//! How streams are continued, why a stream needs a continuation, and why a stream is not continued.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub enum InterruptionCause {
     Aborted,
     /// The backend reported an error of its engine in the stream.
     EngineFailed,
-    /// The next backend did not continue the stream: its prompt or its text is another one.
+    /// The next backend did not continue the stream: it repeated another prompt or another text.
     Diverged,
     /// An operator drains the backend and moves its streams.
     Migrated,

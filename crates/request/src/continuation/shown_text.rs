@@ -1,16 +1,18 @@
-//! The text that the client has, and how much of it the present backend has repeated.
+//! The text that the client has received, and how much of it the current backend has repeated.
 
-/// Bytes of the end of the text that are always kept.
+/// Number of bytes at the end of the text that are always kept.
 const END_BYTES: usize = 16;
 
 /// The text of all streams together.
 #[derive(Debug, Default)]
 pub(super) struct ShownText {
-    /// Bytes of the text that the client has.
+    /// Number of bytes of the text that the client has received.
     pub shown: usize,
-    /// Bytes of the text that the tokens so far make. Fewer than `shown` while a backend repeats text.
+    /// Number of bytes of the text that the current backend has reached. Less than `shown` while it
+    /// repeats text.
     pub generated: usize,
-    /// The end of the text that the client has, as it is compared or continued.
+    /// The end of the text that the client has received. Repeated text is compared with it, or
+    /// another backend continues it.
     pub tail: String,
 }
 
@@ -20,8 +22,9 @@ impl ShownText {
         self.generated < self.shown
     }
 
-    /// Adds text of the present backend. Returns how many of its bytes the client has already. `None`:
-    /// they differ from those that the client has. `is_kept`: a continuation may need the text.
+    /// Adds text of the current backend. Returns how many of its bytes the client already has.
+    /// `None`: they differ from the bytes that the client has. `is_kept`: whether a continuation
+    /// may need the text.
     pub(super) fn show(&mut self, text: &str, is_kept: bool) -> Option<usize> {
         let repeated = (self.shown - self.generated).min(text.len());
         if repeated > 0 {
@@ -47,7 +50,7 @@ impl ShownText {
         self.tail.get(self.tail.ceil_char_boundary(start)..).unwrap_or_default()
     }
 
-    /// Forgets the text before this position, but for its last characters.
+    /// Forgets the text before this position, except its last characters.
     pub(super) fn forget_before(&mut self, position: usize) {
         let kept = (self.shown - position).max(END_BYTES);
         let forgotten = self.tail.len().saturating_sub(kept);

@@ -1,15 +1,17 @@
-//! Makes one stream of the streams of several backends.
+//! Joins the streams of several backends into one stream.
 //!
 //! Only whole events are forwarded, so that each of them can be the last one of its backend. While a
 //! stream can be continued, the splicer keeps what a continuation needs: token ids, or the text.
 //!
-//! A token belongs to the text so far if the engine has sent its text. An engine holds text back: bytes
-//! of an unfinished character, and what may become a marker. So the next backend continues after a
-//! token whose event had text. If an event has several tokens, the last of them may be unfinished. A
-//! greedy engine therefore repeats what followed the last event of one token, and what is repeated is
-//! compared with what was shown. A sampling engine would not repeat it and continues after the last
-//! event. If nothing is repeated, a first text with the text so far, or one that is longer than its
-//! tokens, shows that the engine wrote its prompt, as vLLM does after an unfinished character.
+//! The next backend must begin after a token whose text was sent completely. An engine holds text
+//! back: the bytes of an unfinished character, and text that may become a marker. So the next
+//! backend begins after a token whose event had text. If an event has several tokens, the text of
+//! the last of them may be incomplete. A greedy engine therefore begins after the last event with
+//! exactly one token, repeats what followed it, and the splicer compares the repetition with the
+//! text that the client has. A sampling engine would not repeat the same text, so it begins after
+//! the last event with text. Without a repetition, the splicer checks the first text of the new
+//! backend: if it contains the text so far, or is longer than its tokens can be, the engine wrote
+//! its prompt as text, as vLLM does after an unfinished character.
 
 mod events;
 
@@ -27,25 +29,25 @@ use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 #[derive(Debug)]
 pub struct StreamSplicer {
     plan: ContinuationPlan,
-    /// The memory of what is kept.
+    /// Counts the memory that the splicer keeps.
     charge: Charge,
     limits: MemoryLimits,
     /// Bytes that were added to `charge`.
     taken: usize,
-    /// The stream is forwarded as it is.
+    /// Whether the stream is forwarded as it is.
     is_passive: bool,
-    /// Why the stream cannot be continued. Nothing is kept then.
+    /// Why the stream cannot be continued. The splicer then keeps nothing.
     refusal: Option<ContinuationRefusal>,
     /// The beginning of an event.
     partial: BytesMut,
-    /// Events that are not forwarded unless the stream is not continued.
+    /// Events that are held back. They are forwarded only if the stream is not continued.
     held: BytesMut,
     layout: Layout,
-    /// The edits of the present event.
+    /// The edits of the current event.
     edits: Vec<Edit>,
-    /// Why the present backend cannot go on, as its stream shows.
+    /// Why the current backend cannot complete the stream, as its events show.
     interruption: Option<InterruptionCause>,
-    /// The first event has been read: the members that all events of the stream repeat.
+    /// The members that all events of the stream repeat. `None`: no event was read.
     head: Option<Head>,
     prompt_ids: Vec<u32>,
     prompt_tokens: Option<u64>,
@@ -56,23 +58,24 @@ pub struct StreamSplicer {
     has_reasoning: bool,
     has_other_output: bool,
     is_finished: bool,
-    /// The stream reports usage.
+    /// Whether the stream reports usage.
     has_usage: bool,
-    /// The event with the usage of the whole stream was read.
+    /// Whether the event with the usage of the whole stream was read.
     has_last_usage: bool,
     is_done: bool,
     text: ShownText,
-    /// After the last event with text.
+    /// The position after the last event with text.
     latest: Position,
-    /// After the last two events with text and one token.
+    /// The positions after the last two events with text and exactly one token.
     certain: [Position; 2],
-    /// The client has events with tokens or log probabilities, but without text, after `latest`.
+    /// Whether the client has events with tokens or log probabilities, but without text, after
+    /// `latest`.
     has_shown_more: bool,
-    /// How the present stream continues an earlier one. `None`: it is the first stream.
+    /// How the current stream continues an earlier one. `None`: it is the first stream.
     continued: Option<ContinuedStream>,
 }
 
-/// The members of the first event, in the bytes of the backend.
+/// The members of the first event, as the backend wrote them.
 #[derive(Debug)]
 struct Head {
     id: Option<Box<[u8]>>,
@@ -86,15 +89,15 @@ struct Head {
 struct Position {
     /// Number of tokens before it.
     tokens: usize,
-    /// Bytes of the text before it.
+    /// Number of bytes of the text before it.
     bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct ContinuedStream {
-    /// Number of tokens that earlier streams made.
+    /// Number of output tokens of the earlier streams.
     tokens: usize,
-    /// The prompt has been compared.
+    /// Whether the prompt that the backend repeats was compared with the one that was sent.
     is_checked: bool,
     has_text: bool,
 }
@@ -104,11 +107,11 @@ enum Action {
     Keep,
     Drop,
     Hold,
-    /// The edits of the splicer are applied.
+    /// Forward the event with the edits of the splicer.
     Edit,
 }
 
-/// Room for token ids grows in steps of this many.
+/// The capacity for token ids grows in steps of this many ids.
 const IDS_STEP: usize = 100;
 /// Memory is taken in steps of this many bytes.
 const MEMORY_STEP: usize = 4 << 10;
@@ -116,7 +119,8 @@ const MEMORY_STEP: usize = 4 << 10;
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 impl StreamSplicer {
-    /// A splicer for the stream of a request with this plan. `charge` gets what it keeps, within `limits`.
+    /// A splicer for the stream of a request with this plan. `charge` counts the memory that it
+    /// keeps, within `limits`.
     pub fn new(
         plan: Result<ContinuationPlan, ContinuationRefusal>,
         charge: Charge,
@@ -168,11 +172,11 @@ impl StreamSplicer {
         !self.is_passive
     }
 
-    /// The request is sent to another backend before its stream had output: nothing has been read.
+    /// Resets the splicer: the request is sent to another backend before its stream had output.
     pub fn restart(&mut self) {
         if !self.is_passive {
             let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
-            // The memory that lacks is that of the request.
+            // A lack of memory is a property of the request, not of the stream, so this reason stays.
             let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
             let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
             *self = Self { taken, refusal, ..fresh };
@@ -185,7 +189,7 @@ impl StreamSplicer {
         self.refuse(ContinuationRefusal::Unreadable);
     }
 
-    /// Why the present backend cannot go on, as its events show.
+    /// Why the current backend cannot complete the stream, as its events show.
     pub const fn interruption(&self) -> Option<InterruptionCause> {
         self.interruption
     }
@@ -205,14 +209,14 @@ impl StreamSplicer {
         self.tokens
     }
 
-    /// The stream will not be continued.
+    /// Records that the stream will not be continued.
     pub fn refuse(&mut self, reason: ContinuationRefusal) {
         self.refusal.get_or_insert(reason);
         (self.ids, self.prompt_ids) = Default::default();
         self.text.tail = String::new();
     }
 
-    /// The bytes for the client of a part of the present stream. They can be empty.
+    /// Reads a part of the current stream. Returns the bytes for the client, which can be empty.
     pub fn push(&mut self, part: Bytes) -> Bytes {
         if !self.is_active() {
             return part;
@@ -253,7 +257,7 @@ impl StreamSplicer {
         forwarded
     }
 
-    /// What was held back, after the continuation of the stream was refused.
+    /// The events that were held back. Call this after the continuation of the stream was refused.
     pub fn release(&mut self) -> Bytes {
         let held = self.held.split().freeze();
         if self.is_done {
@@ -269,9 +273,9 @@ impl StreamSplicer {
         held
     }
 
-    /// Completes a stream that had its finish reason: what it lacks is held until its
-    /// [`release`](Self::release). `reports_usage`: the request asks for usage. `false`: the stream had no
-    /// finish reason, or its usage is not known.
+    /// Completes a stream that had its finish reason: writes the missing events, which
+    /// [`release`](Self::release) returns. `reports_usage`: whether the request asks for usage.
+    /// Returns `false` if the stream had no finish reason, or if its usage is not known.
     pub fn complete(&mut self, reports_usage: bool) -> bool {
         let is_read = matches!(self.refusal, None | Some(ContinuationRefusal::Memory));
         if !(self.is_finished && is_read) || self.is_done || self.is_passive {
@@ -335,7 +339,7 @@ impl StreamSplicer {
         self.plan.request(body, &continued, position.tokens as u64)
     }
 
-    /// From now on the parts are those of the backend that got the request.
+    /// Switches to the stream of the backend that got the request: later parts are those of this backend.
     pub fn switch(&mut self) {
         let Ok(position) = self.position() else { return };
         self.ids.truncate(position.tokens);
@@ -349,7 +353,7 @@ impl StreamSplicer {
             Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
     }
 
-    /// The place after which another backend continues.
+    /// The position after which another backend continues.
     fn position(&self) -> Result<Position, ContinuationRefusal> {
         use ContinuationRefusal as R;
         let Self { plan, latest, .. } = self;
@@ -385,13 +389,13 @@ impl StreamSplicer {
         if is_continuable { Ok(*position) } else { Err(R::Position) }
     }
 
-    /// Bytes that are kept for a continuation.
+    /// Number of bytes that are kept for a continuation.
     pub(super) fn kept_bytes(&self) -> usize {
         let ids = self.ids.capacity() + self.prompt_ids.capacity();
         ids * size_of::<u32>() + self.text.tail.capacity()
     }
 
-    /// Takes memory for what is kept.
+    /// Adds the memory of the kept data to the charge.
     fn check_memory(&mut self) {
         let kept = self.kept_bytes();
         if kept > self.taken {

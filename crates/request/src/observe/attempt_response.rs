@@ -32,9 +32,9 @@ pub(super) struct AttemptResponse {
     /// When the oldest bytes were read that are not yet written to the client's connection. `None`:
     /// there are none, the response is not an event stream, or the client delays the write.
     unwritten_since: Option<Instant>,
-    /// The regular end of the body has been processed.
+    /// Whether the regular end of the body has been processed.
     body_ended: bool,
-    /// The bytes pass the splicer of the exchange.
+    /// Whether the bytes of the response pass through the splicer of the exchange.
     pub(super) is_spliced: bool,
 }
 
@@ -231,7 +231,7 @@ impl AttemptResponse {
         if let Some(entry) = self.entry.take() {
             record_stall(observer, entry.activity().on_end(now));
         }
-        // The observations are exchanged in their places: a move of the observer would copy 2 KiB.
+        // The observations are swapped in place, because a move of the observer would copy 2 KiB.
         std::mem::swap(&mut record.observed, observer.complete());
         self.observer = None;
         record.end = termination;

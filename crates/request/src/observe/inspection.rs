@@ -1,4 +1,4 @@
-//! How the observer parses a body, and what it tells about a chunk.
+//! How the observer parses a body, and the summary of a chunk that it returns.
 
 use std::time::Duration;
 

@@ -27,14 +27,14 @@ pub struct ObservedBody<B: Body, T> {
     prefetched: PrefetchedBody<B>,
     /// `None` once the exchange has ended.
     exchange: Option<Exchange>,
-    /// Frames can become shorter.
+    /// Whether a forwarded frame can be shorter than the frame of the backend.
     may_shorten_frames: bool,
-    /// Bytes can be added or removed, so the length is not known in advance.
+    /// Whether bytes can be added or removed, so that the length is not known in advance.
     has_unknown_length: bool,
     /// The end of the body, which the next poll returns. The last poll returned the remaining data,
     /// or gave the server an opportunity to write buffered data.
     pending_end: Option<Result<(), ObservedBodyError<B::Error>>>,
-    /// The server had an opportunity to write buffered data before an error.
+    /// Whether the server had an opportunity to write buffered data before an error ends the body.
     is_flushed: bool,
     /// Continues the response at another backend. `None`: it ends with its backend.
     continuation: Option<Box<BodyContinuation<B, T>>>,

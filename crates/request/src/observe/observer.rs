@@ -36,10 +36,11 @@ pub struct ResponseObserver {
     usage_filter: Option<Box<UsageFilter>>,
     /// Splits the usage from each event. `None`: the gateway did not request continuous usage.
     usage_splitter: Option<Box<UsageSplitter>>,
-    /// The request asked for the usage event and not for continuous usage, so the stream shows
-    /// where the server writes usage.
+    /// Whether the request asked for the usage event and not for continuous usage, so the stream
+    /// shows where the server writes usage.
     shows_usage_layout: bool,
-    /// The gateway requested usage, the response is not read as a stream, and no byte has arrived.
+    /// Whether the gateway requested usage, the response is not read as a stream, and no byte has
+    /// arrived.
     may_leak_usage: bool,
     /// Number of events that only keep the connection open.
     keep_alive_events: u64,

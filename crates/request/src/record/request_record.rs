@@ -59,8 +59,9 @@ pub struct RequestRecord {
     pub attempts: Vec<Attempt>,
     /// Why there was no failover after the last attempt had failed.
     pub not_retried: Option<FailoverDenialReason>,
-    /// What became of the request that its client can return to. `None`: it has no `Idempotency-Key`, or
-    /// `streams.resume` is off.
+    /// The result of a request with an `Idempotency-Key`: see
+    /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome). `None`: it has no
+    /// `Idempotency-Key`, or `streams.resume` is off.
     pub resume: Option<Arc<ResumeNote>>,
     /// The continuations of the stream at other backends.
     pub continuations: Continuations,
@@ -288,7 +289,7 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
-    /// What became of the request that its client can return to, as a name in metrics, logs and spans.
+    /// The result of a request with an `Idempotency-Key`, as a name in metrics, logs and spans.
     pub fn resume_outcome(&self) -> Option<&'static str> {
         self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
     }
@@ -315,7 +316,8 @@ impl RequestRecord {
     pub fn shows_backend_fault(&self) -> bool {
         let observed = &self.observed;
         match (self.outcome, self.end) {
-            // The operator's limit of the whole duration shows nothing about the backend.
+            // That a request reached the operator's limit of its whole duration shows nothing about
+            // the backend.
             (_, Termination::TotalTimeout) => false,
             (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
             (Outcome::StreamError, _) => {

@@ -65,9 +65,9 @@ pub struct SlowLimits {
 }
 
 impl Default for SlowLimits {
-    /// 2 s to the first token, 10 s to the first answer (users leave a page that shows no answer
-    /// for longer: Nielsen, Response Times), 200 ms per token, 60 s for a response that is not a stream, 1 s of
-    /// write stalls.
+    /// The default: a request is slow beyond 2 s to the first token, 10 s to the first answer
+    /// (users leave a page that shows no answer for longer: Nielsen, Response Times), 200 ms per
+    /// token, 60 s for a response that is not a stream, 1 s of write stalls.
     fn default() -> Self {
         Self {
             ttft: Duration::from_secs(2),

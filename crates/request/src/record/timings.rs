@@ -73,7 +73,7 @@ impl Timings {
         }
     }
 
-    /// Output of these kinds arrived at `now`.
+    /// Records that output of these kinds arrived at `now`.
     pub fn on_output(&mut self, output: OutputKinds, now: Instant) {
         self.first_output.get_or_insert(now);
         self.last_output = Some(now);
@@ -103,8 +103,8 @@ impl Timings {
         Self { received, queued, dequeued, without_backend, routed, sent, ..without_response }
     }
 
-    /// The request enters the admission queue. A request that waited before waits on: the queue has
-    /// one interval.
+    /// Records that the request enters the admission queue. A request that waited before waits on:
+    /// the queue has one interval.
     pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
         let before = self.queued.zip(self.dequeued.take());
         let waited = before.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from));
@@ -112,7 +112,7 @@ impl Timings {
         self.backend_missed = is_without_backend.then_some(now);
     }
 
-    /// The request leaves the admission queue, in which no backend could serve its model for
+    /// Records that the request leaves the admission queue, in which no backend could serve its model for
     /// `without_backend`.
     pub fn leave_queue(&mut self, without_backend: Duration, now: Instant) {
         self.dequeued = Some(now);

@@ -22,7 +22,7 @@ pub struct Arrival {
     pub may_begin: bool,
 }
 
-/// What becomes of a request that arrives.
+/// The result of the arrival of a request.
 #[derive(Debug)]
 pub enum Entry<H> {
     /// The request begins a run, and is its first reader.

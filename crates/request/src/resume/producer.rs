@@ -27,8 +27,9 @@ impl<H> Producer<H> {
         state.is_abandoned
     }
 
-    /// Ready: the run takes bytes. A run that keeps nothing takes them when all readers have read what
-    /// there is. [`Self::poll_abandoned`] must have been called with the waker of the task.
+    /// Whether the run accepts bytes now. A run that keeps nothing accepts them when all readers
+    /// have read the earlier ones. [`Self::poll_abandoned`] must have been called with the waker of
+    /// the task.
     pub fn poll_writable(&self) -> Poll<()> {
         let state = self.run.lock();
         if state.is_kept || state.is_all_read() { Poll::Ready(()) } else { Poll::Pending }

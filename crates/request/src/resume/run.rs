@@ -38,13 +38,15 @@ pub(super) struct RunState<H> {
     /// `None`: the run is open.
     pub(super) end: Option<End>,
     pub(super) readers: Vec<ReaderState>,
-    /// The sweep that first saw the run without a reader. `None`: it has readers, or no sweep since.
+    /// Time of the first sweep that found the run without a reader. `None`: it has readers, or no
+    /// sweep has run since the last reader left.
     pub(super) idle_since: Option<Instant>,
-    /// Whether the run keeps the bytes that its readers have read. It is in the table exactly as long.
+    /// Whether the run keeps the bytes that its readers have read. The run is in the table as long
+    /// as this is true.
     pub(super) is_kept: bool,
-    /// The producer must end: nobody can get the response any more.
+    /// Whether the producer must end, because nobody can get the response any more.
     pub(super) is_abandoned: bool,
-    /// A reader has got the whole response.
+    /// Whether a reader has got the whole response.
     pub(super) is_delivered: bool,
     pub(super) producer: Option<Waker>,
     next_reader: u64,
@@ -58,8 +60,8 @@ pub(super) struct ReaderState {
     pub(super) waker: Option<Waker>,
 }
 
-/// Maximum number of readers of a run. A client that returns often is often not missed at once: its
-/// broken connections stay open until a write fails.
+/// Maximum number of readers of a run. A client that returns often can have several readers at
+/// once: each broken connection stays open until a write fails.
 pub(super) const MAX_READERS: usize = 8;
 
 impl<H> Run<H> {
@@ -110,13 +112,13 @@ impl<H> RunState<H> {
         self.after_read();
     }
 
-    /// Stops to keep bytes that all readers have read.
+    /// Stops keeping the bytes that all readers have read.
     pub(super) fn stop_keeping(&mut self) {
         self.is_kept = false;
         self.after_read();
     }
 
-    /// Releases what no reader needs, if the run keeps nothing.
+    /// Releases the bytes that no reader needs any more, if the run keeps nothing.
     pub(super) fn after_read(&mut self) {
         if self.is_kept {
             return;

@@ -8,7 +8,7 @@ use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 pub struct ResumeSettings {
     /// How long a run waits for its client to return, also after its end.
     pub window: Duration,
-    /// Maximum memory of all runs, in bytes.
+    /// Maximum memory of all runs together, in bytes.
     pub memory: usize,
 }
 

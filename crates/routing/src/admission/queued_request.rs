@@ -1,4 +1,4 @@
-//! The requests of the queue, and what becomes of them.
+//! A request in the admission queue, and the results of adding and removing it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub struct DequeuedRequest<T> {
     pub without_backend: Duration,
 }
 
-/// The requests for one model that wait.
+/// The waiting requests for one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingModel {
     /// The requested model. `None`: the clients named none.

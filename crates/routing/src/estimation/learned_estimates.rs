@@ -22,8 +22,8 @@ pub struct LearnedEstimates {
     cache_retention: AtomicF64,
     rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
-    /// Recent prompts together: bytes and tokens. Long prompts dominate their ratio, so that it is that
-    /// of text, without the tokens that a chat template adds to each prompt.
+    /// Sum of the bytes of recent prompts. The tokens per byte are the ratio of two sums, so long
+    /// prompts dominate it, and the tokens that a chat template adds to each prompt hardly count.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
     prefill_fit: Mutex<LinearFit>,
@@ -31,11 +31,12 @@ pub struct LearnedEstimates {
 
 /// Weight of one observation in a moving average.
 const EMA_WEIGHT: f64 = 0.05;
-/// What remains of the sums of recent prompts after each further prompt.
+/// Factor by which each further prompt reduces the sums of the earlier prompts.
 const TEXT_RETENTION: f64 = 0.95;
-/// Output tokens of a response before the first reported usage.
+/// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
-/// Share of hits of a rendezvous backend before the first reported usage.
+/// Share of the uncached tokens that count as cached at a rendezvous backend, until a response
+/// reports its usage.
 const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
 /// Bounds of the tokens per byte.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
@@ -194,14 +195,14 @@ impl LearnedEstimates {
         non_nan_value(&self.response_seconds)
     }
 
-    /// A response has ended. `seconds`: see [`answer`](Self::answer).
+    /// Records that a response has ended. `seconds`: see [`answer`](Self::answer).
     pub(super) fn on_end(&self, seconds: f64) {
         update_ema(&self.response_seconds, seconds);
     }
 
-    /// The first output of a request came after `seconds`. The time of a request that waited for a
-    /// slot says nothing about prefill. If it may have waited, only a time that prefill alone can
-    /// explain counts.
+    /// Records that the first output of a request came after `seconds`. The time of a request that
+    /// waited for a slot says nothing about prefill. If the request may have waited, only a time
+    /// that prefill alone can explain counts.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         update_ema(&self.ttft, seconds);
         let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +220,7 @@ impl LearnedEstimates {
         self.prefill_patience.set(prefill_fit.patience());
     }
 
-    /// The response to a request has reported its usage.
+    /// Records the usage that the response to a request reported.
     pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
         let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
         if let Some(output) = counts.output {

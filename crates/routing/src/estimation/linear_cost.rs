@@ -47,7 +47,7 @@ pub(super) struct Line {
 }
 
 impl Default for PrefillCost {
-    /// 10,000 tokens per second after 50 ms: an average GPU. Used until the first output.
+    /// The estimate before the first output: 10,000 tokens per second after 50 ms, as an average GPU.
     fn default() -> Self {
         Self { base: 0.05, per_token: 1e-4 }
     }

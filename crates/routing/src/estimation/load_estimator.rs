@@ -239,8 +239,8 @@ impl LoadEstimator {
         reservation
     }
 
-    /// Gateway number `peer` waits for `tokens` prompt tokens that it sent to this backend. The number
-    /// replaces the previous one, so the next report repairs a lost one.
+    /// Records that gateway number `peer` waits for `tokens` prompt tokens that it sent to this
+    /// backend. The number replaces the previous one, so the next report repairs a lost one.
     pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
         self.peer_backlogs.set(peer, tokens, self.seconds(now));
     }
@@ -360,7 +360,7 @@ impl LoadEstimator {
         now: f64,
     ) -> Option<PendingOutputId> {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
-        // The prediction leaves out waits that the mean of the backend contains.
+        // The mean TTFT of the backend contains waits that the prediction does not contain.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
         if is_stream {
             return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));

@@ -1,4 +1,5 @@
-//! The reasons that `kv_aware` gives for its choices. `docs/guides/decisions.md` lists them for users.
+//! The reasons that `kv_aware` gives for its choices. `docs/concepts/routing.md#reasons` lists them
+//! for users.
 //!
 //! A reason is a cause if the policy would have chosen another candidate without it. The causes are
 //! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.

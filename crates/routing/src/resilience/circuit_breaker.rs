@@ -27,9 +27,9 @@ use tokenweir_protocol::units;
 pub struct CircuitBreakerSettings {
     /// Number of consecutive failures that ejects a backend. 0: disabled.
     pub consecutive_failures: u32,
-    /// Share of failures, from 0 to 1, that ejects a backend, over the last 10 seconds, or up to 60
-    /// until there are 20 requests. With fewer, at least 10 requests and 5 failures are needed. 0:
-    /// disabled.
+    /// Share of failed requests, from 0 to 1, that ejects a backend. The requests of the last 10
+    /// seconds count, or of up to 60 until there are 20. With fewer, at least 10 requests and 5
+    /// failures are needed. 0: disabled.
     pub failure_ratio: f64,
     /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
     #[serde(with = "units::duration")]

@@ -47,7 +47,7 @@ impl CandidateSampler {
         sampler
     }
 
-    /// Whether the candidates among this number of backends can be a sample.
+    /// Whether a model with this number of backends has so many that the candidates are a sample of them.
     pub fn is_large(backend_count: usize) -> bool {
         backend_count > MAX_UNSAMPLED_BACKENDS
     }

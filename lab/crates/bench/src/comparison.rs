@@ -57,7 +57,7 @@ pub enum ChangeVerdict {
     Noise,
     /// A run has too few values for a result.
     TooFew,
-    /// The runs had different loads, or different objectives of a share.
+    /// The runs had different loads, or this is the goodput and they had different objectives.
     NotComparable,
 }
 

@@ -129,7 +129,7 @@ impl LoadPlan {
         });
         if let Some(lengths) = self.scenario.prompt {
             job.prompt_tokens = lengths.draw(&mut self.lengths);
-            // One byte per token, as in a trace that states token counts only.
+            // Each token counts as one byte, as in traces that have token counts and no bytes.
             job.prompt.bytes = job.prompt_tokens.into();
         }
         if let Some(lengths) = self.scenario.output {

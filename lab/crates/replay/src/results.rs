@@ -31,7 +31,7 @@ pub struct RunResults {
     pub requests: usize,
     /// Requests that were served.
     pub served: Vec<ServedRequest>,
-    /// By number of the request: time in seconds at which it arrived.
+    /// Time in seconds at which each request arrived. The index is the number of the request.
     pub arrivals: Vec<f64>,
     /// Time in seconds at which each request was sent, and the position of its backend.
     pub placements: Vec<(f64, usize)>,

@@ -105,7 +105,7 @@ pub fn has_rounded_timestamps(jobs: &[TraceRequest]) -> bool {
     distinct * 2 < jobs.len()
 }
 
-/// By the number of a request: the requests that the client sends after its end.
+/// The requests that the client sends after the end of each request. The index is the number of the request.
 pub fn followers(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
     let mut followers = vec![Vec::new(); requests.len()];
     for (number, request) in requests.iter().enumerate() {

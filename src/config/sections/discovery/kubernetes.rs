@@ -15,7 +15,7 @@ pub struct KubernetesConfig {
     /// port is that of the backends.
     #[serde(default)]
     pub pool: Option<String>,
-    /// Namespace of it. `None`: the namespace of the gateway.
+    /// Namespace of the Service or pool. `None`: the namespace of the gateway.
     #[serde(default)]
     pub namespace: Option<String>,
     /// Port of the pods: a number, or its name in the Service. `None`: the only port of the

@@ -36,7 +36,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_tokens_total",
-        help: "Tokens of responses of the backend as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
+        help: "Tokens of the backend's responses, as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, DIRECTION],
         read: MetricSource::Record(|record, emit| {

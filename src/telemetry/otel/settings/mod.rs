@@ -111,7 +111,7 @@ pub enum TraceSampling {
     /// Those of requests that fail, stall, are slow or are cancelled.
     #[default]
     Tail,
-    /// All, also by the engines, for a collector that samples.
+    /// All traces, also those of the engines, for a collector that samples.
     All,
 }
 
@@ -251,8 +251,9 @@ impl Default for TracingSettings {
 }
 
 impl Default for TracingConfig {
-    /// Tail sampling, and at most 100 head-sampled traces per second. The environment variables determine the endpoint, the protocol,
-    /// the sampling ratio and the semantic conventions.
+    /// The default: tail sampling, and at most 100 head-sampled traces per second. The environment
+    /// variables determine the endpoint, the protocol, the sampling ratio and the semantic
+    /// conventions.
     fn default() -> Self {
         Self {
             endpoint: None,
@@ -269,7 +270,7 @@ impl Default for TracingConfig {
 }
 
 impl Default for SpanBatchSettings {
-    /// A larger queue and a shorter delay than the defaults of the SDK, because requests end in
+    /// The default: a larger queue and a shorter delay than those of the SDK, because requests end in
     /// bursts with three spans each. The SDK allocates the whole queue at the start, with 368 bytes
     /// per span.
     fn default() -> Self {

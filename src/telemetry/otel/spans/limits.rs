@@ -55,8 +55,8 @@ impl SpanLimits {
 }
 
 impl Default for SpanLimits {
-    /// 128 attributes, events and links. Texts have no limit here, because texts from clients and
-    /// backends are truncated when their attributes are built.
+    /// The default: 128 attributes, events and links. Texts have no limit here, because texts from
+    /// clients and backends are truncated when their attributes are built.
     fn default() -> Self {
         Self { attributes: 128, events: 128, links: 128, text: usize::MAX }
     }

@@ -24,7 +24,7 @@ const UTF_8: &str = "utf-8";
 /// One part of a form: the value of one field.
 struct FormPart<'a> {
     name: &'a [u8],
-    /// The part has a file name.
+    /// Whether the part has a file name.
     is_file: bool,
     /// The value of the `Content-Type` of the part.
     media_type: Option<&'a [u8]>,

@@ -18,7 +18,7 @@ pub(super) struct DeltaBuilder {
     output: OutputKinds,
     tokens: Option<u32>,
     finish_reason: Option<FinishReason>,
-    /// The event has a `choices` array, which may be empty.
+    /// Whether the event has a `choices` array, which may be empty.
     has_choices: bool,
     usage: Option<Usage>,
     has_null_usage: bool,
@@ -27,19 +27,19 @@ pub(super) struct DeltaBuilder {
     error: Option<InBandError>,
     status: ResponseStatus,
     event_type: Option<Box<str>>,
-    /// The content part that is being parsed is reasoning.
+    /// Whether the content part that is being parsed is reasoning.
     is_reasoning: bool,
-    /// The event has text of a model refusal.
+    /// Whether the event has text of a model refusal.
     is_refusal: bool,
-    /// An unknown field of a delta or a content block has a value.
+    /// Whether an unknown field of a delta or a content block has a value.
     has_unknown_output: bool,
-    /// An unknown field elsewhere has a value.
+    /// Whether an unknown field elsewhere has a value.
     has_unknown_field: bool,
-    /// The event has the first role of a choice.
+    /// Whether the event has the first role of a choice.
     has_first_role: bool,
-    /// An earlier event of the response had output.
+    /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
-    /// A token count or the usage has a wrong type.
+    /// Whether a token count or the usage has a wrong type.
     is_malformed: bool,
 }
 
@@ -50,7 +50,7 @@ struct ChoiceDelta {
     output: OutputKinds,
     has_empty_text: bool,
     has_role: bool,
-    /// The event has this choice. `false`: the fields read so far belong to no choice.
+    /// Whether the event has this choice. `false`: the fields read so far belong to no choice.
     is_present: bool,
     finish_reason: Option<FinishReason>,
     /// Length of the array of token ids or logprobs.

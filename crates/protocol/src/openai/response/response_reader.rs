@@ -25,7 +25,7 @@ pub struct ResponseReader {
     summary: ResponseSummary,
     /// The usage of the current event, if it was removed from the data before parsing.
     extracted_usage: Option<Usage>,
-    /// An event of the response had output.
+    /// Whether an event of the response had output.
     has_output: bool,
 }
 

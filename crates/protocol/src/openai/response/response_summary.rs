@@ -33,7 +33,7 @@ pub struct ResponseSummary {
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.
     pub(super) finish: Option<FinishReason>,
-    /// An event of the choice had a role.
+    /// Whether an event of the choice had a role.
     has_role: bool,
     /// Output tokens so far. 0 unless the backend reports usage with every event.
     pub(super) output_tokens: u64,

@@ -17,13 +17,13 @@ pub(in crate::openai) struct ResponseSchema {
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
     pub(in crate::openai) terminal_types: &'static [&'static str],
-    /// The format of the responses is known. `false`: each event is output, no data is malformed,
-    /// and a response is complete when its body ends regularly.
+    /// Whether the format of the responses is known. `false`: each event is output, no data is
+    /// malformed, and a response is complete when its body ends regularly.
     pub(in crate::openai) is_known: bool,
-    /// The type of an event, not the name of a field, shows which text is the answer.
+    /// Whether the type of an event, not the name of a field, shows which text is the answer.
     pub(in crate::openai) has_typed_text: bool,
-    /// The input token count that the API reports excludes cached tokens. Only Anthropic's API
-    /// counts in this way.
+    /// Whether the input token count that the API reports excludes cached tokens. Only Anthropic's
+    /// API counts in this way.
     pub(in crate::openai) input_leaves_out_cache: bool,
 }
 

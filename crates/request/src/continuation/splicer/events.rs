@@ -1,4 +1,4 @@
-//! What the splicer does with each event.
+//! How the splicer handles each event.
 
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
@@ -63,7 +63,7 @@ impl StreamSplicer {
         self.edit(&event, bytes, repeated)
     }
 
-    /// The backend does not continue the stream: nothing of it is for the client.
+    /// Records that the backend does not continue the stream, so that the client gets nothing of it.
     fn diverge(&mut self) -> Action {
         self.interruption = Some(InterruptionCause::Diverged);
         Action::Drop
@@ -85,7 +85,7 @@ impl StreamSplicer {
             }
             Some(continued) if self.plan.is_exact && !continued.is_checked => {
                 continued.is_checked = true;
-                // Nothing is kept to compare with after a refusal.
+                // After a refusal nothing is kept, so there is nothing to compare.
                 let sent = self.prompt_ids.iter().chain(self.ids.iter().take(continued.tokens));
                 self.refusal.is_some() || ids.is_some_and(|ids| ids.iter().eq(sent))
             }
@@ -93,8 +93,8 @@ impl StreamSplicer {
         }
     }
 
-    /// Reads the output of an event. Returns how many bytes of its text the client has. `None`: the
-    /// text is another one than the client has.
+    /// Reads the output of an event. Returns how many bytes of its text the client already has.
+    /// `None`: the text differs from the text that the client has.
     fn on_output(&mut self, event: &Event, bytes: &[u8]) -> Option<usize> {
         if event.choices == 0 {
             return Some(0);
@@ -147,7 +147,7 @@ impl StreamSplicer {
             let id = id?;
             count += 1;
             if is_kept {
-                // Room for a few events more, and not for twice as many.
+                // Adds capacity for a few more events. The default would double it.
                 if self.ids.capacity() == self.ids.len() {
                     self.ids.reserve_exact(IDS_STEP);
                 }
@@ -166,7 +166,7 @@ impl StreamSplicer {
             || (has_earlier_text && !end.is_empty())
     }
 
-    /// Whether the event is not for the client.
+    /// Whether to drop the event, because the client must not get it.
     fn is_dropped(&self, event: &Event, repeated: usize) -> bool {
         if event.finish.is_some() || event.has_logprobs || event.choices == 0 {
             return false;
@@ -179,7 +179,8 @@ impl StreamSplicer {
         is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
     }
 
-    /// Finds what the client must not see, or must see as of the first stream.
+    /// Adds the edits that remove what the client must not see, and that replace members by those
+    /// of the first stream.
     fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
         let edits = &mut self.edits;
         if !self.plan.shows_ids {

@@ -1,16 +1,16 @@
-//! The reports between an exchange and its backend.
+//! The trait by which an exchange reports to its backend and reads the values of the backend.
 
 use crate::record::{BackendCondition, ObservedResponse, WaitReports};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::Api;
 
-/// The backend of an exchange: where its observers report to and read from.
+/// The backend of an exchange, as its observers see it: they report to it and read its values.
 pub trait BackendMonitor: Send + Sync + 'static {
     /// The load and state that the backend last reported.
     fn condition(&self, now: Instant) -> BackendCondition;
-    /// What its reports show about the wait of a request that was sent at `from` and had its first
-    /// output, or ended without, at `until`.
+    /// What the reports of the backend show about the wait of a request that was sent at `from`. At
+    /// `until` the request had its first output, or ended without output.
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
     /// Records the time between two outputs of a stream, the second of them at `now`.
     fn on_gap(&self, gap: Duration, now: Instant);

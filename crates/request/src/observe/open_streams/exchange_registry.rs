@@ -27,8 +27,8 @@ const P99_MULTIPLIER: f64 = 10.0;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StallLimits {
-    /// Shortest silence that is a stall, if ten times the p99 of the backend's recent output gaps is not
-    /// longer.
+    /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
+    /// gaps replaces it if that is longer.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub min_gap: Duration,
@@ -60,9 +60,9 @@ pub struct ExchangeRegistry {
     epoch: Instant,
     open: AtomicUsize,
     open_requests: OpenRequests,
-    /// The gateway aborts what is still open.
+    /// Whether the gateway aborts the exchanges that are still open, because it shuts down.
     is_shutting_down: AtomicBool,
-    /// The gateway closes each WebSocket, because it shuts down.
+    /// Whether the gateway closes each WebSocket, because it shuts down.
     is_closing_tunnels: AtomicBool,
     streams: Arc<OpenTable<StreamActivity>>,
 }
@@ -84,7 +84,7 @@ pub struct InFlightGuard {
 }
 
 impl Default for StallLimits {
-    /// At least one second. No stream is aborted.
+    /// The default: a gap of less than one second is no stall, and no stream is aborted.
     fn default() -> Self {
         Self { min_gap: Duration::from_secs(1), abort_after: None }
     }

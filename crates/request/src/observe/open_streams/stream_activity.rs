@@ -19,7 +19,7 @@ pub struct StreamActivity {
     pub(super) subject: StreamInfo,
     /// Tokens so far: exact where events report their counts, else one per event with output.
     tokens: AtomicU64,
-    /// All output so far is reasoning.
+    /// Whether all output so far is reasoning.
     is_reasoning: AtomicBool,
     /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
     last_output_nanos: AtomicU64,
@@ -31,14 +31,14 @@ pub struct StreamActivity {
     needs_keep_alive: AtomicBool,
     /// Nanoseconds from the epoch to the removal of the client's key; 0 while the key is valid.
     revoked_nanos: AtomicU64,
-    /// The stream waits for bytes of its backend, not for its client to read.
+    /// Whether the stream waits for bytes of its backend, not for its client to read.
     waits_for_backend: AtomicBool,
     is_stalled: AtomicBool,
     stall: Mutex<Option<Stall>>,
     is_aborted: AtomicBool,
-    /// Another backend could continue the stream.
+    /// Whether another backend could continue the stream.
     is_continuable: AtomicBool,
-    /// The stream is to go on at another backend.
+    /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
     waker: AtomicWaker,
     /// The bytes of the client, if the stream is a WebSocket.

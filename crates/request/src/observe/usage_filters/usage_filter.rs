@@ -27,9 +27,9 @@ pub(in crate::observe) struct UsageFilter {
     waiting: BytesMut,
     /// Offset in `waiting` at which the fingerprint belongs.
     waiting_fingerprint_at: usize,
-    /// An event with a finish reason was reported, and no later event yet.
+    /// Whether an event with a finish reason was reported, and no later event yet.
     is_after_finish: bool,
-    /// An event with a finish reason was written without the fingerprint.
+    /// Whether an event with a finish reason was written without the fingerprint.
     lacks_fingerprint: bool,
     /// The fingerprint in the events that were written. Empty: none had it.
     written_fingerprint: Bytes,
@@ -43,14 +43,15 @@ pub(in crate::observe) struct UsageFilter {
     /// Whether the block whose final CR ended the last frame was removed. An LF at the start of the
     /// next frame belongs to that block. `None`: the last frame did not end with such a CR.
     removed_before_lf: Option<bool>,
-    /// The current block is longer than [`MAX_HELD_BYTES`]. Its bytes are forwarded as they arrive.
+    /// Whether the current block is longer than [`MAX_HELD_BYTES`]. Its bytes are forwarded as they
+    /// arrive.
     is_long: bool,
-    /// The usage event has passed or was removed, or the client receives usage anyway. All bytes
-    /// are forwarded.
+    /// Whether the usage event has passed or was removed, or the client receives usage anyway. All
+    /// bytes are forwarded.
     is_done: bool,
-    /// The usage event was removed.
+    /// Whether the usage event was removed.
     is_removed: bool,
-    /// The usage of an event could not be removed.
+    /// Whether the usage of an event could not be removed.
     has_failed: bool,
     /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends none.
     /// `None`: not known.
@@ -66,11 +67,11 @@ enum EventEdit {
     Pass,
     /// Changes members of the event.
     Members {
-        /// The `usage` member is removed.
+        /// Whether the `usage` member is removed.
         has_usage: bool,
         /// Byte range of the `usage` member in the frame. `None`: it must be searched.
         usage_at: Option<Range<usize>>,
-        /// The fingerprint is inserted.
+        /// Whether the fingerprint is inserted.
         needs_fingerprint: bool,
     },
 }
@@ -79,15 +80,15 @@ enum EventEdit {
 /// change, such as a comment.
 #[derive(Debug, Clone, Default)]
 pub(in crate::observe) struct EventParts {
-    /// The block is an event.
+    /// Whether the block is an event.
     pub(in crate::observe) is_event: bool,
-    /// The event is the usage event.
+    /// Whether the event is the usage event.
     pub(in crate::observe) is_usage_event: bool,
-    /// The event has usage that the client did not request.
+    /// Whether the event has usage that the client did not request.
     pub(in crate::observe) has_usage: bool,
     /// Byte range of the `usage` member in the current frame. `None`: it is not known.
     pub(in crate::observe) usage_at: Option<Range<usize>>,
-    /// The event has a finish reason.
+    /// Whether the event has a finish reason.
     pub(in crate::observe) has_finish: bool,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct FirstOutputWait {
     pub(super) queue_accuracy: Accuracy,
     /// How well `prefill` is known.
     pub(super) prefill_accuracy: Accuracy,
-    /// The prompt is known to be too short for a long prefill.
+    /// Whether the prompt is known to be too short for a long prefill.
     is_short_prompt: bool,
 }
 

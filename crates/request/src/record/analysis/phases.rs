@@ -37,7 +37,7 @@ pub struct PhaseDuration {
     pub phase: RequestPhase,
     /// Duration of the phase.
     pub took: Duration,
-    /// The duration is an estimate from the times of other requests.
+    /// Whether the duration is an estimate from the times of other requests.
     pub is_estimated: bool,
 }
 

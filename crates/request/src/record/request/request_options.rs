@@ -6,7 +6,7 @@ use tokenweir_protocol::openai::prompt::PromptBytes;
 /// The options of an inference request.
 #[derive(Debug, Clone, Default)]
 pub struct RequestOptions {
-    /// The request has `"stream": true`.
+    /// Whether the request has `"stream": true`.
     pub stream: bool,
     /// The client's limit of generated tokens. `None`: the request has no limit.
     pub max_tokens: Option<u64>,
@@ -20,13 +20,14 @@ pub struct RequestOptions {
     pub identity: RequestIdentity,
     /// The bytes of the body that can become the prompt. Zeros: they were not counted.
     pub prompt_bytes: PromptBytes,
-    /// The client forbids the backend to store the response.
+    /// Whether the client forbids the backend to store the response.
     pub forbids_store: bool,
-    /// The client requested the usage event, and not continuous usage.
+    /// Whether the client requested the usage event, and not continuous usage.
     pub usage_requested: bool,
-    /// The gateway added a request for usage to the body, because the client did not request usage.
+    /// Whether the gateway added a request for usage to the body, because the client did not
+    /// request usage.
     pub usage_injected: bool,
-    /// The gateway added a request for continuous usage to the body.
+    /// Whether the gateway added a request for continuous usage to the body.
     pub continuous_usage_injected: bool,
 }
 

@@ -1,9 +1,10 @@
-//! What became of a request that its client can return to.
+//! The result of a request with an `Idempotency-Key`: whether its client returned, or why it could
+//! not return.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 
-/// What became of a request with an `Idempotency-Key`.
+/// The result of a request with an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ResumeOutcome {
     /// The client could return, and did not before the end of the request.

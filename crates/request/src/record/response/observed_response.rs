@@ -14,7 +14,7 @@ use tokenweir_protocol::openai::{EngineTimes, FinishReason, InBandError, TextExc
 /// The observations of one response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedResponse {
-    /// The response is an event stream.
+    /// Whether the response is an event stream.
     pub is_stream: bool,
     /// Number of events of the stream, including the terminal event.
     pub events: u64,
@@ -43,11 +43,11 @@ pub struct ObservedResponse {
     pub chunk_transit: ChunkTransitHistogram,
     /// The times of the chunks with output.
     pub chunk_timings: ChunkTimings,
-    /// There was output other than reasoning.
+    /// Whether there was output other than reasoning.
     pub has_answer: bool,
-    /// The response contains a configured refusal phrase.
+    /// Whether the response contains a configured refusal phrase.
     pub has_refusal_phrase: bool,
-    /// The response is a model refusal by the refusal fields or events of its API.
+    /// Whether the response is a model refusal by the refusal fields or events of its API.
     pub is_refusal: bool,
     /// Time in which the client did not read data that was ready for it.
     pub write_stall: Duration,
@@ -57,7 +57,7 @@ pub struct ObservedResponse {
     pub stalls: Vec<Stall>,
     /// Times that the engine reported in the response.
     pub engine_times: Option<EngineTimes>,
-    /// The gateway requested continuous usage, and the client did not.
+    /// Whether the gateway requested continuous usage, and the client did not.
     pub has_continuous_usage: bool,
     /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
     /// usage event.
@@ -75,8 +75,8 @@ pub struct ObservedResponse {
     pub finish_reasons: Vec<Option<FinishReason>>,
     /// An error that the backend reported inside the response.
     pub error: Option<InBandError>,
-    /// The stream had its terminal event, or the body ended regularly and nothing shows that a part
-    /// is missing.
+    /// Whether the stream had its terminal event, or the body ended regularly and nothing shows
+    /// that a part is missing.
     pub is_complete: bool,
     /// Why the response could not be inspected in full. `None`: the whole response was inspected.
     pub uninspected_reason: Option<UninspectedReason>,
@@ -99,7 +99,7 @@ pub struct ResponseBuckets {
     pub chunk_tokens: BucketBounds,
     /// Bounds of [`ObservedResponse::chunk_transit`], in seconds.
     pub chunk_transit: BucketBounds,
-    /// The values are also counted in exponential buckets.
+    /// Whether the values are also counted in exponential buckets.
     pub has_exponential: bool,
 }
 

@@ -15,9 +15,10 @@ pub struct BackendCondition {
     pub waiting: Option<u32>,
     /// Number of preemptions since the start of the engine.
     pub preemptions: Option<u64>,
-    /// The backend is down, so its last report may no longer hold.
+    /// Whether the backend is down, so its last report may no longer hold.
     pub is_down: bool,
-    /// A GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
+    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
+    /// supply.
     pub is_gpu_throttled: bool,
     /// Age of the reported load. `None`: the backend has not been scraped.
     pub age: Option<Duration>,

@@ -1,8 +1,8 @@
-//! What the decode legs at one backend took.
+//! The times that decode legs at one backend took.
 
 use super::super::atomic_f64::AtomicF64;
 
-/// What the decode legs of the backend took: seconds to the first output, and when that was learned.
+/// The seconds that decode legs at the backend took to their first output, and when that was learned.
 #[derive(Debug)]
 pub(super) struct DecodeLegs {
     seconds: AtomicF64,
@@ -20,7 +20,7 @@ impl DecodeLegs {
         Self { seconds: AtomicF64::new(0.0), learned_at: AtomicF64::new(0.0) }
     }
 
-    /// The first output of a decode leg came after `seconds`.
+    /// Records that the first output of a decode leg came after `seconds`.
     pub(super) fn learn(&self, seconds: f64, now: f64) {
         let before = if self.learned_at.get() == 0.0 { seconds } else { self.seconds.get() };
         self.seconds.set(before + EMA_WEIGHT * (seconds - before));

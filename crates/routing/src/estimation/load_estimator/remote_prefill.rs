@@ -26,7 +26,7 @@ impl LoadEstimator {
         }
     }
 
-    /// The first output of a decode leg came after `seconds`.
+    /// Records that the first output of a decode leg came after `seconds`.
     pub fn on_decode_leg(&self, seconds: f64, now: Instant) {
         self.decode_legs.learn(seconds, self.seconds(now));
     }

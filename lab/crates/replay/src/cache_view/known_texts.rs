@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use tokenweir_kv_events::correlation::PromptOutline;
 
-/// Texts whose blocks are known, by the hash of the text up to the end of a block. Engines name
-/// equal blocks equally, so a text is known for all backends.
+/// The hashes of the texts whose blocks are known. Each covers the text up to the end of a block.
+/// Engines name equal blocks equally, so a text is known for all backends.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTexts {
     own: HashSet<u64>,
@@ -14,12 +14,12 @@ pub(crate) struct KnownTexts {
 }
 
 impl KnownTexts {
-    /// A request with this prompt has ended, and its events have arrived.
+    /// Learns from a request with this prompt that has ended and whose events have arrived.
     pub(crate) fn learn(&mut self, blocks: &[u64]) {
         self.own.extend(blocks);
     }
 
-    /// The events of a request with this prompt have arrived, with its outline.
+    /// Learns from the events of a request with this prompt, which carry its outline.
     pub(crate) fn learn_outline(&mut self, blocks: &[u64]) {
         let anchors = PromptOutline::anchors(blocks.len());
         self.outlined.extend(anchors.map(|anchor| blocks[anchor - 1]));

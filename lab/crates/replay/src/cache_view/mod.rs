@@ -24,21 +24,21 @@ pub enum CacheView {
     #[default]
     Approximate,
     /// KV events as the gateway uses them: they decide for the texts that the gateway itself has
-    /// sent, because it learns from its own responses which blocks are which text. Own prompts without
-    /// output count as cached. For another text the prompts decide that the gateway sent.
+    /// sent, because it learns from its own responses which text a block has. Prompts of the
+    /// gateway that have no output yet count as cached. For any other text, the prompts that the
+    /// gateway sent decide.
     Events,
-    /// [`CacheView::Events`] of gateways that share a key: the events of the requests of all gateways
-    /// tell the places of some blocks of their texts.
+    /// [`CacheView::Events`] of gateways that share a key: each gateway also learns some blocks of
+    /// the prompts of the other gateways, from the outlines in the events.
     #[serde(rename = "events+outlines")]
     EventsAndOutlines,
-    /// The contents of the caches for each text, and the own prompts without output. This is the
-    /// most that KV events could tell.
+    /// The true contents of the caches, and the gateway's own prompts without output. This is the
+    /// most that KV events could show.
     Exact,
-    /// The prompts of all gateways, which tell each other what they send. They also tell the
-    /// pending prompt tokens.
+    /// The prompts of all gateways, which exchange what they send and their pending prompt tokens.
     Exchange,
-    /// [`CacheView::Events`]; for other texts the prompts of all gateways. The gateways also tell
-    /// the pending prompt tokens.
+    /// [`CacheView::Events`]; for other texts, the prompts of all gateways decide. The gateways
+    /// also exchange their pending prompt tokens.
     #[serde(rename = "events+exchange")]
     EventsAndExchange,
     /// [`CacheView::Exact`], and the pending prompt tokens of the other gateways.
@@ -66,7 +66,8 @@ pub const DEFAULT_EXCHANGE_DELAY: Duration = Duration::from_millis(5);
 /// Time from the end of an engine step to the arrival of its KV events. On vLLM 0.32 the median was
 /// 0.5 to 6 ms after the timestamp of the event.
 pub(super) const EVENT_DELAY: Duration = Duration::from_millis(1);
-/// Time from the end of a request until its gateway knows the blocks of its text, as in the gateway.
+/// Time from the end of a request until its simulated gateway knows which blocks have its text. The
+/// real gateway waits for the same time.
 pub(super) const TEXT_DELAY: Duration = Duration::from_millis(250);
 
 impl CacheView {
@@ -99,12 +100,12 @@ impl CacheView {
         !matches!(self, Self::Approximate | Self::Exchange)
     }
 
-    /// Whether the events decide for the texts only that the gateway has sent.
+    /// Whether the events decide only for texts that the gateway has sent.
     pub(super) const fn learns_texts(self) -> bool {
         matches!(self, Self::Events | Self::EventsAndOutlines | Self::EventsAndExchange)
     }
 
-    /// Whether events tell the outlines of the prompts of all gateways.
+    /// Whether events carry the outlines of the prompts of all gateways.
     pub(super) const fn has_outlines(self) -> bool {
         matches!(self, Self::EventsAndOutlines)
     }

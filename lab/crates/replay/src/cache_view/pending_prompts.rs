@@ -23,7 +23,7 @@ impl PendingPrompts {
         }
     }
 
-    /// A prompt has its first output, or its request has ended.
+    /// Removes a prompt that has its first output, or whose request has ended.
     pub(crate) fn remove(&mut self, backend: usize, blocks: &[u64]) {
         for block in blocks {
             if let Some(count) = self.blocks[backend].get_mut(block) {

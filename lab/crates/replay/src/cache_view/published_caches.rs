@@ -32,7 +32,7 @@ impl PublishedCaches {
         Self { caches: std::iter::repeat_with(PublishedCache::default).take(backends).collect() }
     }
 
-    /// An engine publishes the changes of a step. Returns whether there are any.
+    /// Records that an engine publishes the changes of a step. Returns whether there are any.
     pub(crate) fn publish(&mut self, backend: usize, changes: Vec<CacheChange>) -> bool {
         let is_published = !changes.is_empty();
         if is_published {
@@ -41,7 +41,7 @@ impl PublishedCaches {
         is_published
     }
 
-    /// The oldest changes of a backend in transit arrive.
+    /// Applies the oldest changes of a backend that are in transit.
     pub(crate) fn receive(&mut self, backend: usize) {
         let PublishedCache { resident, in_transit } = &mut self.caches[backend];
         for change in in_transit.pop_front().unwrap_or_default() {
@@ -53,7 +53,7 @@ impl PublishedCaches {
         }
     }
 
-    /// The engine of a backend has ended, and with it the content of its cache.
+    /// Empties the cache of a backend whose engine has ended.
     pub(crate) fn clear(&mut self, backend: usize) {
         self.caches[backend] = PublishedCache::default();
     }
@@ -69,7 +69,7 @@ impl PublishedCaches {
 pub(crate) struct ResidentTokens {
     /// Number of cached tokens.
     pub(crate) tokens: f64,
-    /// Whether these are all tokens that were looked up.
+    /// Whether all of the tokens that were looked up are in the cache.
     pub(crate) is_all: bool,
 }
 

@@ -33,7 +33,7 @@ struct WorkerLoad {
     prefill_tokens: f64,
     /// Blocks of the active requests, of which shared ones count once.
     blocks: f64,
-    /// Number of active requests by shared block of the trace.
+    /// Number of active requests that have each shared block of the trace.
     users: HashMap<u64, u32>,
     sent: PrefixIndex,
 }

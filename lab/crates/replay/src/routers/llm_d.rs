@@ -16,8 +16,8 @@ use super::routing_input::RoutingInput;
 pub struct LlmDRouter {
     /// By position of the backend.
     prefix_indexes: Vec<PrefixIndex>,
-    /// By position: number of the last prompt without a cached prefix that was sent to the backend.
-    /// 0: none. `None`: the scorer is not used.
+    /// Number of the last prompt without a cached prefix that was sent to each backend, by
+    /// position. 0: there was none. `None`: the scorer is not used.
     last_misses: Option<Vec<u64>>,
     miss_count: u64,
 }

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 /// State of the endpoint picker.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
-    /// Objectives of TTFT and TPOT in seconds. Infinity: none.
+    /// The objectives of the TTFT and of the TPOT in seconds. Infinity: there is no objective.
     objectives: [f64; 2],
     /// By position of the backend.
     workers: Vec<Worker>,
@@ -59,16 +59,16 @@ struct Prediction {
     share: f64,
     /// Predicted TTFT and TPOT in seconds.
     seconds: [f64; 2],
-    /// Objective less prediction of TTFT and of TPOT, in seconds.
+    /// The objective minus the prediction, of the TTFT and of the TPOT, in seconds.
     headroom: [f64; 2],
     requests: u32,
 }
 
-/// Shares of the prompt from which on a backend is sticky: before and after the choice of the tier.
+/// Minimum share of the prompt that makes a backend sticky: before and after the choice of the tier.
 const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
-/// Seconds of predicted TTFT by which a sticky backend may exceed the others.
+/// Maximum seconds by which the predicted TTFT of a sticky backend may exceed that of the others.
 const MAX_TTFT_PENALTY: f64 = 18.0;
-/// Share of the decisions that use the backends beyond an objective although others meet it.
+/// Share of the decisions that use the backends that miss an objective although others meet it.
 const EXPLORATION_SHARE: f64 = 0.01;
 /// Weights of the headroom of TTFT and TPOT.
 const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
@@ -99,7 +99,7 @@ impl PredictedLatencyRouter {
         let has_model = self.ttft_model.is_trained();
         let scores =
             if has_model { scores(&predictions, kept) } else { fallback(view, &predictions) };
-        // The greatest of U^(1 / score) wins.
+        // The backend with the greatest U^(1 / score) wins, where U is a random number from 0 to 1.
         let keys =
             scores.into_iter().map(|(index, score)| (index, random.f64().powf(score.recip())));
         let index = keys.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index);
@@ -155,7 +155,8 @@ impl PredictedLatencyRouter {
         (ttft, vec![1.0, usage, prompt, waiting, running, in_flight])
     }
 
-    /// A request has its first output. `ttft`: the time to it in seconds. `None`: not a stream.
+    /// Records the first output of a request. `ttft`: the time to first token in seconds. `None`:
+    /// the response is no stream.
     pub(crate) fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
         if let Some(active) = self.active.get_mut(&number) {
             if let Some(ttft) = ttft {
@@ -166,8 +167,8 @@ impl PredictedLatencyRouter {
         }
     }
 
-    /// A request has ended. `tpot`: its mean time per output token. `None`: not a stream, or a single
-    /// token.
+    /// Records the end of a request. `tpot`: its mean time per output token in seconds. `None`: the
+    /// response is no stream, or has fewer than two tokens.
     pub(crate) fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         let Some(active) = self.active.remove(&number) else { return };
         let worker = &mut self.workers[active.position];

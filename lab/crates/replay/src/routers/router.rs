@@ -225,7 +225,8 @@ impl Router {
         }
     }
 
-    /// A request has its first output. `ttft`: the time to it in seconds. `None`: not a stream.
+    /// Records the first output of a request. `ttft`: the time to first token in seconds. `None`:
+    /// the response is no stream.
     pub fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
         match self {
             Self::LlmDPredicted(picker) => picker.on_first_output(number, ttft),
@@ -235,8 +236,8 @@ impl Router {
         }
     }
 
-    /// A request has ended. `tpot`: its mean time per output token in seconds. `None`: not a stream, or
-    /// fewer than two tokens.
+    /// Records the end of a request. `tpot`: its mean time per output token in seconds. `None`: the
+    /// response is no stream, or has fewer than two tokens.
     pub fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         match self {
             Self::LlmDPredicted(picker) => picker.on_end(number, tpot),

@@ -10,9 +10,10 @@ pub struct TokenLoadRouter {
     rule: TokenLoadRule,
     /// By position of the backend.
     sent: Vec<PrefixIndex>,
-    /// By position: uncached prompt tokens of the requests without output.
+    /// Uncached prompt tokens of the requests without output at each backend, by position.
     backlogs: Vec<f64>,
-    /// By number of the request: position and uncached tokens.
+    /// Position of the backend and uncached tokens of each request without output, by the number of
+    /// the request.
     pending: HashMap<usize, (usize, f64)>,
 }
 
@@ -31,9 +32,9 @@ pub(crate) enum TokenLoadRule {
     BacklogAndShare,
 }
 
-/// Share of the prompt from which on llm-d stays at a backend.
+/// Minimum share of the prompt in the cache of a backend for which llm-d stays at this backend.
 const AFFINITY_SHARE: f64 = 0.8;
-/// Tokens in flight by which a backend with the prefix may exceed the others.
+/// Maximum number of tokens in flight by which a backend with the prefix may exceed the others.
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
 /// Tokens in flight that count as a full backlog in `backlog_and_share`, and its weights.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;

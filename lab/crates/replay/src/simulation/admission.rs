@@ -1,4 +1,4 @@
-//! Admission control of the simulated gateways: the queue and its order are those of the gateway. All
+//! Admission control of the simulated gateways, with the queue and the order of the real gateway. All
 //! requests have one priority class.
 
 use super::dispatch::Offer;
@@ -71,7 +71,7 @@ impl Simulation<'_> {
             return;
         }
         let now = self.setup.epoch + self.now;
-        // An offer needs the whole simulation, so the queue is taken out of it.
+        // An offer needs the whole simulation, so the queue is moved out of the simulation for this time.
         let none = AdmissionQueue::new(0, 1);
         let mut queue = std::mem::replace(&mut self.gateways[gateway].queue, none);
         loop {

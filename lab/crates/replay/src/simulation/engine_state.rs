@@ -47,7 +47,8 @@ impl EngineState {
         }
     }
 
-    /// Ends the process. The next one has an empty cache and no requests, and cannot serve yet.
+    /// Ends the process of the engine. The next process has an empty cache and no requests, and
+    /// cannot serve yet.
     pub(super) fn restart(&mut self) {
         let process = self.process + 1;
         let seed = self.seed ^ u64::from(process) << u32::BITS;

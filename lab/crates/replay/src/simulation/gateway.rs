@@ -19,9 +19,9 @@ pub(super) struct SimulatedGateway {
     pub(super) router: Router,
     /// By position of the backend.
     pub(super) health: Vec<BackendHealth>,
-    /// With a view that is exact.
+    /// Used if the cache view is exact.
     pub(super) pending_prompts: PendingPrompts,
-    /// With a view that learns texts.
+    /// Used if the cache view learns texts.
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
@@ -32,7 +32,7 @@ pub(super) struct SimulatedGateway {
 /// The state of a backend as one gateway knows it.
 pub(super) struct BackendHealth {
     pub(super) is_down: bool,
-    /// Its slow start after a restart.
+    /// The circuit breaker, which gives the backend a rising share of requests after a restart.
     pub(super) breaker: CircuitBreaker,
 }
 

@@ -40,14 +40,15 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// With a view that has events.
+    /// Used if the cache view has events.
     published_caches: PublishedCaches,
-    /// With a view that has the exchange.
+    /// Used if the cache view has the exchange.
     peer_messages: PeerMessages,
     scrape_interval: Duration,
-    /// By the number of the request in the trace: the requests that the client sends after this one.
+    /// The requests that the client sends after the end of each request. The index is the number of
+    /// the request in the trace.
     followers: Vec<Vec<usize>>,
-    /// By the number of the request in the trace.
+    /// The state of each request. The index is its number in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
     arrived_requests: usize,
@@ -69,7 +70,7 @@ struct InFlightRequest {
     predicted_ttft: f64,
     /// Whether the request has no output yet.
     is_pending: bool,
-    /// Its place in the queue of its gateway, if it waits there.
+    /// The id of the request in the queue of its gateway, if it waits there.
     queued: Option<QueuedRequestId>,
 }
 
@@ -210,7 +211,7 @@ impl<'a> Simulation<'a> {
         if state.batch.is_none() {
             state.reported_load = state.engine.load();
         }
-        // Not before: a request that is sent to an idle engine begins its next batch.
+        // This must not happen earlier: a request that is sent to an idle engine begins its next batch.
         (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
     }
 

@@ -6,7 +6,7 @@ use super::event::SimulationEvent;
 use crate::cache_view::PeerMessage;
 
 impl Simulation<'_> {
-    /// A request has output, or it has ended.
+    /// Records that a request has output or has ended, so that its prompt is not pending any more.
     pub(super) fn end_pending(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
         if !std::mem::take(&mut request.is_pending) {
@@ -20,7 +20,7 @@ impl Simulation<'_> {
         self.tell_peers(gateway, backend, None);
     }
 
-    /// Tells the other gateways what this one sent, and its pending tokens.
+    /// Sends a message to the other gateways: the request that this one sent, and its pending prompt tokens.
     pub(super) fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
         if !self.setup.cache_view.has_exchange() {
             return;

@@ -3,16 +3,16 @@
 //! output is cut, and the backend is down until a check passes. The first scrape after that shows
 //! the restart: the gateway forgets the prompts that it sent to the backend, and slow start begins.
 //!
-//! The KV events tell the end of a process by their broken connection, and have connected again when
-//! the backend can serve, because vLLM opens their port before its HTTP port. The limits of retries
-//! are not simulated.
+//! The gateways see the end of a process by the broken connection of its KV events. They are
+//! connected again when the backend can serve, because vLLM opens the port of the events before its
+//! HTTP port. The limits of retries are not simulated.
 
 use super::Simulation;
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 
 impl Simulation<'_> {
-    /// The process of a backend ends.
+    /// Ends the process of a backend.
     pub(super) fn restart(&mut self, backend: usize) {
         let Some(settings) = self.setup.restarts.filter(|_| !self.is_over()) else { return };
         self.engines[backend].restart();
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The process of a backend can serve, unless it has ended again.
+    /// Records that the new process of a backend can serve, unless that process has ended, too.
     pub(super) fn on_started(&mut self, backend: usize, process: u32) {
         let state = &mut self.engines[backend];
         state.is_down &= state.process != process;

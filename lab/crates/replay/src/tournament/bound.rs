@@ -7,8 +7,9 @@ use crate::trace::TraceRequest;
 use std::collections::{BinaryHeap, HashSet};
 use tokenweir_sim::engine::EngineSpec;
 
-/// The bound. `None`: a closed loop, in which a faster machine has other arrivals. `speed`: see
-/// [`SimulationSetup`](crate::simulation::SimulationSetup). `limit`: the objective in seconds.
+/// The upper bound. `None`: the traffic is a closed loop, in which a faster machine would get other
+/// arrivals. `speed`: see [`SimulationSetup`](crate::simulation::SimulationSetup). `limit`: the
+/// objective in seconds.
 pub(super) fn goodput_bound(
     specs: &[EngineSpec],
     requests: &[TraceRequest],

@@ -61,14 +61,15 @@ impl Cell {
     /// All cells.
     pub fn all() -> Vec<Self> {
         let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
-        // Mixed traffic is between that of agents and of chats.
+        // Mixed traffic is left out: its results are between those of agents and of chats.
         let shapes = TrafficShape::ALL.into_iter().filter(|shape| *shape != TrafficShape::Mixed);
         let setups = shapes.flat_map(fleets);
         let cell = |(shape, fleet)| LOADS.into_iter().map(move |load| Self { shape, fleet, load });
         setups.flat_map(cell).collect()
     }
 
-    /// Factor of the number of requests: many short sessions need more for a steady state.
+    /// Factor of the number of requests of a run. Traffic with many short sessions needs more of
+    /// them to reach a steady state.
     pub(super) fn request_factor(shape: TrafficShape) -> usize {
         match shape {
             TrafficShape::Conversation | TrafficShape::FastTools => 2,

@@ -28,7 +28,7 @@ use std::thread;
 use std::time::Instant;
 use tokenweir_routing::Policy;
 
-/// What all cells of a tournament have in common.
+/// The parameters that all cells of a tournament share.
 #[derive(Debug, Clone)]
 pub struct Tournament {
     /// Routers.
@@ -39,9 +39,9 @@ pub struct Tournament {
     pub seeds: RangeInclusive<u64>,
     /// Number of requests of a run.
     pub requests: usize,
-    /// Number of gateways that tell each other nothing.
+    /// Number of gateways. They exchange nothing.
     pub gateways: usize,
-    /// Admission control, whatever the router. `None`: disabled.
+    /// Admission control of the gateways, the same for each router. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
     /// Instant of time 0.
     pub epoch: Instant,
@@ -58,7 +58,7 @@ pub struct CellResult {
     pub seconds: f64,
     /// Upper bound of the goodput. `None`: closed loops have none.
     pub bound: Option<f64>,
-    /// By name of the router: the score with each seed.
+    /// The scores of each router, by its name. There is one score for each seed.
     pub scores: BTreeMap<&'static str, Vec<RouterScore>>,
 }
 

@@ -12,7 +12,7 @@ use tokenweir_protocol::histogram::sample_quantile;
 pub struct RouterScore {
     /// Share of the requests that met the objectives.
     pub goodput: f64,
-    /// Share with a TTFT of at most three times the objective.
+    /// Share of the requests with a TTFT of at most three times the objective.
     pub within_three: f64,
     /// 99th percentile of the time to first token of the served requests in seconds.
     pub ttft_p99: f64,
@@ -27,9 +27,9 @@ pub struct RouterScore {
     pub fairness: f64,
 }
 
-/// Wait in seconds after which a client has left. The simulated ones wait on.
+/// Wait in seconds after which a real client has probably left. The simulated clients keep waiting.
 const PATIENCE: f64 = 30.0;
-/// Requests of a tenant from which on its goodput counts for the fairness.
+/// Minimum number of requests of a tenant whose goodput counts for the fairness.
 const MIN_TENANT_REQUESTS: usize = 20;
 
 impl RouterScore {

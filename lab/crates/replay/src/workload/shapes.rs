@@ -3,7 +3,7 @@
 use super::{Generator, Segment, TrafficShape};
 use std::time::Duration;
 
-/// Length of the history in tokens from which an agent replaces it by a summary.
+/// Number of tokens of the history above which an agent replaces it by a summary.
 const COMPACTED_TOKENS: f64 = 50_000.0;
 
 impl Generator {

@@ -22,7 +22,7 @@ pub struct DualMapRouter {
     counts: HashMap<u64, usize>,
 }
 
-/// Number of requests from which the popularity of a block is counted.
+/// Number of recent requests over which the popularity of a block is counted.
 const RECENT_REQUESTS: usize = 1_000;
 /// Greatest number of leading blocks that count.
 const COUNTED_BLOCKS: usize = 16;
