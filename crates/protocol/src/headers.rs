@@ -117,16 +117,35 @@ impl RequestId {
     }
 }
 
-/// Turns a client's request headers into those for a backend.
+/// The request headers for a backend, from those of the client. The caller can add `more` headers without another
+/// allocation.
 ///
 /// `Accept-Encoding` becomes `identity`, so that the observer can parse the response.
-pub fn rewrite_request_headers(headers: &mut HeaderMap, upstream: &UpstreamHeaders<'_>) {
-    strip_hop_by_hop(headers);
-    remove_headers_where(headers, |name| *name == EXPECT || is_forbidden_for_clients(name));
-    headers.insert(HOST, upstream.host.clone());
-    headers.insert(X_REQUEST_ID, upstream.request_id.0.clone());
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    join_fields(headers);
+pub fn upstream_request_headers(
+    client: &HeaderMap,
+    upstream: &UpstreamHeaders<'_>,
+    more: usize,
+) -> HeaderMap {
+    let own = [
+        (HOST, upstream.host.clone()),
+        (X_REQUEST_ID, upstream.request_id.0.clone()),
+        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+    ];
+    let is_replaced = |name: &HeaderName| own.iter().any(|(own, _)| own == name);
+    let named = named_by_connection(client);
+    // A copy of the client's map would have no room for another entry. `X-Forwarded-For` is the fourth header.
+    let mut headers = HeaderMap::with_capacity(client.len() + own.len() + 1 + more);
+    for (name, value) in client {
+        if !is_replaced(name)
+            && *name != EXPECT
+            && !is_hop_by_hop(name, &named)
+            && !is_forbidden_for_clients(name)
+        {
+            headers.append(name, value.clone());
+        }
+    }
+    headers.extend(own);
+    join_fields(&mut headers);
     let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
         Some(Ok(hops)) => HeaderValue::from_str(&format!("{hops}, {}", upstream.client_ip)),
         _ => HeaderValue::from_bytes(&format_ip(upstream.client_ip)),
@@ -134,6 +153,7 @@ pub fn rewrite_request_headers(headers: &mut HeaderMap, upstream: &UpstreamHeade
     if let Ok(value) = forwarded_for {
         headers.insert(X_FORWARDED_FOR, value);
     }
+    headers
 }
 
 /// Joins the fields of [`JOINED`] that occur several times. HTTP/2 divides cookies into several fields
@@ -270,13 +290,20 @@ pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// Removes the headers of [`NOT_FORWARDED`] and the headers that `Connection` names.
+/// The headers that `Connection` names.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    connection_options(headers).filter_map(|name| name.parse().ok()).collect()
+}
+
+/// Whether a header applies to one hop. `named`: the headers that `Connection` names.
+fn is_hop_by_hop(name: &HeaderName, named: &[HeaderName]) -> bool {
+    NOT_FORWARDED.contains(name) || named.contains(name)
+}
+
+/// Removes the headers that apply to one hop.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let options = connection_options(headers);
-    let named_headers: Vec<HeaderName> = options.filter_map(|name| name.parse().ok()).collect();
-    remove_headers_where(headers, |name| {
-        NOT_FORWARDED.contains(name) || named_headers.contains(name)
-    });
+    let named = named_by_connection(headers);
+    remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
 }
 
 /// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
@@ -315,14 +342,12 @@ mod tests {
 
     /// The headers that a backend receives if the client sends these headers.
     fn upstream_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = header_map(pairs);
         let upstream = UpstreamHeaders {
             host: &HeaderValue::from_static("backend:8000"),
             request_id: &request_id(),
             client_ip: IpAddr::from([127, 0, 0, 1]),
         };
-        rewrite_request_headers(&mut headers, &upstream);
-        headers
+        upstream_request_headers(&header_map(pairs), &upstream, 0)
     }
 
     #[test]

@@ -190,8 +190,8 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
     }
 }
 
-/// The headers that most requests to a backend have and those of clients lack.
-const ADDED_HEADERS: usize = 6;
+/// Number of headers of [`build_outbound_request`] that most requests to a backend have: `Via`, and three of a trace.
+const ADDED_HEADERS: usize = 4;
 
 /// Builds the request for the backend: the method and path of the client request, its headers
 /// rewritten for the backend, and `body`. `span_id` is the id of the trace span of the attempt.
@@ -208,17 +208,12 @@ fn build_outbound_request(
     if let Some(path) = head.uri.path_and_query() {
         *request.uri_mut() = backend.identity.address.uri(path);
     }
-    let mut outbound = head.headers.clone();
-    // Each header beyond the capacity of a copy would move those before it.
-    outbound.reserve(ADDED_HEADERS);
-    headers::rewrite_request_headers(
-        &mut outbound,
-        &UpstreamHeaders {
-            host: backend.identity.address.host_header(),
-            request_id: &record.request_id,
-            client_ip: record.client,
-        },
-    );
+    let upstream = UpstreamHeaders {
+        host: backend.identity.address.host_header(),
+        request_id: &record.request_id,
+        client_ip: record.client,
+    };
+    let mut outbound = headers::upstream_request_headers(&head.headers, &upstream, ADDED_HEADERS);
     if let Some(key) = &backend.identity.authorization {
         outbound.insert(AUTHORIZATION, key.clone());
     }
