@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad};
 use tokenweir_engine::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::resilience::Availability;
@@ -70,16 +71,18 @@ struct StateSummary {
     mean_prefill: Option<Duration>,
 }
 
-/// The result of the health checks of a backend.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Health {
-    /// No health check has completed yet. The backend gets no requests.
-    #[default]
-    Unknown,
-    /// The last health check passed.
-    Up,
-    /// Health checks fail, a connection of a request failed, or the engine is stuck.
-    Down,
+named_enum! {
+    /// The result of the health checks of a backend.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Health {
+        /// No health check has completed yet. The backend gets no requests.
+        #[default]
+        Unknown = "unknown",
+        /// The last health check passed.
+        Up = "up",
+        /// Health checks fail, a connection of a request failed, or the engine is stuck.
+        Down = "down",
+    }
 }
 
 /// Why a backend is down, as far as routing and status pages distinguish it.
@@ -98,22 +101,14 @@ pub(super) enum DownCause {
     Retired,
 }
 
-/// The front end of a vLLM server. They serve different paths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FrontEnd {
-    /// The API server in Python.
-    Python,
-    /// The API server in Rust.
-    Rust,
-}
-
-impl FrontEnd {
-    /// The name in `/status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Rust => "rust",
-        }
+named_enum! {
+    /// The front end of a vLLM server. They serve different paths.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum FrontEnd {
+        /// The API server in Python.
+        Python = "python",
+        /// The API server in Rust.
+        Rust = "rust",
     }
 }
 
@@ -223,14 +218,3 @@ impl BackendState {
 }
 
 // === impl Health ===
-
-impl Health {
-    /// The name in `/status` and in the banner that the gateway prints at its start.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-}

@@ -9,19 +9,22 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::named_enum;
 
-/// A part of telemetry whose CPU time is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TelemetryPart {
-    /// Records of requests: metrics, spans and lines are made from them.
-    Records,
-    /// Logs and samples are written or sent: access log, trace capture, payload log, quality
-    /// samples.
-    Logs,
-    /// The metrics page is rendered.
-    MetricsPage,
-    /// Spans are exported to a collector.
-    SpanExport,
+named_enum! {
+    /// A part of telemetry whose CPU time is measured.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TelemetryPart {
+        /// Records of requests: metrics, spans and lines are made from them.
+        Records = "records",
+        /// Logs and samples are written or sent: access log, trace capture, payload log, quality
+        /// samples.
+        Logs = "logs",
+        /// The metrics page is rendered.
+        MetricsPage = "metrics_page",
+        /// Spans are exported to a collector.
+        SpanExport = "span_export",
+    }
 }
 
 /// CPU time of each part since the start of the process, in the order of [`TelemetryPart::ALL`].
@@ -64,22 +67,7 @@ pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) ->
     poll_fn(|cx| measure(part, || future.as_mut().poll(cx))).await
 }
 
-// === impl TelemetryPart, TelemetryCpuTimes ===
-
-impl TelemetryPart {
-    /// All parts, in declaration order.
-    pub const ALL: [Self; 4] = [Self::Records, Self::Logs, Self::MetricsPage, Self::SpanExport];
-
-    /// The name of the part in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Records => "records",
-            Self::Logs => "logs",
-            Self::MetricsPage => "metrics_page",
-            Self::SpanExport => "span_export",
-        }
-    }
-}
+// === impl TelemetryCpuTimes ===
 
 impl TelemetryCpuTimes {
     /// Reads the CPU time of each part.

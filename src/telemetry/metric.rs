@@ -172,7 +172,7 @@ impl MetricLabel {
         || "a tier of the configuration, `_other`, or empty".to_owned(),
     );
     /// The outcome of a request: [`Outcome::as_str`].
-    pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::ALL.map(Outcome::as_str).to_vec());
+    pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::NAMES.to_vec());
     /// The type of the counted tokens, one of [`MetricLabel::TOKEN_TYPES`].
     pub const TOKEN_TYPE: Self = Self::fixed("type", || Self::TOKEN_TYPES.to_vec());
     /// The values of [`MetricLabel::TOKEN_TYPE`].

@@ -4,6 +4,7 @@
 use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use tokenweir_protocol::named_enum;
 
 /// A condition that holds at a backend. A field that is missing in the JSON of another version of
 /// the gateway gets its default value.
@@ -115,30 +116,34 @@ pub enum VerdictScope {
     Gateway,
 }
 
-/// The severity of a condition.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum VerdictSeverity {
-    /// The condition is deliberate, or a fault of clients.
-    Info,
-    /// The condition makes requests slower or wastes capacity.
-    #[default]
-    Warning,
-    /// The condition harms many requests, or gets worse until an operator acts.
-    Critical,
+named_enum! {
+    /// The severity of a condition.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum VerdictSeverity {
+        /// The condition is deliberate, or a fault of clients.
+        Info = "info",
+        /// The condition makes requests slower or wastes capacity.
+        #[default]
+        Warning = "warning",
+        /// The condition harms many requests, or gets worse until an operator acts.
+        Critical = "critical",
+    }
 }
 
-/// Confidence of a verdict: the number of independent signals that show the condition.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Confidence {
-    /// One signal.
-    #[default]
-    Low,
-    /// Two signals.
-    Medium,
-    /// Three or more signals.
-    High,
+named_enum! {
+    /// Confidence of a verdict: the number of independent signals that show the condition.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Confidence {
+        /// One signal.
+        #[default]
+        Low = "low",
+        /// Two signals.
+        Medium = "medium",
+        /// Three or more signals.
+        High = "high",
+    }
 }
 
 /// A measure of a backend whose value is far from its usual value.
@@ -250,18 +255,6 @@ impl VerdictSeverity {
     pub(crate) fn of_harm(harmed: u64, total: u64) -> Self {
         if is_critical_harm(harmed, total) { Self::Critical } else { Self::Warning }
     }
-
-    /// All severities, the lowest first.
-    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
-
-    /// The name in a report.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
-    }
 }
 
 // === impl Confidence ===
@@ -273,15 +266,6 @@ impl Confidence {
             0 | 1 => Self::Low,
             2 => Self::Medium,
             _ => Self::High,
-        }
-    }
-
-    /// The name in a report.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
         }
     }
 }

@@ -1,17 +1,20 @@
 //! The result of a check: the observation, the reason why the observation matters, and the remedy.
 
 use serde::Serialize;
+use tokenweir_protocol::named_enum;
 
-/// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FindingSeverity {
-    /// The observation is useful to know, or the check could not observe enough.
-    Note,
-    /// The observed state has a cost or a risk.
-    Warning,
-    /// Requests fail, or any client that reaches the port can control the server.
-    Error,
+named_enum! {
+    /// The severity of a finding.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum FindingSeverity {
+        /// The observation is useful to know, or the check could not observe enough.
+        Note = "note",
+        /// The observed state has a cost or a risk.
+        Warning = "warning",
+        /// Requests fail, or any client that reaches the port can control the server.
+        Error = "error",
+    }
 }
 
 /// A remark of a check about one backend, or about the deployment as a whole.
@@ -42,17 +45,6 @@ pub struct Finding {
     pub reason: String,
     /// The flag, environment variable or command that corrects it. `None`: unknown.
     pub remedy: Option<String>,
-}
-
-impl FindingSeverity {
-    /// The name in a report.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
 }
 
 impl Remark {

@@ -3,6 +3,7 @@
 
 use crate::dialect::{EngineKind, EngineLoad};
 use std::fmt::Write;
+use tokenweir_protocol::named_enum;
 
 /// A metric, or a group of metrics, that a backend's metrics page can contain.
 pub struct EngineMetric {
@@ -181,55 +182,27 @@ pub fn scrape_error_hint(error: ScrapeError, engine: Option<EngineKind>) -> Opti
     }
 }
 
-/// Why a scrape failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScrapeError {
-    /// No connection to the backend could be opened, or the connection broke before a response.
-    Connect,
-    /// The page was not complete before the timeout.
-    Timeout,
-    /// The status of the response was not 200.
-    Status,
-    /// The connection broke in the middle of the page.
-    Truncated,
-    /// The page was compressed, although the gateway did not request compression.
-    Encoded,
-    /// The page was longer than `scrape.max_page`.
-    TooLarge,
-    /// The page lacks the number of running or of waiting requests, which routing needs.
-    NotUnderstood,
-    /// The gateway had no file descriptor or local port left for a connection. The backend is not
-    /// at fault.
-    Exhausted,
-}
-
-// === impl ScrapeError ===
-
-impl ScrapeError {
-    /// All errors.
-    pub const ALL: [Self; 8] = [
-        Self::Connect,
-        Self::Timeout,
-        Self::Status,
-        Self::Truncated,
-        Self::Encoded,
-        Self::TooLarge,
-        Self::NotUnderstood,
-        Self::Exhausted,
-    ];
-
-    /// The label value of the error.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Timeout => "timeout",
-            Self::Status => "status",
-            Self::Truncated => "truncated",
-            Self::Encoded => "encoded",
-            Self::TooLarge => "too_large",
-            Self::NotUnderstood => "not_understood",
-            Self::Exhausted => "gateway_exhausted",
-        }
+named_enum! {
+    /// Why a scrape failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum ScrapeError {
+        /// No connection to the backend could be opened, or the connection broke before a response.
+        Connect = "connect",
+        /// The page was not complete before the timeout.
+        Timeout = "timeout",
+        /// The status of the response was not 200.
+        Status = "status",
+        /// The connection broke in the middle of the page.
+        Truncated = "truncated",
+        /// The page was compressed, although the gateway did not request compression.
+        Encoded = "encoded",
+        /// The page was longer than `scrape.max_page`.
+        TooLarge = "too_large",
+        /// The page lacks the number of running or of waiting requests, which routing needs.
+        NotUnderstood = "not_understood",
+        /// The gateway had no file descriptor or local port left for a connection. The backend is
+        /// not at fault.
+        Exhausted = "gateway_exhausted",
     }
 }
 

@@ -14,61 +14,64 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::named_enum;
 use tokio::task::JoinHandle;
 
-/// The kinds of background tasks, and the parts of a request. Panics are counted by kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum BackgroundTask {
-    /// Accepts client connections.
-    Listener,
-    /// Serves one client connection.
-    Connection,
-    /// Serves the admin listener.
-    AdminListener,
-    /// Handles one request.
-    Request,
-    /// Estimates the load of one backend for routing.
-    Routing,
-    /// Finds streams that stall and streams that the client does not read.
-    StallSweep,
-    /// Compares the memory of the process with its limit.
-    MemoryWatch,
-    /// Reloads certificate files.
-    Certificates,
-    /// Assigns free capacity of backends to requests in the admission queue.
-    Admission,
-    /// Logs the number of requests whose end a drain of the gateway waits for.
-    DrainProgress,
-    /// Reloads the configuration.
-    Reload,
-    /// Sends keep-alive notifications to systemd.
-    SystemdWatchdog,
-    /// Checks the health of one backend and scrapes its metrics.
-    HealthCheck,
-    /// Runs one discovery source.
-    Discovery,
-    /// Scrapes one GPU exporter.
-    GpuScrape,
-    /// The reception of the KV events of a backend, or the learning from them.
-    KvEvents,
-    /// The exchange with other gateways.
-    PeerExchange,
-    /// Diagnoses the backends.
-    Diagnosis,
-    /// Sends messages to one webhook.
-    Webhook,
-    /// Reloads the file of API keys.
-    KeysFile,
-    /// Exports spans to a collector.
-    SpanExport,
-    /// Passes the record of a request to one sink.
-    RecordSink,
-    /// Writes lines of the access log or of a trace capture.
-    LogWriter,
-    /// Redacts and writes records of the payload log.
-    ContentLog,
-    /// Redacts samples of responses and sends them to the quality judge.
-    QualitySamples,
+named_enum! {
+    /// The kinds of background tasks, and the parts of a request. Panics are counted by kind.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    pub enum BackgroundTask {
+        /// Accepts client connections.
+        Listener = "listener",
+        /// Serves one client connection.
+        Connection = "connection",
+        /// Serves the admin listener.
+        AdminListener = "admin_listener",
+        /// Handles one request.
+        Request = "request",
+        /// Estimates the load of one backend for routing.
+        Routing = "routing",
+        /// Finds streams that stall and streams that the client does not read.
+        StallSweep = "stall_sweep",
+        /// Compares the memory of the process with its limit.
+        MemoryWatch = "memory_watch",
+        /// Reloads certificate files.
+        Certificates = "certificates",
+        /// Assigns free capacity of backends to requests in the admission queue.
+        Admission = "admission",
+        /// Logs the number of requests whose end a drain of the gateway waits for.
+        DrainProgress = "drain_progress",
+        /// Reloads the configuration.
+        Reload = "reload",
+        /// Sends keep-alive notifications to systemd.
+        SystemdWatchdog = "systemd_watchdog",
+        /// Checks the health of one backend and scrapes its metrics.
+        HealthCheck = "health_check",
+        /// Runs one discovery source.
+        Discovery = "discovery",
+        /// Scrapes one GPU exporter.
+        GpuScrape = "gpu_scrape",
+        /// The reception of the KV events of a backend, or the learning from them.
+        KvEvents = "kv_events",
+        /// The exchange with other gateways.
+        PeerExchange = "peer_exchange",
+        /// Diagnoses the backends.
+        Diagnosis = "diagnosis",
+        /// Sends messages to one webhook.
+        Webhook = "webhook",
+        /// Reloads the file of API keys.
+        KeysFile = "keys_file",
+        /// Exports spans to a collector.
+        SpanExport = "span_export",
+        /// Passes the record of a request to one sink.
+        RecordSink = "record_sink",
+        /// Writes lines of the access log or of a trace capture.
+        LogWriter = "log_writer",
+        /// Redacts and writes records of the payload log.
+        ContentLog = "content_log",
+        /// Redacts samples of responses and sends them to the quality judge.
+        QualitySamples = "quality_samples",
+    }
 }
 
 /// Number of panics of each task, in the order of [`BackgroundTask::ALL`].
@@ -104,69 +107,7 @@ static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(Ve
 static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
     [const { AtomicU64::new(0) }; BackgroundTask::ALL.len()];
 
-// === impl BackgroundTask, PanicCounts ===
-
-impl BackgroundTask {
-    /// All tasks, in declaration order.
-    pub const ALL: [Self; 25] = [
-        Self::Listener,
-        Self::Connection,
-        Self::AdminListener,
-        Self::Request,
-        Self::Routing,
-        Self::StallSweep,
-        Self::MemoryWatch,
-        Self::Certificates,
-        Self::Admission,
-        Self::DrainProgress,
-        Self::Reload,
-        Self::SystemdWatchdog,
-        Self::HealthCheck,
-        Self::Discovery,
-        Self::GpuScrape,
-        Self::KvEvents,
-        Self::PeerExchange,
-        Self::Diagnosis,
-        Self::Webhook,
-        Self::KeysFile,
-        Self::SpanExport,
-        Self::RecordSink,
-        Self::LogWriter,
-        Self::ContentLog,
-        Self::QualitySamples,
-    ];
-
-    /// The name of the task in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Listener => "listener",
-            Self::Connection => "connection",
-            Self::AdminListener => "admin_listener",
-            Self::Request => "request",
-            Self::Routing => "routing",
-            Self::StallSweep => "stall_sweep",
-            Self::MemoryWatch => "memory_watch",
-            Self::Certificates => "certificates",
-            Self::Admission => "admission",
-            Self::DrainProgress => "drain_progress",
-            Self::Reload => "reload",
-            Self::SystemdWatchdog => "systemd_watchdog",
-            Self::HealthCheck => "health_check",
-            Self::Discovery => "discovery",
-            Self::GpuScrape => "gpu_scrape",
-            Self::KvEvents => "kv_events",
-            Self::PeerExchange => "peer_exchange",
-            Self::Diagnosis => "diagnosis",
-            Self::Webhook => "webhook",
-            Self::KeysFile => "keys_file",
-            Self::SpanExport => "span_export",
-            Self::RecordSink => "record_sink",
-            Self::LogWriter => "log_writer",
-            Self::ContentLog => "content_log",
-            Self::QualitySamples => "quality_samples",
-        }
-    }
-}
+// === impl PanicCounts ===
 
 impl PanicCounts {
     /// Reads the number of panics of each task since the start of the process.

@@ -5,6 +5,7 @@ use crate::message::{MAX_MESSAGE_BYTES, PeerMessage};
 use crate::sealer::{HEAD_BYTES, MAGIC, VERSION, nonce};
 use ring::aead::{Aad, LessSafeKey};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::named_enum;
 use tokenweir_routing::MAX_PEERS;
 
 /// Checks the messages of a bus, and decrypts those of other gateways.
@@ -33,27 +34,29 @@ pub enum ReceivedMessage {
     Peer(usize, PeerMessage),
 }
 
-/// Why a message changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// Too short, too long, or its content is damaged.
-    #[error("a message is damaged")]
-    Malformed,
-    /// A protocol version of another gateway.
-    #[error("a gateway sends messages of another protocol version")]
-    Version,
-    /// Not encrypted with the shared key.
-    #[error("a message was not made with the shared key: do all gateways have the same key?")]
-    Authentication,
-    /// A message that was received before, or one older than a received message.
-    #[error("the gateway has already received this message")]
-    Replayed,
-    /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
-    #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
-    Expired,
-    /// There are [`MAX_PEERS`] other gateways already.
-    #[error("more than 32 other gateways send messages")]
-    TooManyPeers,
+named_enum! {
+    /// Why a message changes nothing.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+    pub enum Rejection {
+        /// Too short, too long, or its content is damaged.
+        #[error("a message is damaged")]
+        Malformed = "malformed",
+        /// A protocol version of another gateway.
+        #[error("a gateway sends messages of another protocol version")]
+        Version = "version",
+        /// Not encrypted with the shared key.
+        #[error("a message was not made with the shared key: do all gateways have the same key?")]
+        Authentication = "authentication",
+        /// A message that was received before, or one older than a received message.
+        #[error("the gateway has already received this message")]
+        Replayed = "replayed",
+        /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
+        #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
+        Expired = "expired",
+        /// There are [`MAX_PEERS`] other gateways already.
+        #[error("more than 32 other gateways send messages")]
+        TooManyPeers = "too_many_peers",
+    }
 }
 
 /// Greatest difference between the time in a message and the time of its reception.
@@ -61,30 +64,6 @@ pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 /// Time without a message after which a gateway is forgotten. By then its last message has expired,
 /// so it cannot be replayed. Twice the difference, because the clock of a gateway may be ahead.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 30 + 1);
-
-impl Rejection {
-    /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::Malformed,
-        Self::Version,
-        Self::Authentication,
-        Self::Replayed,
-        Self::Expired,
-        Self::TooManyPeers,
-    ];
-
-    /// The name in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Version => "version",
-            Self::Authentication => "authentication",
-            Self::Replayed => "replayed",
-            Self::Expired => "expired",
-            Self::TooManyPeers => "too_many_peers",
-        }
-    }
-}
 
 impl Receiver {
     /// Receives messages for the gateway with session `own`.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::OnTruncation;
@@ -186,23 +187,25 @@ pub struct LogConfig {
     pub payloads: payload_log::PayloadLogSettings,
 }
 
-/// The level of a log event.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// Failures.
-    Error,
-    /// Conditions that may lead to a failure.
-    Warn,
-    /// Changes of state.
-    #[default]
-    Info,
-    /// Details for debugging.
-    Debug,
-    /// All events.
-    Trace,
+named_enum! {
+    /// The level of a log event.
+    #[derive(
+        Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+    )]
+    #[serde(rename_all = "lowercase")]
+    pub enum LogLevel {
+        /// Failures.
+        Error = "error",
+        /// Conditions that may lead to a failure.
+        Warn = "warn",
+        /// Changes of state.
+        #[default]
+        Info = "info",
+        /// Details for debugging.
+        Debug = "debug",
+        /// All events.
+        Trace = "trace",
+    }
 }
 
 /// The format of log lines.
@@ -358,18 +361,5 @@ impl Default for TraceCaptureConfig {
     /// The default: requests are not captured. With a file, all are.
     fn default() -> Self {
         Self { file: None, sample: 1.0 }
-    }
-}
-
-impl LogLevel {
-    /// The name of the level in log filters.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
     }
 }

@@ -52,10 +52,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_scrape_errors_total",
         help: "Scrapes of backend metrics that failed, by kind of error.",
         kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("kind", || ScrapeError::ALL.map(ScrapeError::as_str).to_vec()),
-        ],
+        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec())],
         read: MetricSource::Scrape(|scrape, emit| {
             if let Some(error) = scrape.error {
                 emit(&[scrape.backend, error.as_str()], 1.0);
@@ -256,9 +253,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[
             VERDICT,
-            MetricLabel::fixed("verdict_severity", || {
-                VerdictSeverity::ALL.map(VerdictSeverity::as_str).to_vec()
-            }),
+            MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec()),
         ],
         read: MetricSource::Status(|status, emit| {
             for name in verdict_names() {

@@ -62,7 +62,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_certificate_expiry_timestamp_seconds",
         help: "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::fixed("side", || TlsPeer::ALL.map(TlsPeer::as_str).to_vec())],
+        labels: &[MetricLabel::fixed("side", || TlsPeer::NAMES.to_vec())],
         read: MetricSource::Status(|status, emit| {
             for (side, expires) in TlsPeer::ALL.iter().zip(status.certificates.expire) {
                 emit(&[side.as_str()], expires.unwrap_or(f64::NAN));

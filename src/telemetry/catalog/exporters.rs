@@ -66,9 +66,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_telemetry_cpu_seconds_total",
         help: "CPU time of telemetry, by part, without the observation of responses and the connections to collectors.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("part", || {
-            TelemetryPart::ALL.map(TelemetryPart::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("part", || TelemetryPart::NAMES.to_vec())],
         read: MetricSource::Status(|status, emit| {
             for part in TelemetryPart::ALL {
                 emit(&[part.as_str()], status.telemetry_cpu.of(part).as_secs_f64());

@@ -61,9 +61,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_task_panics_total",
         help: "Panics of background tasks. The log has the location.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("task", || {
-            BackgroundTask::ALL.map(BackgroundTask::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("task", || BackgroundTask::NAMES.to_vec())],
         read: MetricSource::Status(|status, emit| {
             for task in BackgroundTask::ALL {
                 emit(&[task.as_str()], status.panics.for_task(task) as f64);

@@ -189,9 +189,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
-            MetricLabel::fixed("closed_by", || {
-                TerminationInitiator::ALL.map(TerminationInitiator::as_str).to_vec()
-            }),
+            MetricLabel::fixed("closed_by", || TerminationInitiator::NAMES.to_vec()),
         ],
         read: MetricSource::Record(|record, emit| {
             emit(&[record.ending(), record.end.initiator().as_str()], 1.0);
@@ -203,7 +201,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || FinishReason::ALL.map(FinishReason::as_str).to_vec()),
+            MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec()),
         ],
         read: MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
@@ -293,10 +291,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_slow_requests_total",
         help: "Slow requests, by the cause that took most of their time.",
         kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("cause", || SlowCause::ALL.map(SlowCause::as_str).to_vec()),
-        ],
+        labels: &[MetricLabel::MODEL, MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(cause) = record.slow {
                 emit(&[record.model.as_str(), cause.as_str()], 1.0);
@@ -362,9 +357,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_uninspected_responses_total",
         help: "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || {
-            UninspectedReason::ALL.map(UninspectedReason::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.observed.uninspected_reason {
                 emit(&[reason.as_str()], 1.0);

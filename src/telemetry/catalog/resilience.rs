@@ -29,9 +29,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_failovers_denied_total",
         help: "Failed requests that were not retried on another backend, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || {
-            FailoverDenialReason::ALL.map(FailoverDenialReason::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("reason", || FailoverDenialReason::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.not_retried {
                 emit(&[reason.as_str()], 1.0);
@@ -42,9 +40,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_resume_requests_total",
         help: "Requests with an Idempotency-Key while streams.resume is on, by what became of them.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            ResumeOutcome::ALL.map(ResumeOutcome::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(outcome) = record.resume_outcome() {
                 emit(&[outcome], 1.0);
@@ -55,9 +51,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_stream_continuations_total",
         help: "Streams that went on at another backend after output was sent, by cause.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("cause", || {
-            InterruptionCause::ALL.map(InterruptionCause::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             for continuation in &record.continuations.begun {
                 emit(&[continuation.cause.as_str()], 1.0);
@@ -89,9 +83,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_prefill_legs_skipped_total",
         help: "Requests whose decode backend computed the prompt itself, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || {
-            PrefillSkip::ALL.map(PrefillSkip::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.prefill_legs.as_ref().and_then(|legs| legs.skipped) {
                 emit(&[reason.as_str()], 1.0);
@@ -109,9 +101,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_stream_continuations_refused_total",
         help: "Interrupted streams that did not go on at another backend, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || {
-            ContinuationRefusal::ALL.map(ContinuationRefusal::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.continuations.refusal {
                 emit(&[reason.as_str()], 1.0);

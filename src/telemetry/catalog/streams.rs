@@ -145,7 +145,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Histogram(PHASE_BOUNDS),
         labels: &[
             MetricLabel::BACKEND,
-            MetricLabel::fixed("phase", || RequestPhase::ALL.map(RequestPhase::as_str).to_vec()),
+            MetricLabel::fixed("phase", || RequestPhase::NAMES.to_vec()),
             MetricLabel::fixed("source", || vec!["exact", "estimated"]),
         ],
         read: MetricSource::Record(|record, emit| {
@@ -266,9 +266,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_usage_events_total",
         help: "Usage events that the gateway requested and the client did not, by result.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            UsageEventOutcome::ALL.map(UsageEventOutcome::as_str).to_vec()
-        })],
+        labels: &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(event) = record.observed.usage_event {
                 emit(&[event.as_str()], 1.0);

@@ -8,20 +8,23 @@ use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_protocol::named_enum;
 
-/// How many series the gateway exports.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum MetricsLevel {
-    /// Rates, latencies of the fleet, objectives, load of backends.
-    Minimal,
-    /// Every metric that dashboards and alerts use.
-    #[default]
-    Standard,
-    /// Every metric with all its labels.
-    Full,
+named_enum! {
+    /// How many series the gateway exports.
+    #[derive(
+        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    )]
+    #[serde(rename_all = "lowercase")]
+    pub enum MetricsLevel {
+        /// Rates, latencies of the fleet, objectives, load of backends.
+        Minimal = "minimal",
+        /// Every metric that dashboards and alerts use.
+        #[default]
+        Standard = "standard",
+        /// Every metric with all its labels.
+        Full = "full",
+    }
 }
 
 /// The series of one metric at one level.
@@ -86,18 +89,6 @@ const LATEST_CONVENTIONS_ONLY: &[&str] = &[
 const REMOVED_FROM_CONVENTIONS: &[&str] = &["gen_ai_client_token_usage"];
 
 impl MetricsLevel {
-    /// All levels, the lowest first.
-    pub const ALL: [Self; 3] = [Self::Minimal, Self::Standard, Self::Full];
-
-    /// The name in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Minimal => "minimal",
-            Self::Standard => "standard",
-            Self::Full => "full",
-        }
-    }
-
     /// The series of a metric at this level, with this version of the GenAI conventions.
     pub fn detail(self, row: &MetricDescriptor, semconv: Semconv) -> MetricDetail {
         let excluded = match semconv {

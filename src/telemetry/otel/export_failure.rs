@@ -1,23 +1,24 @@
 //! Why a collector does not take spans, as far as the error of the exporter shows it.
 
 use opentelemetry_sdk::error::OTelSdkError;
+use tokenweir_protocol::named_enum;
 
-/// The kind of failure of the last export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExportFailure {
-    /// The collector takes no more at present: 429, 503, `RESOURCE_EXHAUSTED`.
-    Throttled,
-    /// The collector answers too late.
-    Slow,
-    /// No connection to the collector, or no answer from it.
-    Unreachable,
-    /// The collector refuses the request, for example because of a missing header.
-    Refused,
+named_enum! {
+    /// The kind of failure of the last export.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ExportFailure {
+        /// The collector takes no more at present: 429, 503, `RESOURCE_EXHAUSTED`.
+        Throttled = "it takes no more spans at present",
+        /// The collector answers too late.
+        Slow = "it answers too late",
+        /// No connection to the collector, or no answer from it.
+        Unreachable = "it cannot be reached",
+        /// The collector refuses the request, for example because of a missing header.
+        Refused = "it refuses the requests",
+    }
 }
 
 impl ExportFailure {
-    const ALL: [Self; 4] = [Self::Throttled, Self::Slow, Self::Unreachable, Self::Refused];
-
     /// The kind of an error. The SDK has the status code of the collector in the text of its errors
     /// only.
     pub(super) fn from_error(error: &OTelSdkError) -> Self {
@@ -33,16 +34,6 @@ impl ExportFailure {
             Self::Unreachable
         } else {
             Self::Refused
-        }
-    }
-
-    /// What an operator should know.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Throttled => "it takes no more spans at present",
-            Self::Slow => "it answers too late",
-            Self::Unreachable => "it cannot be reached",
-            Self::Refused => "it refuses the requests",
         }
     }
 

@@ -1,20 +1,24 @@
 //! The kinds of inference engines.
 
-/// The kinds of inference engines that the gateway distinguishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    /// vLLM, with its Python or Rust front end, alone or under Ray Serve.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// `trtllm-serve` of TensorRT-LLM.
-    TensorRtLlm,
-    /// text-generation-inference of Hugging Face.
-    Tgi,
-    /// The llama.cpp server.
-    LlamaCpp,
-    /// Another gateway of this program.
-    Gateway,
+use tokenweir_protocol::named_enum;
+
+named_enum! {
+    /// The kinds of inference engines that the gateway distinguishes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EngineKind {
+        /// vLLM, with its Python or Rust front end, alone or under Ray Serve.
+        Vllm = "vllm",
+        /// SGLang.
+        Sglang = "sglang",
+        /// `trtllm-serve` of TensorRT-LLM.
+        TensorRtLlm = "tensorrt_llm",
+        /// text-generation-inference of Hugging Face.
+        Tgi = "tgi",
+        /// The llama.cpp server.
+        LlamaCpp = "llama_cpp",
+        /// Another gateway of this program.
+        Gateway = "tokenweir",
+    }
 }
 
 impl EngineKind {
@@ -26,18 +30,6 @@ impl EngineKind {
             "tensorrt_llm" => Some(Self::TensorRtLlm),
             "llamacpp" => Some(Self::LlamaCpp),
             _ => None,
-        }
-    }
-
-    /// Name of the engine kind in `/status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::TensorRtLlm => "tensorrt_llm",
-            Self::Tgi => "tgi",
-            Self::LlamaCpp => "llama_cpp",
-            Self::Gateway => "tokenweir",
         }
     }
 

@@ -5,22 +5,25 @@
 //! `display_clocks` are left out, because they are no loss of performance under load.
 
 use serde::{Serialize, Serializer};
+use tokenweir_protocol::named_enum;
 
-/// Why a GPU lowers its clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThrottleReason {
-    /// The power limit. Many GPUs reach it in normal operation under full load.
-    PowerCap,
-    /// The hardware halves the clock or more, for any reason.
-    HwSlowdown,
-    /// Another GPU of the same sync boost group is slower.
-    SyncBoost,
-    /// The driver keeps the temperature of the GPU or of its memory below its limit.
-    SwThermal,
-    /// The hardware halves the clock or more, because the temperature is too high.
-    HwThermal,
-    /// The power supply asked the hardware to halve the clock or more.
-    HwPowerBrake,
+named_enum! {
+    /// Why a GPU lowers its clock.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ThrottleReason {
+        /// The power limit. Many GPUs reach it in normal operation under full load.
+        PowerCap = "power_cap",
+        /// The hardware halves the clock or more, for any reason.
+        HwSlowdown = "hw_slowdown",
+        /// Another GPU of the same sync boost group is slower.
+        SyncBoost = "sync_boost",
+        /// The driver keeps the temperature of the GPU or of its memory below its limit.
+        SwThermal = "sw_thermal",
+        /// The hardware halves the clock or more, because the temperature is too high.
+        HwThermal = "hw_thermal",
+        /// The power supply asked the hardware to halve the clock or more.
+        HwPowerBrake = "hw_power_brake",
+    }
 }
 
 /// A set of reasons.
@@ -30,28 +33,6 @@ pub struct ThrottleReasons(u8);
 // === impl ThrottleReason ===
 
 impl ThrottleReason {
-    /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::PowerCap,
-        Self::HwSlowdown,
-        Self::SyncBoost,
-        Self::SwThermal,
-        Self::HwThermal,
-        Self::HwPowerBrake,
-    ];
-
-    /// The label value, which is also the name in `/status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PowerCap => "power_cap",
-            Self::HwSlowdown => "hw_slowdown",
-            Self::SyncBoost => "sync_boost",
-            Self::SwThermal => "sw_thermal",
-            Self::HwThermal => "hw_thermal",
-            Self::HwPowerBrake => "hw_power_brake",
-        }
-    }
-
     /// The bit of the reason in `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`.
     const fn bit(self) -> u8 {
         match self {

@@ -11,17 +11,20 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
+use tokenweir_protocol::named_enum;
 use tokio::time::MissedTickBehavior;
 
-/// The kinds of peers to which the gateway presents a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsPeer {
-    /// Clients of the client listener and operators of the admin listener.
-    Client,
-    /// Backends.
-    Backend,
-    /// Collectors of traces.
-    Collector,
+named_enum! {
+    /// The kinds of peers to which the gateway presents a certificate.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TlsPeer {
+        /// Clients of the client listener and operators of the admin listener.
+        Client = "client",
+        /// Backends.
+        Backend = "backend",
+        /// Collectors of traces.
+        Collector = "collector",
+    }
 }
 
 /// All certificates, keys and authorities of the gateway that are reloaded. The references are
@@ -51,20 +54,6 @@ pub struct CertificateCounts {
 
 /// Time between two checks of the files for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
-
-impl TlsPeer {
-    /// All peers, in declaration order.
-    pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Collector];
-
-    /// The name of the peer in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Backend => "backend",
-            Self::Collector => "collector",
-        }
-    }
-}
 
 impl Credentials {
     /// Registers an acceptor, so that its files are reloaded until the acceptor is dropped.

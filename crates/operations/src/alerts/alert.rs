@@ -1,6 +1,7 @@
 //! The description of an alert: its condition, texts and inhibitions.
 
 use std::borrow::Cow;
+use tokenweir_protocol::named_enum;
 
 /// One alert, with the texts of its rule and of its runbook.
 #[derive(Debug, Clone)]
@@ -49,13 +50,15 @@ pub enum Runbook {
     EachVerdict(&'static str),
 }
 
-/// The urgency of an alert.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AlertSeverity {
-    /// Clients are harmed: an operator must act now.
-    Page,
-    /// An operator must act in working hours.
-    Ticket,
+named_enum! {
+    /// The urgency of an alert.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AlertSeverity {
+        /// Clients are harmed: an operator must act now.
+        Page = "page",
+        /// An operator must act in working hours.
+        Ticket = "ticket",
+    }
 }
 
 /// An inhibition: while the inhibiting alert fires, `alert` sends no notification.
@@ -79,18 +82,6 @@ impl Alert {
             Runbook::Own { .. } => self.name.to_lowercase(),
             Runbook::Verdict(verdict) => verdict.to_owned(),
             Runbook::EachVerdict(_) => "{{ $labels.verdict }}".to_owned(),
-        }
-    }
-}
-
-// === impl AlertSeverity ===
-
-impl AlertSeverity {
-    /// The value of the label `severity`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Page => "page",
-            Self::Ticket => "ticket",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The content of one event of a response, independent of the API.
 
+use crate::named_enum;
 use std::time::Duration;
 
 /// The content of one event of a stream, or of a complete response.
@@ -81,25 +82,27 @@ pub struct EngineTimes {
     pub decode: Option<Duration>,
 }
 
-/// Why a choice ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FinishReason {
-    /// The model generated its end token, or a stop string or stop token.
-    Stop,
-    /// The token limit of the request or of the model was reached.
-    Length,
-    /// The model calls a tool.
-    ToolCalls,
-    /// A content filter ended the choice, or the model declined.
-    ContentFilter,
-    /// The engine aborted the request, for example because it shuts down.
-    Abort,
-    /// The engine failed.
-    Error,
-    /// The engine detected repetitive output.
-    Repetition,
-    /// A finish reason that the gateway does not know.
-    Other,
+named_enum! {
+    /// Why a choice ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum FinishReason {
+        /// The model generated its end token, or a stop string or stop token.
+        Stop = "stop",
+        /// The token limit of the request or of the model was reached.
+        Length = "length",
+        /// The model calls a tool.
+        ToolCalls = "tool_calls",
+        /// A content filter ended the choice, or the model declined.
+        ContentFilter = "content_filter",
+        /// The engine aborted the request, for example because it shuts down.
+        Abort = "abort",
+        /// The engine failed.
+        Error = "error",
+        /// The engine detected repetitive output.
+        Repetition = "repetition",
+        /// A finish reason that the gateway does not know.
+        Other = "other",
+    }
 }
 
 /// An error that the backend reports inside a 200 response, or in the body of an error response.
@@ -168,18 +171,6 @@ impl Usage {
 // === impl FinishReason ===
 
 impl FinishReason {
-    /// All finish reasons, for tables and tests.
-    pub const ALL: [Self; 8] = [
-        Self::Stop,
-        Self::Length,
-        Self::ToolCalls,
-        Self::ContentFilter,
-        Self::Abort,
-        Self::Error,
-        Self::Repetition,
-        Self::Other,
-    ];
-
     /// Parses the finish reason, stop reason or incomplete reason of any API.
     pub fn parse(raw: &str) -> Self {
         match raw {
@@ -191,20 +182,6 @@ impl FinishReason {
             "error" => Self::Error,
             "repetition" => Self::Repetition,
             _ => Self::Other,
-        }
-    }
-
-    /// Name in metrics, logs and spans: OpenAI's name where OpenAI defines one.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::ToolCalls => "tool_calls",
-            Self::ContentFilter => "content_filter",
-            Self::Abort => "abort",
-            Self::Error => "error",
-            Self::Repetition => "repetition",
-            Self::Other => "other",
         }
     }
 }

@@ -3,39 +3,42 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 
-/// The cause of a slow request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SlowCause {
-    /// An attempt failed on one backend, and the request was tried on another.
-    Retry,
-    /// The request waited in the admission queue.
-    GatewayQueue,
-    /// The request waited in the admission queue, because no backend could serve its model.
-    NoBackend,
-    /// The gateway itself was slow.
-    Gateway,
-    /// The request waited in the engine's queue.
-    EngineQueue,
-    /// The prefill of the prompt took long.
-    LongPrompt,
-    /// The model reasoned for long before the first output that is not reasoning.
-    Reasoning,
-    /// The backend sent no output, and neither its queue nor the prompt explains the wait. The
-    /// engine or the host made no progress, or the backend does not report the cause.
-    Unresponsive,
-    /// The engine evicted its KV cache for other requests and recomputed it.
-    Preempted,
-    /// The engine stalled in the middle of the response.
-    Stalled,
-    /// The engine generated tokens slowly: a large batch, or long contexts.
-    SlowDecode,
-    /// The prefill or the decode was slow while a GPU of the backend lowered its clock because of a
-    /// fault of cooling or of the power supply.
-    GpuThrottled,
-    /// The client was slow to send the request or to read the response.
-    SlowClient,
+named_enum! {
+    /// The cause of a slow request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum SlowCause {
+        /// An attempt failed on one backend, and the request was tried on another.
+        Retry = "retry",
+        /// The request waited in the admission queue.
+        GatewayQueue = "gateway_queue",
+        /// The request waited in the admission queue, because no backend could serve its model.
+        NoBackend = "no_backend",
+        /// The gateway itself was slow.
+        Gateway = "gateway",
+        /// The request waited in the engine's queue.
+        EngineQueue = "engine_queue",
+        /// The prefill of the prompt took long.
+        LongPrompt = "long_prompt",
+        /// The model reasoned for long before the first output that is not reasoning.
+        Reasoning = "reasoning",
+        /// The backend sent no output, and neither its queue nor the prompt explains the wait. The
+        /// engine or the host made no progress, or the backend does not report the cause.
+        Unresponsive = "unresponsive",
+        /// The engine evicted its KV cache for other requests and recomputed it.
+        Preempted = "preempted",
+        /// The engine stalled in the middle of the response.
+        Stalled = "stalled",
+        /// The engine generated tokens slowly: a large batch, or long contexts.
+        SlowDecode = "slow_decode",
+        /// The prefill or the decode was slow while a GPU of the backend lowered its clock because
+        /// of a fault of cooling or of the power supply.
+        GpuThrottled = "gpu_throttled",
+        /// The client was slow to send the request or to read the response.
+        SlowClient = "slow_reader",
+    }
 }
 
 /// Limits above which a request is slow. One exceeded limit suffices.
@@ -82,41 +85,6 @@ impl Default for SlowLimits {
 // === impl SlowCause ===
 
 impl SlowCause {
-    /// All causes.
-    pub const ALL: [Self; 13] = [
-        Self::Retry,
-        Self::GatewayQueue,
-        Self::NoBackend,
-        Self::Gateway,
-        Self::EngineQueue,
-        Self::LongPrompt,
-        Self::Reasoning,
-        Self::Unresponsive,
-        Self::Preempted,
-        Self::Stalled,
-        Self::SlowDecode,
-        Self::GpuThrottled,
-        Self::SlowClient,
-    ];
-
-    /// The name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::GatewayQueue => "gateway_queue",
-            Self::NoBackend => "no_backend",
-            Self::Gateway => "gateway",
-            Self::EngineQueue => "engine_queue",
-            Self::LongPrompt => "long_prompt",
-            Self::Reasoning => "reasoning",
-            Self::Unresponsive => "unresponsive",
-            Self::Preempted => "preempted",
-            Self::Stalled => "stalled",
-            Self::SlowDecode => "slow_decode",
-            Self::GpuThrottled => "gpu_throttled",
-            Self::SlowClient => "slow_reader",
-        }
-    }
     /// What took the time, in words.
     pub const fn meaning(self) -> &'static str {
         match self {

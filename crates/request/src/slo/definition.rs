@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units::duration::{self, DurationError};
 
 /// The conditions of an objective, and the share of requests that must meet all of them.
@@ -26,28 +27,30 @@ pub enum ObjectiveCondition {
     Within(LatencyMeasure, Duration),
 }
 
-/// A time of a request that an objective can limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LatencyMeasure {
-    /// Time to first token: [`RequestRecord::ttft`].
-    Ttft,
-    /// Time to the first output that is not reasoning: [`RequestRecord::time_to_first_answer`].
-    FirstAnswer,
-    /// Time per output token: [`RequestRecord::tpot`].
-    Tpot,
-    /// End-to-end time: [`RequestRecord::duration`].
-    E2e,
-    /// Median inter-token latency. If the events do not report their token counts, all `Itl`
-    /// measures use the gaps between events instead.
-    ItlP50,
-    /// 95th percentile of the inter-token latency.
-    ItlP95,
-    /// 99th percentile of the inter-token latency.
-    ItlP99,
-    /// Longest inter-token latency.
-    ItlMax,
-    /// Longest gap between two events with output.
-    GapMax,
+named_enum! {
+    /// A time of a request that an objective can limit.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum LatencyMeasure {
+        /// Time to first token: [`RequestRecord::ttft`].
+        Ttft = "ttft",
+        /// Time to the first output that is not reasoning: [`RequestRecord::time_to_first_answer`].
+        FirstAnswer = "first_answer",
+        /// Time per output token: [`RequestRecord::tpot`].
+        Tpot = "tpot",
+        /// End-to-end time: [`RequestRecord::duration`].
+        E2e = "e2e",
+        /// Median inter-token latency. If the events do not report their token counts, all `Itl`
+        /// measures use the gaps between events instead.
+        ItlP50 = "itl_p50",
+        /// 95th percentile of the inter-token latency.
+        ItlP95 = "itl_p95",
+        /// 99th percentile of the inter-token latency.
+        ItlP99 = "itl_p99",
+        /// Longest inter-token latency.
+        ItlMax = "itl_max",
+        /// Longest gap between two events with output.
+        GapMax = "gap_max",
+    }
 }
 
 /// Why a text is no objective definition.
@@ -225,34 +228,6 @@ impl fmt::Display for ObjectiveCondition {
 // === impl LatencyMeasure ===
 
 impl LatencyMeasure {
-    /// All measures.
-    pub const ALL: [Self; 9] = [
-        Self::Ttft,
-        Self::FirstAnswer,
-        Self::Tpot,
-        Self::E2e,
-        Self::ItlP50,
-        Self::ItlP95,
-        Self::ItlP99,
-        Self::ItlMax,
-        Self::GapMax,
-    ];
-
-    /// Name in an objective definition.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ttft => "ttft",
-            Self::FirstAnswer => "first_answer",
-            Self::Tpot => "tpot",
-            Self::E2e => "e2e",
-            Self::ItlP50 => "itl_p50",
-            Self::ItlP95 => "itl_p95",
-            Self::ItlP99 => "itl_p99",
-            Self::ItlMax => "itl_max",
-            Self::GapMax => "gap_max",
-        }
-    }
-
     /// The value of the measure for a request, in seconds. `None`: the request has no such value. A
     /// quantile comes from a histogram and is exact only relative to the bucket bounds, so each
     /// limit should be a bucket bound.

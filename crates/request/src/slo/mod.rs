@@ -15,6 +15,7 @@ use crate::record::{Outcome, RequestRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 
 /// A service level objective for the requests of a model or tier, or for all requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,15 +36,18 @@ pub struct Objective {
     pub definition: ObjectiveDefinition,
 }
 
-/// The result of one request for an objective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ObjectiveResult {
-    /// The request met the objective.
-    Good,
-    /// The request did not meet the objective.
-    Bad,
-    /// The request does not count: another model or tier, no inference, or an error of the client.
-    Excluded,
+named_enum! {
+    /// The result of one request for an objective.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum ObjectiveResult {
+        /// The request met the objective.
+        Good = "good",
+        /// The request did not meet the objective.
+        Bad = "bad",
+        /// The request does not count: another model or tier, no inference, or an error of the
+        /// client.
+        Excluded = "excluded",
+    }
 }
 
 const STATUS_TOO_MANY_REQUESTS: u16 = 429;
@@ -111,13 +115,4 @@ fn is_backend_overloaded(record: &RequestRecord) -> bool {
 impl ObjectiveResult {
     /// The results that the metrics count.
     pub const COUNTED: [Self; 2] = [Self::Good, Self::Bad];
-
-    /// Name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Bad => "bad",
-            Self::Excluded => "excluded",
-        }
-    }
 }

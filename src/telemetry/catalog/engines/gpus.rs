@@ -23,8 +23,7 @@ const GPU: MetricLabel = MetricLabel::variable(
 /// Which sensor measured a temperature.
 const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
 /// Why a GPU lowers its clock now.
-const REASON: MetricLabel =
-    MetricLabel::fixed("reason", || ThrottleReason::ALL.map(ThrottleReason::as_str).to_vec());
+const REASON: MetricLabel = MetricLabel::fixed("reason", || ThrottleReason::NAMES.to_vec());
 /// Why a GPU lowered its clock, as DCGM divides the time.
 const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
 /// Whether a memory error was corrected.

@@ -8,45 +8,51 @@
 //! and TensorRT-LLM.
 
 use super::Splice;
+use crate::named_enum;
 use crate::openai::Api;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::{BitOr, Range};
 
-/// A permission to use an engine-control field or header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Permission {
-    /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
-    KvTransfer,
-    /// `ec_transfer_params`.
-    EcTransfer,
-    /// `vllm_xargs`: parameters of plugins of the engine.
-    Xargs,
-    /// `vllm_xargs.kv_cache_report_mode`. It needs the permission `xargs` too.
-    KvCacheReport,
-    /// `session_id` and `X-Session-ID`: the name of the session in KV events.
-    SessionId,
-    /// `priority` and `X-Vllm-Priority`.
-    Priority,
-    /// A `cache_salt` of the client. It is forwarded unchanged even if `access.cache_salt_secret` is set.
-    CacheSalt,
-    /// `X-data-parallel-rank`, and SGLang's fields for the data-parallel rank.
-    DataParallelRank,
-    /// `request_id` of a Responses request: an id of the stored response that the client selects.
-    RequestId,
-    /// `chat_template`.
-    ChatTemplate,
-    /// `prompt_embeds`.
-    PromptEmbeds,
-    /// LoRA adapters selected by a field other than `model`.
-    Lora,
-    /// `x-tokenweir-explain`, which requests response headers with the routing decision.
-    RoutingHeaders,
-    /// Stored responses that this gateway did not see begin, so that it does not know their tenant.
-    StoredResponses,
-    /// Requests that go on while their client is away (`streams.resume`).
-    Resume,
+named_enum! {
+    /// A permission to use an engine-control field or header.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Permission {
+        /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
+        KvTransfer = "kv_transfer",
+        /// `ec_transfer_params`.
+        EcTransfer = "ec_transfer",
+        /// `vllm_xargs`: parameters of plugins of the engine.
+        Xargs = "xargs",
+        /// `vllm_xargs.kv_cache_report_mode`. It needs the permission `xargs` too.
+        KvCacheReport = "kv_cache_report",
+        /// `session_id` and `X-Session-ID`: the name of the session in KV events.
+        SessionId = "session_id",
+        /// `priority` and `X-Vllm-Priority`.
+        Priority = "priority",
+        /// A `cache_salt` of the client. It is forwarded unchanged even if
+        /// `access.cache_salt_secret` is set.
+        CacheSalt = "cache_salt",
+        /// `X-data-parallel-rank`, and SGLang's fields for the data-parallel rank.
+        DataParallelRank = "data_parallel_rank",
+        /// `request_id` of a Responses request: an id of the stored response that the client
+        /// selects.
+        RequestId = "request_id",
+        /// `chat_template`.
+        ChatTemplate = "chat_template",
+        /// `prompt_embeds`.
+        PromptEmbeds = "prompt_embeds",
+        /// LoRA adapters selected by a field other than `model`.
+        Lora = "lora",
+        /// `x-tokenweir-explain`, which requests response headers with the routing decision.
+        RoutingHeaders = "routing_headers",
+        /// Stored responses that this gateway did not see begin, so that it does not know their
+        /// tenant.
+        StoredResponses = "stored_responses",
+        /// Requests that go on while their client is away (`streams.resume`).
+        Resume = "resume",
+    }
 }
 
 /// A set of permissions.
@@ -272,30 +278,7 @@ pub(super) fn field_row(index: u8) -> &'static EngineControl {
     &FIELDS[usize::from(index)]
 }
 
-// === impl Permission, Permissions ===
-
-impl Permission {
-    /// Name in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::KvTransfer => "kv_transfer",
-            Self::EcTransfer => "ec_transfer",
-            Self::Xargs => "xargs",
-            Self::KvCacheReport => "kv_cache_report",
-            Self::SessionId => "session_id",
-            Self::Priority => "priority",
-            Self::CacheSalt => "cache_salt",
-            Self::DataParallelRank => "data_parallel_rank",
-            Self::RequestId => "request_id",
-            Self::ChatTemplate => "chat_template",
-            Self::PromptEmbeds => "prompt_embeds",
-            Self::Lora => "lora",
-            Self::RoutingHeaders => "routing_headers",
-            Self::StoredResponses => "stored_responses",
-            Self::Resume => "resume",
-        }
-    }
-}
+// === impl Permissions ===
 
 impl Permissions {
     /// The set of the permissions in a list.

@@ -4,30 +4,33 @@
 use super::first_output_wait::{Accuracy, FirstOutputWait};
 use crate::record::RequestRecord;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 
-/// A phase of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestPhase {
-    /// In the admission queue of the gateway.
-    GatewayQueue,
-    /// In the gateway: request body read → handed to the connection of the last attempt, minus the
-    /// time in the admission queue, in failed attempts and in prefill legs.
-    Gateway,
-    /// In the attempts before the last one, which failed.
-    FailedAttempts,
-    /// In prefill legs at other backends.
-    PrefillLeg,
-    /// Way to the engine and its API server: sent → response head, if the engine sends the head
-    /// before it computes anything.
-    FrontEnd,
-    /// In the queue of the engine.
-    EngineQueue,
-    /// Prefill: scheduled → first token.
-    Prefill,
-    /// (Sent → first output) − front end − engine queue − prefill.
-    Unexplained,
-    /// Decode: first output → last output.
-    Decode,
+named_enum! {
+    /// A phase of a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RequestPhase {
+        /// In the admission queue of the gateway.
+        GatewayQueue = "gateway_queue",
+        /// In the gateway: request body read → handed to the connection of the last attempt, minus
+        /// the time in the admission queue, in failed attempts and in prefill legs.
+        Gateway = "gateway",
+        /// In the attempts before the last one, which failed.
+        FailedAttempts = "failed_attempts",
+        /// In prefill legs at other backends.
+        PrefillLeg = "prefill_leg",
+        /// Way to the engine and its API server: sent → response head, if the engine sends the head
+        /// before it computes anything.
+        FrontEnd = "front_end",
+        /// In the queue of the engine.
+        EngineQueue = "queue",
+        /// Prefill: scheduled → first token.
+        Prefill = "prefill",
+        /// (Sent → first output) − front end − engine queue − prefill.
+        Unexplained = "unexplained",
+        /// Decode: first output → last output.
+        Decode = "decode",
+    }
 }
 
 /// The duration of one phase.
@@ -44,39 +47,6 @@ pub struct PhaseDuration {
 /// The known phases of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
-
-// === impl RequestPhase ===
-
-impl RequestPhase {
-    /// All phases in order of time. The unexplained time is somewhere between sending the request and
-    /// its first output.
-    pub const ALL: [Self; 9] = [
-        Self::GatewayQueue,
-        Self::Gateway,
-        Self::FailedAttempts,
-        Self::PrefillLeg,
-        Self::FrontEnd,
-        Self::EngineQueue,
-        Self::Prefill,
-        Self::Unexplained,
-        Self::Decode,
-    ];
-
-    /// The name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::GatewayQueue => "gateway_queue",
-            Self::Gateway => "gateway",
-            Self::FailedAttempts => "failed_attempts",
-            Self::PrefillLeg => "prefill_leg",
-            Self::FrontEnd => "front_end",
-            Self::EngineQueue => "queue",
-            Self::Prefill => "prefill",
-            Self::Unexplained => "unexplained",
-            Self::Decode => "decode",
-        }
-    }
-}
 
 // === impl RequestPhases ===
 

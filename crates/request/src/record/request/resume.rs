@@ -3,31 +3,34 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+use tokenweir_protocol::named_enum;
 
-/// The result of a request with an `Idempotency-Key`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ResumeOutcome {
-    /// The client could return, and did not before the end of the request.
-    #[default]
-    Kept,
-    /// The client returned before the end of the request.
-    Resumed,
-    /// The request got the response of an earlier request.
-    Attached,
-    /// The client left and did not return in time, so the request was aborted.
-    Abandoned,
-    /// The client lacks the permission `resume`.
-    NotAllowed,
-    /// The client has no identity: no API key and no `Authorization`.
-    NoIdentity,
-    /// The `Idempotency-Key` is empty or longer than 255 bytes, or there are several.
-    InvalidKey,
-    /// The response exceeds the memory that one response may take.
-    RunMemory,
-    /// The responses of the client take all memory that one client may take.
-    TenantMemory,
-    /// The responses of all clients take all memory of `streams.resume.memory`.
-    TotalMemory,
+named_enum! {
+    /// The result of a request with an `Idempotency-Key`.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum ResumeOutcome {
+        /// The client could return, and did not before the end of the request.
+        #[default]
+        Kept = "kept",
+        /// The client returned before the end of the request.
+        Resumed = "resumed",
+        /// The request got the response of an earlier request.
+        Attached = "attached",
+        /// The client left and did not return in time, so the request was aborted.
+        Abandoned = "abandoned",
+        /// The client lacks the permission `resume`.
+        NotAllowed = "not_allowed",
+        /// The client has no identity: no API key and no `Authorization`.
+        NoIdentity = "no_identity",
+        /// The `Idempotency-Key` is empty or longer than 255 bytes, or there are several.
+        InvalidKey = "invalid_key",
+        /// The response exceeds the memory that one response may take.
+        RunMemory = "response_memory",
+        /// The responses of the client take all memory that one client may take.
+        TenantMemory = "tenant_memory",
+        /// The responses of all clients take all memory of `streams.resume.memory`.
+        TotalMemory = "total_memory",
+    }
 }
 
 /// The state of a run, which its record reads when the run has ended.
@@ -35,38 +38,6 @@ pub enum ResumeOutcome {
 pub struct ResumeNote {
     outcome: AtomicU8,
     has_failed: AtomicBool,
-}
-
-impl ResumeOutcome {
-    /// All outcomes.
-    pub const ALL: [Self; 10] = [
-        Self::Kept,
-        Self::Resumed,
-        Self::Attached,
-        Self::Abandoned,
-        Self::NotAllowed,
-        Self::NoIdentity,
-        Self::InvalidKey,
-        Self::RunMemory,
-        Self::TenantMemory,
-        Self::TotalMemory,
-    ];
-
-    /// Name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Resumed => "resumed",
-            Self::Attached => "attached",
-            Self::Abandoned => "abandoned",
-            Self::NotAllowed => "not_allowed",
-            Self::NoIdentity => "no_identity",
-            Self::InvalidKey => "invalid_key",
-            Self::RunMemory => "response_memory",
-            Self::TenantMemory => "tenant_memory",
-            Self::TotalMemory => "total_memory",
-        }
-    }
 }
 
 impl From<ExceededLimit> for ResumeOutcome {

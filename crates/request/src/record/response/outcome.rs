@@ -1,32 +1,36 @@
 //! Classifications of how a request ended and how accurate its record is. Each is a closed set with
 //! one name per value in metrics, logs and spans.
 
-/// The outcome of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The response was complete.
-    Ok,
-    /// The client disconnected before the response was complete.
-    Cancelled,
-    /// The client caused the error: a 4xx status from the backend or the gateway.
-    ClientError,
-    /// The gateway rejected the request, for example because no backend had capacity.
-    Rejected,
-    /// The backend answered with a 5xx status or could not be reached.
-    UpstreamError,
-    /// The backend reported an error inside a stream that began with a status below 400. An error
-    /// in the body of a response that is not a stream does not lead to this outcome.
-    StreamError,
-    /// The response ended early: the connection broke, or the body ended regularly although a choice
-    /// had no finish reason and the terminal event was missing.
-    Truncated,
-    /// The engine aborted the request although the client was connected.
-    Aborted,
-    /// The backend did not send the response head, the first output, the next output or the end of
-    /// the response before its timeout.
-    Timeout,
-    /// The gateway shut down before the response was complete.
-    Shutdown,
+use tokenweir_protocol::named_enum;
+
+named_enum! {
+    /// The outcome of a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Outcome {
+        /// The response was complete.
+        Ok = "ok",
+        /// The client disconnected before the response was complete.
+        Cancelled = "cancelled",
+        /// The client caused the error: a 4xx status from the backend or the gateway.
+        ClientError = "client_error",
+        /// The gateway rejected the request, for example because no backend had capacity.
+        Rejected = "rejected",
+        /// The backend answered with a 5xx status or could not be reached.
+        UpstreamError = "upstream_error",
+        /// The backend reported an error inside a stream that began with a status below 400. An
+        /// error in the body of a response that is not a stream does not lead to this outcome.
+        StreamError = "stream_error",
+        /// The response ended early: the connection broke, or the body ended regularly although a
+        /// choice had no finish reason and the terminal event was missing.
+        Truncated = "truncated",
+        /// The engine aborted the request although the client was connected.
+        Aborted = "aborted",
+        /// The backend did not send the response head, the first output, the next output or the end
+        /// of the response before its timeout.
+        Timeout = "timeout",
+        /// The gateway shut down before the response was complete.
+        Shutdown = "shutdown",
+    }
 }
 
 /// How the response of an exchange ended.
@@ -53,45 +57,51 @@ pub enum Termination {
     Shutdown,
 }
 
-/// The side that ended the response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TerminationInitiator {
-    /// The client.
-    Client,
-    /// The backend.
-    Backend,
-    /// The gateway.
-    Gateway,
+named_enum! {
+    /// The side that ended the response.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TerminationInitiator {
+        /// The client.
+        Client = "client",
+        /// The backend.
+        Backend = "backend",
+        /// The gateway.
+        Gateway = "gateway",
+    }
 }
 
-/// Accuracy of the output token count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UsageSource {
-    /// The final count of the engine.
-    Exact,
-    /// Counts that the engine sent during the stream: its count so far, or the ids or logprobs of
-    /// every token.
-    Continuous,
-    /// Estimated from the number of output events and the tokens that an event of this backend
-    /// usually has. An end token without text counts as one token.
-    Estimated,
-    /// There was nothing to count.
-    #[default]
-    Missing,
+named_enum! {
+    /// Accuracy of the output token count.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum UsageSource {
+        /// The final count of the engine.
+        Exact = "exact",
+        /// Counts that the engine sent during the stream: its count so far, or the ids or logprobs
+        /// of every token.
+        Continuous = "continuous",
+        /// Estimated from the number of output events and the tokens that an event of this backend
+        /// usually has. An end token without text counts as one token.
+        Estimated = "estimated",
+        /// There was nothing to count.
+        #[default]
+        Missing = "missing",
+    }
 }
 
-/// How the gateway handled the usage event that it requested and the client did not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageEventOutcome {
-    /// The gateway removed the usage event from the response.
-    Stripped,
-    /// The backend sent no usage event.
-    Missing,
-    /// The backend sends usage with every event regardless, so nothing was removed.
-    AlwaysSent,
-    /// The usage of an event could not be removed, because the event is too long or has an unknown
-    /// layout: the client received it.
-    NotRemoved,
+named_enum! {
+    /// How the gateway handled the usage event that it requested and the client did not.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum UsageEventOutcome {
+        /// The gateway removed the usage event from the response.
+        Stripped = "stripped",
+        /// The backend sent no usage event.
+        Missing = "missing",
+        /// The backend sends usage with every event regardless, so nothing was removed.
+        AlwaysSent = "always_sent",
+        /// The usage of an event could not be removed, because the event is too long or has an
+        /// unknown layout: the client received it.
+        NotRemoved = "not_removed",
+    }
 }
 
 /// Where a server writes usage into a stream whose request asks for the usage event, and not for
@@ -106,51 +116,23 @@ pub enum UsageLayout {
     EveryEvent,
 }
 
-/// Why a response could not be inspected in full. Its bytes are forwarded regardless.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum UninspectedReason {
-    /// The response was compressed, although the gateway asks for `identity`.
-    ContentEncoded,
-    /// The data does not have the format of this API.
-    Malformed,
-    /// The response has output that the gateway does not know. It counts as output, and not as text,
-    /// reasoning or a tool call.
-    UnknownOutput,
+named_enum! {
+    /// Why a response could not be inspected in full. Its bytes are forwarded regardless.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum UninspectedReason {
+        /// The response was compressed, although the gateway asks for `identity`.
+        ContentEncoded = "content_encoded",
+        /// The data does not have the format of this API.
+        Malformed = "malformed",
+        /// The response has output that the gateway does not know. It counts as output, and not as
+        /// text, reasoning or a tool call.
+        UnknownOutput = "unknown_output",
+    }
 }
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Self; 10] = [
-        Self::Ok,
-        Self::Cancelled,
-        Self::ClientError,
-        Self::Rejected,
-        Self::UpstreamError,
-        Self::StreamError,
-        Self::Truncated,
-        Self::Aborted,
-        Self::Timeout,
-        Self::Shutdown,
-    ];
-
-    /// The name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Cancelled => "cancelled",
-            Self::ClientError => "client_error",
-            Self::Rejected => "rejected",
-            Self::UpstreamError => "upstream_error",
-            Self::StreamError => "stream_error",
-            Self::Truncated => "truncated",
-            Self::Aborted => "aborted",
-            Self::Timeout => "timeout",
-            Self::Shutdown => "shutdown",
-        }
-    }
-
     /// Whether the backend failed the request.
     pub const fn is_backend_failure(self) -> bool {
         matches!(
@@ -176,64 +158,6 @@ impl Termination {
             | Self::TotalTimeout
             | Self::KeyRevoked
             | Self::Shutdown => TerminationInitiator::Gateway,
-        }
-    }
-}
-
-impl TerminationInitiator {
-    /// All initiators.
-    pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Gateway];
-
-    /// The name in logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Backend => "backend",
-            Self::Gateway => "gateway",
-        }
-    }
-}
-
-impl UninspectedReason {
-    /// All reasons.
-    pub const ALL: [Self; 3] = [Self::ContentEncoded, Self::Malformed, Self::UnknownOutput];
-
-    /// The name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ContentEncoded => "content_encoded",
-            Self::Malformed => "malformed",
-            Self::UnknownOutput => "unknown_output",
-        }
-    }
-}
-
-impl UsageSource {
-    /// All sources.
-    pub const ALL: [Self; 4] = [Self::Exact, Self::Continuous, Self::Estimated, Self::Missing];
-
-    /// The name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Continuous => "continuous",
-            Self::Estimated => "estimated",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-impl UsageEventOutcome {
-    /// All values.
-    pub const ALL: [Self; 4] = [Self::Stripped, Self::Missing, Self::AlwaysSent, Self::NotRemoved];
-
-    /// The name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stripped => "stripped",
-            Self::Missing => "missing",
-            Self::AlwaysSent => "always_sent",
-            Self::NotRemoved => "not_removed",
         }
     }
 }

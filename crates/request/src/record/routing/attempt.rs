@@ -4,6 +4,7 @@ use crate::continuation::{ContinuationRefusal, InterruptionCause};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::named_enum;
 use tokenweir_routing::resilience::FailureKind;
 
 /// One attempt to serve the request on one backend.
@@ -71,43 +72,21 @@ pub struct Continuation {
     pub resumed: Option<Instant>,
 }
 
-/// Why a failed request was not tried on another backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FailoverDenialReason {
-    /// The response had begun, or another backend would have failed in the same way.
-    NotRetryable,
-    /// The request may have side effects beyond its response.
-    SideEffects,
-    /// The request may have crashed several backends.
-    PoisonRequest,
-    /// The maximum number of attempts was reached.
-    MaxAttempts,
-    /// The retry budget was exhausted.
-    RetryBudget,
-    /// There was no other backend.
-    NoOtherBackend,
-}
-
-impl FailoverDenialReason {
-    /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::NotRetryable,
-        Self::SideEffects,
-        Self::PoisonRequest,
-        Self::MaxAttempts,
-        Self::RetryBudget,
-        Self::NoOtherBackend,
-    ];
-
-    /// The name in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRetryable => "not_retryable",
-            Self::SideEffects => "side_effects",
-            Self::PoisonRequest => "poison",
-            Self::MaxAttempts => "max_attempts",
-            Self::RetryBudget => "retry_budget",
-            Self::NoOtherBackend => "no_other_backend",
-        }
+named_enum! {
+    /// Why a failed request was not tried on another backend.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum FailoverDenialReason {
+        /// The response had begun, or another backend would have failed in the same way.
+        NotRetryable = "not_retryable",
+        /// The request may have side effects beyond its response.
+        SideEffects = "side_effects",
+        /// The request may have crashed several backends.
+        PoisonRequest = "poison",
+        /// The maximum number of attempts was reached.
+        MaxAttempts = "max_attempts",
+        /// The retry budget was exhausted.
+        RetryBudget = "retry_budget",
+        /// There was no other backend.
+        NoOtherBackend = "no_other_backend",
     }
 }

@@ -1,0 +1,48 @@
+//! Closed sets of values with one name for each value.
+
+/// Declares an enum with the name of each variant, as metrics, logs and documents show it. `ALL`, `NAMES`
+/// and `as_str` follow from the declaration, so that a variant is stated once.
+///
+/// ```
+/// tokenweir_protocol::named_enum! {
+///     /// The answer.
+///     #[derive(Debug, Clone, Copy, PartialEq)]
+///     pub enum Answer {
+///         /// Yes.
+///         Yes = "yes",
+///         /// No.
+///         No = "no",
+///     }
+/// }
+/// assert_eq!(Answer::ALL.map(Answer::as_str), Answer::NAMES);
+/// assert_eq!(Answer::NAMES, ["yes", "no"]);
+/// ```
+#[macro_export]
+macro_rules! named_enum {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis enum $enum:ident {
+            $($(#[$variant_attribute:meta])* $variant:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility enum $enum {
+            $($(#[$variant_attribute])* $variant,)+
+        }
+
+        impl $enum {
+            /// All values, in the order of their declaration.
+            $visibility const ALL: [Self; Self::NAMES.len()] = [$(Self::$variant),+];
+
+            /// The names of all values, in the order of their declaration.
+            $visibility const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The name of the value in metrics, logs and documents.
+            $visibility const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
