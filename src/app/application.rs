@@ -111,7 +111,7 @@ impl Application {
             scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
             metrics_read_at: std::sync::Mutex::default(),
         });
-        admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);
+        admin.gpus.configure(&config.gpu, &gpu_client);
         admin.webhooks.configure(config.webhook_settings(&host_name(), &env)?);
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());

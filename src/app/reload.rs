@@ -259,7 +259,7 @@ impl Reloader {
             self.health_checks.reconfigure(client.clone(), config.scrape);
         }
         if have_timeouts_changed || config.gpu != previous.gpu {
-            self.state.admin.gpus.configure(&config.gpu.scrape_settings(), &client);
+            self.state.admin.gpus.configure(&config.gpu, &client);
         }
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);

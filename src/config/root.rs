@@ -3,7 +3,6 @@
 use super::sections::access::AccessConfig;
 use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
-use super::sections::gpu::GpuConfig;
 use super::sections::identities::IdentitiesConfig;
 use super::sections::limits::LimitsConfig;
 use super::sections::peer_exchange::PeerExchangeConfig;
@@ -18,6 +17,7 @@ use crate::backend::SleepSettings;
 use crate::backend::health_checker;
 use crate::backend::kv_events::KvEventsSettings;
 use crate::backend::routes::ModelConfig;
+use crate::gpu::GpuSettings;
 use crate::proxy::retry;
 use crate::telemetry::otel;
 use schemars::JsonSchema;
@@ -103,7 +103,7 @@ pub struct Config {
     /// Cost of the GPUs, for metrics.
     pub cost: CostConfig,
     /// GPUs of the backends, from DCGM exporters.
-    pub gpu: GpuConfig,
+    pub gpu: GpuSettings,
     /// Webhooks that get a message when a verdict begins and when it ends, up to 10.
     pub webhooks: Vec<WebhookConfig>,
     /// The drain at shutdown.
@@ -155,7 +155,7 @@ impl Default for Config {
             slos: Vec::new(),
             metrics: MetricsConfig::default(),
             cost: CostConfig::default(),
-            gpu: GpuConfig::default(),
+            gpu: GpuSettings::default(),
             webhooks: Vec::new(),
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),

@@ -1,6 +1,6 @@
 //! Scrapes one DCGM exporter and keeps its last page.
 
-use super::settings::{GpuExporter, GpuScrapeSettings};
+use super::settings::{GpuExporter, GpuSettings};
 use http::StatusCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl ScrapedExporter {
     }
 
     /// Scrapes the exporter until the future is dropped.
-    pub(super) async fn run(&self, client: HttpClient, settings: &GpuScrapeSettings) {
+    pub(super) async fn run(&self, client: HttpClient, settings: &GpuSettings) {
         let url = &self.settings.url;
         let (timeout, max_page) = (settings.timeout, settings.max_page);
         let mut fetcher = PageFetcher::new(client, url.address.clone(), None, timeout, max_page);

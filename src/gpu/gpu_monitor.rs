@@ -4,7 +4,7 @@ use super::exporter_scraper::{LatestScrape, ScrapedExporter};
 use super::gpu_status::{
     BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus, MissingGpuSignal,
 };
-use super::settings::{GpuExporter, GpuScrapeSettings};
+use super::settings::{GpuExporter, GpuSettings};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_engine::engine_metrics::ScrapeError;
@@ -28,7 +28,7 @@ struct MonitoredExporter {
 impl GpuMonitor {
     /// Starts the scrapes with these settings, in place of the previous ones. An exporter that was
     /// scraped before keeps its last page. Must be called inside a Tokio runtime.
-    pub fn configure(&self, settings: &GpuScrapeSettings, client: &HttpClient) {
+    pub fn configure(&self, settings: &GpuSettings, client: &HttpClient) {
         let mut exporters = self.lock();
         let previous_scrape = |exporter: &GpuExporter| {
             let is_same = |other: &&MonitoredExporter| other.exporter.settings.url == exporter.url;
@@ -88,7 +88,7 @@ impl GpuMonitor {
 /// Starts the task that scrapes an exporter.
 fn monitor(
     exporter: ScrapedExporter,
-    settings: &GpuScrapeSettings,
+    settings: &GpuSettings,
     client: &HttpClient,
 ) -> MonitoredExporter {
     let exporter = Arc::new(exporter);

@@ -13,4 +13,4 @@ mod gpu_monitor;
 
 pub use gpu_monitor::GpuMonitor;
 pub use gpu_status::{BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus};
-pub use settings::{GpuExporter, GpuScrapeSettings};
+pub use settings::{GpuExporter, GpuSettings};

@@ -5,6 +5,8 @@
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Uri};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +31,9 @@ pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
 pub struct BackendId(Arc<str>);
 
 /// The address of a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct BackendAddress {
     scheme: Scheme,
     /// Host and port as written in the URL.
@@ -44,7 +48,9 @@ pub struct BackendAddress {
 }
 
 /// The URL of the metrics page of a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct MetricsUrl {
     /// Scheme, host and port.
     pub address: BackendAddress,
@@ -233,6 +239,44 @@ impl fmt::Display for MetricsUrl {
 impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
+    }
+}
+
+// === serde ===
+
+impl TryFrom<String> for BackendAddress {
+    type Error = BackendAddressError;
+
+    fn try_from(url: String) -> Result<Self, BackendAddressError> {
+        Self::parse(&url).map_err(|error| error.without_secret(&url))
+    }
+}
+
+impl TryFrom<String> for MetricsUrl {
+    type Error = BackendAddressError;
+
+    fn try_from(url: String) -> Result<Self, BackendAddressError> {
+        Self::parse(&url).map_err(|error| error.without_secret(&url))
+    }
+}
+
+impl From<BackendAddress> for String {
+    fn from(address: BackendAddress) -> Self {
+        address.to_string()
+    }
+}
+
+impl From<MetricsUrl> for String {
+    fn from(url: MetricsUrl) -> Self {
+        url.to_string()
+    }
+}
+
+impl BackendAddressError {
+    /// The error to show for an invalid URL of a file. The messages of most errors quote the URL, so a
+    /// URL that may contain a password gets another error.
+    fn without_secret(self, url: &str) -> Self {
+        if url.contains('@') { Self::Credentials } else { self }
     }
 }
 

@@ -15,24 +15,12 @@ impl LoadedConfig {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<TracingSettings, OtelSettingsError> {
         let tracing = self.config.tracing.clone();
-        let variable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-        let is_overridden = self.is_endpoint_overridden("tracing.endpoint", variable, &env);
+        let variables = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
+        let is_overridden = self.sources.source_of("tracing.endpoint") == ConfigSource::File
+            && variables.into_iter().any(is_set);
         let endpoint = tracing.endpoint.filter(|_| !is_overridden);
         TracingSettings::read(TracingConfig { endpoint, ..tracing }, env)
-    }
-
-    /// Whether a standard variable replaces the endpoint at `path`. It replaces a value of the
-    /// configuration file, and not a value of the gateway's own flag or variable. `variable` is the
-    /// standard variable of the signal.
-    fn is_endpoint_overridden(
-        &self,
-        path: &str,
-        variable: &str,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> bool {
-        let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
-        self.sources.source_of(path) == ConfigSource::File
-            && [variable, "OTEL_EXPORTER_OTLP_ENDPOINT"].into_iter().any(is_set)
     }
 }
 

@@ -2,6 +2,7 @@
 //! violation names the value by its path, independent of its source.
 
 mod failure_handling;
+mod gpu;
 mod objectives;
 mod payload_log;
 mod quality;
@@ -9,9 +10,7 @@ pub(super) mod tls;
 
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
-use super::sections::{
-    access, discovery, gpu, identities, limits, peer_exchange, routes, webhooks,
-};
+use super::sections::{access, discovery, identities, limits, peer_exchange, routes, webhooks};
 use super::violation::{RuleViolation, violation_at, violation_of};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -45,7 +44,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_kv_aware_weights(config)?;
     check_sizes(config)?;
     check_cost(config)?;
-    check_gpus(config)?;
+    gpu::check(config)?;
     webhooks::check(&config.webhooks)?;
     identities::check(&config.identities)?;
     peer_exchange::check(&config.peer_exchange)?;
@@ -181,12 +180,6 @@ fn check_cost(config: &Config) -> Result<(), RuleViolation> {
         )),
         None => Ok(()),
     }
-}
-
-fn check_gpus(config: &Config) -> Result<(), RuleViolation> {
-    // If `backends` is empty, flags or variables may name backends later.
-    let are_backends_complete = !config.backends.is_empty() && config.discovery.is_empty();
-    gpu::check(&config.gpu, &config.backends, are_backends_complete)
 }
 
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {

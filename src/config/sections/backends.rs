@@ -5,9 +5,8 @@ use super::settings::UsageMode;
 use crate::backend::kv_events::KvEventSource;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use tokenweir_engine::address::BackendId;
-use tokenweir_engine::address::{BackendAddress, BackendAddressError, MetricsUrl};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::tls::TlsClientSettings;
 
@@ -17,16 +16,13 @@ use tokenweir_net::tls::TlsClientSettings;
 pub struct BackendConfig {
     /// URL of the backend: scheme, host and port, without `/v1`. A path goes before the paths of
     /// requests, such as `http://proxy/engine-1` of a proxy in front of several engines.
-    #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
-    #[schemars(with = "String")]
     pub url: BackendAddress,
     /// Name of the backend. `None`: host, port and path of the URL.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
     /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
     /// `/prometheus/metrics` of `url`.
-    #[serde(default, serialize_with = "write_metrics_url", deserialize_with = "read_metrics_url")]
-    #[schemars(with = "Option<String>")]
+    #[serde(default)]
     pub metrics_url: Option<MetricsUrl>,
     /// Token that the gateway sends to the backend. `None`: the client's token.
     #[serde(default)]
@@ -146,45 +142,6 @@ fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolati
 
 fn default_weight() -> u32 {
     1
-}
-
-fn write_address<S: Serializer>(address: &BackendAddress, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(address)
-}
-
-fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
-    let url = String::deserialize(from)?;
-    BackendAddress::parse(&url).map_err(|error| D::Error::custom(without_secret(&url, error)))
-}
-
-/// The error to show for an invalid URL. The messages of most errors quote the URL, so a URL that
-/// may contain a password gets another error.
-fn without_secret(url: &str, error: BackendAddressError) -> BackendAddressError {
-    if url.contains('@') { BackendAddressError::Credentials } else { error }
-}
-
-#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
-fn write_metrics_url<S: Serializer>(url: &Option<MetricsUrl>, to: S) -> Result<S::Ok, S::Error> {
-    url.as_ref().map(ToString::to_string).serialize(to)
-}
-
-/// Reads the URL of a metrics page that must be set.
-pub(crate) fn read_required_metrics_url<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<MetricsUrl, D::Error> {
-    let url = String::deserialize(from)?;
-    MetricsUrl::parse(&url).map_err(|error| D::Error::custom(without_secret(&url, error)))
-}
-
-/// Writes a URL as text.
-pub(crate) fn write_url<S: Serializer>(url: &MetricsUrl, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(url)
-}
-
-fn read_metrics_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MetricsUrl>, D::Error> {
-    let Some(url) = Option::<String>::deserialize(from)? else { return Ok(None) };
-    let parsed = MetricsUrl::parse(&url);
-    parsed.map(Some).map_err(|error| D::Error::custom(without_secret(&url, error)))
 }
 
 /// Reads the name of a backend. Names are values of metric labels, so they must be short and

@@ -4,7 +4,6 @@
 pub(super) mod access;
 pub(super) mod backends;
 pub(super) mod discovery;
-pub(super) mod gpu;
 pub(super) mod identities;
 pub(super) mod limits;
 pub(super) mod peer_exchange;

@@ -16,7 +16,7 @@ use tokenweir::backend::{
     Backend, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
 };
 use tokenweir::config;
-use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuScrapeSettings};
+use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
@@ -446,7 +446,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let (counted, credentials, captured) =
         (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
     let gpus = Arc::new(GpuMonitor::default());
-    let gpu_settings = GpuScrapeSettings {
+    let gpu_settings = GpuSettings {
         exporters: setup.gpu_exporters,
         interval: Duration::from_millis(100),
         timeout: Duration::from_secs(1),

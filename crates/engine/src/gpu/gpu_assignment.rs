@@ -3,6 +3,8 @@
 
 use super::dcgm_page::GpuReading;
 use super::gpu_values::GpuIndex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// The identity of a backend and its host.
@@ -16,16 +18,22 @@ pub struct BackendPlace<'a> {
     pub pod: Option<&'a str>,
 }
 
-/// A rule of the configuration: the GPUs for which all conditions hold belong to the backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The GPUs of one backend: those for which all conditions hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct GpuRule {
-    /// The name of the backend.
+    /// Name of the backend.
+    #[serde(rename = "name")]
     pub backend: String,
-    /// The GPUs. `None`: all. An index without instance includes all instances of the GPU.
+    /// Indexes of the GPUs, as in `CUDA_VISIBLE_DEVICES`; `0.2` is MIG instance 2 of GPU 0. `None`:
+    /// all GPUs.
+    #[serde(default)]
     pub gpus: Option<Vec<GpuIndex>>,
-    /// The name of the pod. `None`: any.
+    /// Kubernetes pod that uses the GPU. `None`: any.
+    #[serde(default)]
     pub pod: Option<String>,
-    /// The value of the label `Hostname`. `None`: any.
+    /// Value of the label `Hostname` of the page. `None`: any.
+    #[serde(default, rename = "hostname")]
     pub host_name: Option<String>,
 }
 

@@ -1,16 +1,31 @@
 //! The values of one GPU, and the groups of values that a page can lack.
 
 use super::throttle_reason::ThrottleReasons;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The index of a GPU on its host, and of its MIG instance. Written as `0`, or `0.2` for instance 2.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "ListedGpu", into = "ListedGpu")]
+#[schemars(with = "ListedGpu")]
 pub struct GpuIndex {
     /// The index of the GPU.
     pub gpu: u16,
     /// The id of the MIG instance. `None`: the whole GPU.
     pub instance: Option<u16>,
+}
+
+/// A GPU as it is listed in the configuration.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum ListedGpu {
+    /// An index.
+    Index(u16),
+    /// An index as text, with a MIG instance.
+    Text(String),
 }
 
 /// The values of one GPU. `None`: the page does not have the value.
@@ -119,6 +134,27 @@ impl GpuIndex {
             None => (text, None),
         };
         Some(Self { gpu: parse_number(gpu)?, instance })
+    }
+}
+
+impl TryFrom<ListedGpu> for GpuIndex {
+    type Error = &'static str;
+
+    fn try_from(listed: ListedGpu) -> Result<Self, Self::Error> {
+        match listed {
+            ListedGpu::Index(gpu) => Ok(Self { gpu, instance: None }),
+            ListedGpu::Text(text) => Self::parse(&text)
+                .ok_or("write the index of a GPU, or index.instance such as \"0.2\""),
+        }
+    }
+}
+
+impl From<GpuIndex> for ListedGpu {
+    fn from(index: GpuIndex) -> Self {
+        match index.instance {
+            Some(_) => Self::Text(index.to_string()),
+            None => Self::Index(index.gpu),
+        }
     }
 }
 

@@ -1,37 +1,17 @@
-//! The standard `OTEL_*` environment variables that apply to a signal: endpoint, transport, TLS and service
-//! name.
+//! The standard `OTEL_*` environment variables of the export of traces: endpoint, transport, TLS and service
+//! name. A variable for traces overrides the one for all signals.
 
 use http::Uri;
 use schemars::JsonSchema;
+use serde::de::IntoDeserializer;
+use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
-use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_net::tls::{Alpn, TlsClientSettings};
 use tokenweir_protocol::units;
 
 /// Reads environment variables with a function that returns the value of a variable.
-pub(in crate::telemetry) struct OtelEnvironment<'a>(
-    pub(in crate::telemetry) &'a dyn Fn(&str) -> Option<String>,
-);
-
-/// The names of the environment variables for one signal (traces or metrics). These variables
-/// override the variables for all signals.
-#[derive(Debug)]
-pub(in crate::telemetry) struct OtlpSignalVariables {
-    /// Variable with the endpoint URL, to which no path is appended.
-    pub(in crate::telemetry) endpoint: &'static str,
-    /// Variable with the OTLP transport.
-    pub(in crate::telemetry) protocol: &'static str,
-    /// Variable with the longest duration of one export, in milliseconds.
-    pub(in crate::telemetry) timeout: &'static str,
-    /// Variable with the compression of requests.
-    pub(in crate::telemetry) compression: &'static str,
-    /// Variables with the paths of the CA certificates, the client certificate and the client key.
-    pub(in crate::telemetry) files: [&'static str; 3],
-    /// URL path that is appended to the base URL of an OTLP/HTTP collector. This field is not the
-    /// name of a variable.
-    pub(in crate::telemetry) path: &'static str,
-}
+pub(super) struct OtelEnvironment<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>);
 
 /// Supported OTLP transports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,14 +38,22 @@ pub struct OtelSettingsError {
 }
 
 pub(super) const SDK_DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
+/// The URL for traces, to which no path is appended.
+pub(super) const TRACES_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+/// The base URL for all signals.
 pub(super) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-pub(super) const PROTOCOL_VARIABLE: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
-pub(super) const COMPRESSION_VARIABLE: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
-pub(super) const TLS_FILE_VARIABLES: [&str; 3] = [
-    "OTEL_EXPORTER_OTLP_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+pub(super) const PROTOCOL_VARIABLES: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+const COMPRESSION_VARIABLES: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
+/// The paths of the CA certificates, the client certificate and the client key.
+const TLS_FILE_VARIABLES: [[&str; 2]; 3] = [
+    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"],
 ];
+/// The path that is appended to the base URL of a collector for OTLP over HTTP.
+const TRACES_PATH: &str = "/v1/traces";
 pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
 pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 /// Default of the resource attribute `service.name`.
@@ -76,46 +64,45 @@ pub(super) const DEFAULT_SERVICE_NAME: &str = env!("CARGO_PKG_NAME");
 impl OtelEnvironment<'_> {
     /// The value of the environment variable `name`. `None`: the variable is not set or its value
     /// is empty.
-    pub(in crate::telemetry) fn get(&self, name: &str) -> Option<String> {
+    pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
+    /// The first of the variables that is set, and its value.
+    pub(super) fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
+        names.iter().find_map(|name| Some((*name, self.get(name)?)))
+    }
+
     /// Whether `OTEL_SDK_DISABLED` disables all signals.
-    pub(in crate::telemetry) fn is_disabled(&self) -> bool {
+    pub(super) fn is_disabled(&self) -> bool {
         self.get(SDK_DISABLED_VARIABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// The OTLP transport of a signal. The default is gRPC.
-    pub(in crate::telemetry) fn protocol(
-        &self,
-        signal: &OtlpSignalVariables,
-    ) -> Result<OtlpProtocol, OtelSettingsError> {
-        for name in [signal.protocol, PROTOCOL_VARIABLE] {
-            if let Some(value) = self.get(name) {
-                let allowed = "grpc, http/protobuf";
-                return value.parse().map_err(|()| invalid_value(name, value, allowed));
-            }
-        }
-        Ok(OtlpProtocol::default())
+    /// The OTLP transport. The default is gRPC.
+    pub(super) fn protocol(&self) -> Result<OtlpProtocol, OtelSettingsError> {
+        let Some((name, value)) = self.first(&PROTOCOL_VARIABLES) else {
+            return Ok(OtlpProtocol::default());
+        };
+        let text: StrDeserializer<'_, value::Error> = value.as_str().into_deserializer();
+        OtlpProtocol::deserialize(text)
+            .map_err(|_| invalid_value(name, value.clone(), "grpc, http/protobuf"))
     }
 
-    /// The endpoint URL of a signal: `configured`, or else the value of an environment variable.
+    /// The endpoint URL: `configured`, or else the value of an environment variable.
     /// `None`: neither is set.
-    pub(in crate::telemetry) fn endpoint(
+    pub(super) fn endpoint(
         &self,
-        signal: &OtlpSignalVariables,
         configured: Option<String>,
         protocol: OtlpProtocol,
     ) -> Result<Option<String>, OtelSettingsError> {
-        // The endpoint variable of the signal is used unchanged. The other values are base URLs.
-        let specific = || self.get(signal.endpoint).map(|url| (signal.endpoint, url, false));
-        let shared = || self.get(ENDPOINT_VARIABLE).map(|url| (ENDPOINT_VARIABLE, url, true));
-        let configured = configured.map(|url| ("endpoint", url, true));
-        let Some((name, url, is_base)) = configured.or_else(specific).or_else(shared) else {
+        let set = || self.first(&[TRACES_ENDPOINT_VARIABLE, ENDPOINT_VARIABLE]);
+        let Some((name, url)) = configured.map(|url| ("endpoint", url)).or_else(set) else {
             return Ok(None);
         };
+        // The variable for traces is used unchanged. The other values are base URLs.
+        let is_base = name != TRACES_ENDPOINT_VARIABLE;
         let has_path = protocol == OtlpProtocol::HttpProtobuf && is_base;
-        let resolved = if has_path { append_path(&url, signal.path) } else { url.clone() };
+        let resolved = if has_path { append_path(&url, TRACES_PATH) } else { url.clone() };
         // Without a scheme, plain HTTP is used. TLS requires an explicit `https`.
         let resolved =
             if resolved.contains("://") { resolved } else { format!("http://{resolved}") };
@@ -127,14 +114,9 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Whether the requests of a signal are compressed with gzip. The default is no compression.
-    pub(in crate::telemetry) fn is_gzip(
-        &self,
-        signal: &OtlpSignalVariables,
-    ) -> Result<bool, OtelSettingsError> {
-        let mut names = [signal.compression, COMPRESSION_VARIABLE].into_iter();
-        let set = names.find_map(|name| Some((name, self.get(name)?)));
-        match set {
+    /// Whether requests are compressed with gzip. The default is no compression.
+    pub(super) fn is_gzip(&self) -> Result<bool, OtelSettingsError> {
+        match self.first(&COMPRESSION_VARIABLES) {
             None => Ok(false),
             Some((_, value)) if value == "none" => Ok(false),
             Some((_, value)) if value == "gzip" => Ok(true),
@@ -142,33 +124,26 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// The TLS files of a signal. A file whose variables are not set is `None`.
-    pub(in crate::telemetry) fn security(&self, signal: &OtlpSignalVariables) -> TlsClientSettings {
-        let file = |index: usize| {
-            let names = [signal.files[index], TLS_FILE_VARIABLES[index]];
-            names.into_iter().find_map(|name| self.get(name)).map(Into::into)
-        };
-        let [ca, client_cert, client_key] = [file(0), file(1), file(2)];
+    /// The TLS files. A file whose variables are not set is `None`.
+    pub(super) fn security(&self) -> TlsClientSettings {
+        let file = |names: [&'static str; 2]| self.first(&names).map(|(_, path)| path.into());
+        let [ca, client_cert, client_key] = TLS_FILE_VARIABLES.map(file);
         TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The timeout of one export: the shorter of the OTLP exporter timeout and the timeout in
-    /// `export_variable`. `None`: no variable is set.
-    pub(in crate::telemetry) fn timeout(
-        &self,
-        signal: &OtlpSignalVariables,
-        export_variable: &'static str,
-    ) -> Result<Option<Duration>, OtelSettingsError> {
-        let exporter_timeout = match self.millis(signal.timeout)? {
+    /// The timeout of one export: the shorter of the OTLP exporter timeout and the timeout of a batch.
+    /// `None`: no variable is set.
+    pub(super) fn timeout(&self) -> Result<Option<Duration>, OtelSettingsError> {
+        let exporter_timeout = match self.millis("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
             timeout => timeout,
         };
-        Ok(exporter_timeout.into_iter().chain(self.millis(export_variable)?).min())
+        Ok(exporter_timeout.into_iter().chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?).min())
     }
 
     /// The resource attribute `service.name`, from `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`
     /// or the default.
-    pub(in crate::telemetry) fn service_name(&self) -> String {
+    pub(super) fn service_name(&self) -> String {
         let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
         let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
         let from_attributes = pairs.rfind(|(key, _)| key.trim() == "service.name");
@@ -179,20 +154,14 @@ impl OtelEnvironment<'_> {
 
     /// The value of a variable in milliseconds, limited to the longest configurable duration.
     /// `None`: the variable is not set.
-    pub(in crate::telemetry) fn millis(
-        &self,
-        name: &'static str,
-    ) -> Result<Option<Duration>, OtelSettingsError> {
+    pub(super) fn millis(&self, name: &'static str) -> Result<Option<Duration>, OtelSettingsError> {
         let millis = self.positive(name)?.map(|millis| Duration::from_millis(millis as u64));
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
     /// The value of a variable as a number above 0. `None`: the variable is not set. 0 is an error,
     /// because the SDK would drop all spans or run a busy loop.
-    pub(in crate::telemetry) fn positive(
-        &self,
-        name: &'static str,
-    ) -> Result<Option<usize>, OtelSettingsError> {
+    pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.parse() {
             Ok(number) if number > 0 => Ok(Some(number)),
@@ -208,7 +177,7 @@ fn append_path(base: &str, path: &str) -> String {
 }
 
 /// Builds the error for an invalid value of a variable or a configuration key.
-pub(in crate::telemetry) fn invalid_value(
+pub(super) fn invalid_value(
     name: &'static str,
     value: String,
     allowed: &'static str,
@@ -220,22 +189,10 @@ pub(in crate::telemetry) fn invalid_value(
 
 impl OtlpProtocol {
     /// The HTTP version of requests to the collector.
-    pub(in crate::telemetry) fn alpn(self) -> Alpn {
+    pub(in crate::telemetry::otel) fn alpn(self) -> Alpn {
         match self {
             Self::Grpc => Alpn::Http2,
             Self::HttpProtobuf => Alpn::Http1,
-        }
-    }
-}
-
-impl FromStr for OtlpProtocol {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Self, ()> {
-        match name {
-            "grpc" => Ok(Self::Grpc),
-            "http/protobuf" => Ok(Self::HttpProtobuf),
-            _ => Err(()),
         }
     }
 }

@@ -4,14 +4,13 @@
 //! An invalid value prevents the start of the gateway. If an invalid value were ignored, the
 //! missing traces would be noticed only when they are needed.
 
-pub(in crate::telemetry) mod environment;
+pub(super) mod environment;
 
 use super::sampling::ExportAllSampling;
 use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::spans::limits::SpanLimits;
 use environment::{
-    DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, OtlpSignalVariables,
-    invalid_value,
+    DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, invalid_value,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,19 +125,6 @@ const LATEST_SEMCONV_OPT_IN: &str = "gen_ai_latest_experimental";
 const DEFAULT_SAMPLING_RATIO: f64 = 0.05;
 /// Default limit of head-sampled traces per second.
 const DEFAULT_MAX_SAMPLED_PER_SECOND: u32 = 100;
-/// The environment variables that apply to traces only.
-const TRACES_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
-    endpoint: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    protocol: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-    timeout: "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-    compression: "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
-    files: [
-        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
-    ],
-    path: "/v1/traces",
-};
 
 impl TracingSettings {
     /// Resolves the settings from the configuration and the environment variables. `lookup` returns
@@ -154,7 +140,7 @@ impl TracingSettings {
                 Propagation { parent_mode: configured.parent, ..defaults.propagation };
             return Ok(Self { propagation, ..defaults });
         }
-        let protocol = configured.protocol.map_or_else(|| env.protocol(&TRACES_SIGNAL), Ok)?;
+        let protocol = configured.protocol.map_or_else(|| env.protocol(), Ok)?;
         let sampler = match configured.ratio {
             Some(ratio) => {
                 Sampler { is_parent_based: true, ratio: validate_ratio("ratio", ratio)? }
@@ -162,7 +148,7 @@ impl TracingSettings {
             None => env.sampler()?,
         };
         Ok(Self {
-            endpoint: env.endpoint(&TRACES_SIGNAL, configured.endpoint, protocol)?,
+            endpoint: env.endpoint(configured.endpoint, protocol)?,
             protocol,
             propagation: Propagation {
                 sampler: if configured.sampling == TraceSampling::All {
@@ -186,11 +172,9 @@ impl TracingSettings {
             style: SpanConventions { semconv: env.semconv(), profiles: configured.profiles },
             limits: env.span_limits()?,
             batch: env.batch_settings()?,
-            timeout: env
-                .timeout(&TRACES_SIGNAL, "OTEL_BSP_EXPORT_TIMEOUT")?
-                .unwrap_or(defaults.timeout),
-            is_gzip: env.is_gzip(&TRACES_SIGNAL)?,
-            security: env.security(&TRACES_SIGNAL),
+            timeout: env.timeout()?.unwrap_or(defaults.timeout),
+            is_gzip: env.is_gzip()?,
+            security: env.security(),
         })
     }
 
@@ -335,8 +319,7 @@ impl OtelEnvironment<'_> {
     /// attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
-            let set = names.iter().find_map(|name| Some((*name, self.get(name)?)));
-            let Some((name, value)) = set else { return Ok(default) };
+            let Some((name, value)) = self.first(names) else { return Ok(default) };
             value.parse().map_err(|_| invalid_value(name, value, "a whole number"))
         };
         let default = SpanLimits::default();
@@ -356,11 +339,10 @@ impl OtelEnvironment<'_> {
 
     fn batch_settings(&self) -> Result<SpanBatchSettings, OtelSettingsError> {
         let SpanBatchSettings { queue, size, delay } = SpanBatchSettings::default();
-        let millis = self.positive("OTEL_BSP_SCHEDULE_DELAY")?;
         Ok(SpanBatchSettings {
             queue: self.positive("OTEL_BSP_MAX_QUEUE_SIZE")?.unwrap_or(queue),
             size: self.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")?.unwrap_or(size),
-            delay: millis.map_or(delay, |millis| Duration::from_millis(millis as u64)),
+            delay: self.millis("OTEL_BSP_SCHEDULE_DELAY")?.unwrap_or(delay),
         })
     }
 }

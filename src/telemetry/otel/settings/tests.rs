@@ -1,8 +1,8 @@
 //! Tests of the settings that result from environment variables.
 
 use super::environment::{
-    ENDPOINT_VARIABLE, PROTOCOL_VARIABLE, RESOURCE_ATTRIBUTES_VARIABLE, SDK_DISABLED_VARIABLE,
-    SERVICE_NAME_VARIABLE,
+    ENDPOINT_VARIABLE, PROTOCOL_VARIABLES, RESOURCE_ATTRIBUTES_VARIABLE, SDK_DISABLED_VARIABLE,
+    SERVICE_NAME_VARIABLE, TRACES_ENDPOINT_VARIABLE,
 };
 use super::*;
 use tokenweir_protocol::trace_context::Propagation;
@@ -56,7 +56,7 @@ fn errors_name_the_variable_its_value_and_allowed_values() {
     }
     for (name, value) in [
         (EXPORTER_VARIABLE, "zipkin"),
-        (PROTOCOL_VARIABLE, "http/json"),
+        (PROTOCOL_VARIABLES[1], "http/json"),
         (ENDPOINT_VARIABLE, "ftp://collector:4317"),
         (ENDPOINT_VARIABLE, "http://"),
         ("OTEL_BSP_SCHEDULE_DELAY", "0"),
@@ -86,20 +86,17 @@ fn tracing_is_off_without_an_endpoint_or_when_disabled() {
 
 #[test]
 fn endpoint_is_completed_for_its_protocol() {
-    let http = (PROTOCOL_VARIABLE, "http/protobuf");
+    let http = (PROTOCOL_VARIABLES[1], "http/protobuf");
     for (variables, expected) in [
         (&[(ENDPOINT_VARIABLE, "collector:4317")][..], "http://collector:4317"),
         (
-            &[(ENDPOINT_VARIABLE, "http://a:1"), (TRACES_SIGNAL.endpoint, "http://b:2")],
+            &[(ENDPOINT_VARIABLE, "http://a:1"), (TRACES_ENDPOINT_VARIABLE, "http://b:2")],
             "http://b:2",
         ),
         (&[http, (ENDPOINT_VARIABLE, "http://a:1/")], "http://a:1/v1/traces"),
         (&[http, (ENDPOINT_VARIABLE, "a:1/otlp")], "http://a:1/otlp/v1/traces"),
-        (&[http, (TRACES_SIGNAL.endpoint, "http://a:1/spans")], "http://a:1/spans"),
-        (
-            &[http, (TRACES_SIGNAL.protocol, "grpc"), (ENDPOINT_VARIABLE, "http://a:1")],
-            "http://a:1",
-        ),
+        (&[http, (TRACES_ENDPOINT_VARIABLE, "http://a:1/spans")], "http://a:1/spans"),
+        (&[http, (PROTOCOL_VARIABLES[0], "grpc"), (ENDPOINT_VARIABLE, "http://a:1")], "http://a:1"),
     ] {
         let endpoint = read(variables).unwrap().endpoint;
         assert_eq!(endpoint.as_deref(), Some(expected), "{variables:?}");
@@ -116,7 +113,7 @@ fn configuration_wins_over_the_environment() {
     };
     let variables = [
         (ENDPOINT_VARIABLE, "http://a:1"),
-        (PROTOCOL_VARIABLE, "grpc"),
+        (PROTOCOL_VARIABLES[1], "grpc"),
         (SAMPLER_VARIABLE, "always_off"),
     ];
     let settings = resolve_with(configured, &variables).unwrap();

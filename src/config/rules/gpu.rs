@@ -1,0 +1,82 @@
+//! The rules of the GPUs of backends.
+
+use crate::config::root::Config;
+use crate::config::sections::backends::BackendConfig;
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::gpu::GpuExporter;
+use tokenweir_request::error::listed;
+
+/// Maximum number of exporters, because each page is compared with each backend.
+const MAX_EXPORTERS: usize = 100;
+/// Maximum length of host and port of an exporter, which are a label value, in bytes.
+const MAX_EXPORTER_NAME_BYTES: usize = 128;
+
+/// Checks the exporters, and that the named backends are configured. Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    let (exporters, backends) = (&config.gpu.exporters, &config.backends);
+    // If `backends` is empty, flags or variables may name backends later.
+    let are_backends_complete = !backends.is_empty() && config.discovery.is_empty();
+    if exporters.len() > MAX_EXPORTERS {
+        return Err(violation_at("gpu.exporters", format!("at most {MAX_EXPORTERS} exporters")));
+    }
+    for (index, exporter) in exporters.iter().enumerate() {
+        let path = |key: &str| format!("gpu.exporters.{index}.{key}");
+        let name = exporter.url.address.authority();
+        if name.len() > MAX_EXPORTER_NAME_BYTES {
+            let problem = "host and port have at most 128 bytes, because they are a label value";
+            return Err(violation_at(&path("url"), problem.to_owned()));
+        }
+        let is_same =
+            |other: &GpuExporter| other.url.address.authority().eq_ignore_ascii_case(name);
+        if let Some(earlier) = exporters.iter().take(index).position(is_same) {
+            let problem = format!("{name} is already the host of gpu.exporters[{earlier}]");
+            return Err(violation_at(&path("url"), problem));
+        }
+        for (number, rule) in exporter.rules.iter().enumerate() {
+            let path = |key: &str| path(&format!("backends.{number}.{key}"));
+            let is_named = |backend: &BackendConfig| backend.id().as_str() == rule.backend;
+            if are_backends_complete && !backends.iter().any(is_named) {
+                let known = listed(backends.iter().map(BackendConfig::id));
+                let problem = format!("unknown backend `{}`; `backends` has {known}", rule.backend);
+                return Err(violation_of([&path("name"), "backends"], problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
+    use tokenweir_engine::gpu::GpuIndex;
+
+    fn parse(gpu: &str) -> Result<Config, String> {
+        let text = format!("backends: [{{ url: a:1, name: a }}]\ngpu: {gpu}\n");
+        let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        loaded.map(|loaded| loaded.config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn exporters_have_rules_with_indexes_and_mig_instances() {
+        let gpu = "{ exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, \"1.2\"] }] }] }";
+        let settings = parse(gpu).unwrap().gpu;
+        assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
+        let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
+        assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (gpu, problem) in [
+            ("{ exporters: [{ url: h:1, backends: [{ name: b }] }] }", "unknown backend `b`"),
+            ("{ exporters: [{ url: h:1, backends: [{ name: a, gpus: [x] }] }] }", "index of a GPU"),
+            ("{ exporters: [{ url: h:1 }, { url: \"http://H:1/x\" }] }", "already the host"),
+            ("{ exporters: [{ url: \"http://u:p@h:1\" }] }", "user name or password"),
+            ("{ interval: 10ms }", "its default is fixed now"),
+        ] {
+            let error = parse(gpu).unwrap_err();
+            assert!(error.contains(problem), "{gpu}: {error}");
+        }
+    }
+}
