@@ -14,11 +14,11 @@ use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::metric::KnownLabelValues;
 use crate::telemetry::metrics_registry::{MetricsLevel, Prometheus};
-use crate::telemetry::otel::{ExportFailure, Semconv, SpanSink, TracingSettings};
+use crate::telemetry::otel::{Semconv, SpanCounts, SpanSink, TracingSettings};
 use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
 use crate::telemetry::quality::{QualityMonitor, QualitySettings};
 use crate::telemetry::recent_requests::RecentRequests;
-use crate::telemetry::status::{SpanCounts, StatusSnapshot};
+use crate::telemetry::status::StatusSnapshot;
 use crate::telemetry::trace_capture::TraceCapture;
 use std::any::Any;
 use std::sync::Arc;
@@ -208,17 +208,12 @@ impl SinkSet {
             return Ok(None);
         }
         let spans = SpanSink::start(settings)?;
-        let counts = spans.counts().clone();
+        let counted = spans.clone();
         let most_waiting = (settings.batch.queue + settings.batch.size) as u64;
         self.add(spans.clone(), (), move |status, _| {
-            status.spans = SpanCounts {
-                queued: counts.queued(),
-                exported: counts.exported(),
-                failed: counts.failed(),
-                filtered: counts.filtered(),
-                lost: counts.failed() + counts.dropped().saturating_sub(most_waiting),
-                last_failure: counts.last_failure().map(ExportFailure::as_str),
-            };
+            let counts = counted.counts();
+            let lost = counts.failed + counts.dropped().saturating_sub(most_waiting);
+            status.spans = SpanCounts { lost, ..counts };
         });
         Ok(Some(spans))
     }

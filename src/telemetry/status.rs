@@ -4,6 +4,7 @@
 //! maintained twice.
 
 use super::cpu_time::TelemetryCpuTimes;
+use super::otel::SpanCounts;
 use super::{access_log, payload_log, quality, trace_capture};
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
@@ -306,23 +307,6 @@ pub struct BackendMetricAvailability {
     pub missing: Vec<&'static str>,
 }
 
-/// Number of spans by export result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SpanCounts {
-    /// Spans passed to the queue of the exporter, including spans that the full queue dropped.
-    pub queued: u64,
-    /// Spans that the collector accepted.
-    pub exported: u64,
-    /// Spans that the collector rejected, or that could not be delivered.
-    pub failed: u64,
-    /// Spans that were not exported because their trace is not sampled.
-    pub filtered: u64,
-    /// Spans that are lost: those that failed, and those that did not fit into the queue.
-    pub lost: u64,
-    /// Why the last export failed. `None`: none has failed.
-    pub last_failure: Option<&'static str>,
-}
-
 /// Number of access log lines and of payload log records by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RequestLogCounts {
@@ -342,24 +326,12 @@ impl StatusSnapshot {
     }
 }
 
-// === impl ConnectionStatusSnapshot, ConfigReloadStatus, SpanCounts ===
+// === impl ConnectionStatusSnapshot, ConfigReloadStatus ===
 
 impl ConnectionStatusSnapshot {
     /// The number of refused connections by reason. A failed TLS handshake has the reason `tls`.
     pub const fn refusals(&self) -> [(&'static str, u64); 3] {
         [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
-    }
-}
-
-impl SpanCounts {
-    /// The counts with the names of the results.
-    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
-        [
-            ("queued", self.queued),
-            ("exported", self.exported),
-            ("failed", self.failed),
-            ("filtered", self.filtered),
-        ]
     }
 }
 

@@ -3,7 +3,7 @@
 //! accepts spans.
 
 use super::collector_client::{self, OtlpHttpSender};
-use super::export_failure::ExportFailure;
+use super::export_failure::describe_failure;
 use super::resource::resource;
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
@@ -16,8 +16,9 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_net::tls::{OutboundTls, TlsError};
@@ -30,17 +31,23 @@ use tonic::transport::Endpoint;
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
-/// Counts of spans by result. Each span that is counted as queued is later exported, failed or
-/// dropped. Dropped spans have no counter of their own: [`SpanExportCounters::dropped`] computes
-/// their number from the other counts.
-#[derive(Debug, Default)]
-pub struct SpanExportCounters {
-    queued: AtomicU64,
-    exported: AtomicU64,
-    failed: AtomicU64,
-    filtered: AtomicU64,
-    /// [`ExportFailure::number`] of the last failure. 0: no export has failed.
-    last_failure: AtomicU8,
+/// Number of spans by export result. Each span that is counted as queued is later exported, failed or
+/// dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SpanCounts {
+    /// Spans passed to the queue of the exporter, including spans that the full queue dropped.
+    pub queued: u64,
+    /// Spans that the collector accepted.
+    pub exported: u64,
+    /// Spans that the collector rejected, or that could not be delivered.
+    pub failed: u64,
+    /// Spans that were not exported because their trace is not sampled.
+    pub filtered: u64,
+    /// Spans that are lost: those that failed, and those that did not fit into the queue. Known when the
+    /// counts are read.
+    pub lost: u64,
+    /// Why the last export failed. `None`: none has failed.
+    pub last_failure: Option<&'static str>,
 }
 
 /// An exporter that passes spans to `exporter` and counts the results. It logs the first of several
@@ -48,7 +55,7 @@ pub struct SpanExportCounters {
 #[derive(Debug)]
 struct CountingExporter<E> {
     exporter: E,
-    counts: Arc<SpanExportCounters>,
+    counts: Arc<Mutex<SpanCounts>>,
     /// Whether the last export failed.
     is_failing: AtomicBool,
 }
@@ -127,7 +134,7 @@ fn retry_policy() -> RetryPolicy {
 /// does not fit is dropped.
 pub(super) fn processor(
     exporter: impl SpanExporter + 'static,
-    counts: Arc<SpanExportCounters>,
+    counts: Arc<Mutex<SpanCounts>>,
     settings: &TracingSettings,
 ) -> BatchSpanProcessor {
     let batch = BatchConfigBuilder::default()
@@ -162,47 +169,24 @@ impl TracingSettings {
     }
 }
 
-// === impl SpanExportCounters ===
+// === impl SpanCounts ===
 
-impl SpanExportCounters {
-    /// Number of spans passed to the queue, including spans that the full queue dropped.
-    pub fn queued(&self) -> u64 {
-        self.queued.load(Ordering::Relaxed)
-    }
-
-    /// Number of spans that the collector accepted.
-    pub fn exported(&self) -> u64 {
-        self.exported.load(Ordering::Relaxed)
-    }
-
-    /// Number of spans that the collector rejected, or that could not be delivered.
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Number of spans that were not exported because their trace is not sampled.
-    pub fn filtered(&self) -> u64 {
-        self.filtered.load(Ordering::Relaxed)
+impl SpanCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
+        [
+            ("queued", self.queued),
+            ("exported", self.exported),
+            ("failed", self.failed),
+            ("filtered", self.filtered),
+        ]
     }
 
     /// Number of spans that are neither exported nor failed. After the shutdown these are the spans
     /// that did not fit into the queue or were not exported in time. Before the shutdown the number
     /// includes the spans that wait in the queue.
     pub fn dropped(&self) -> u64 {
-        self.queued().saturating_sub(self.exported() + self.failed())
-    }
-
-    /// Why the last export failed. `None`: none has failed.
-    pub fn last_failure(&self) -> Option<ExportFailure> {
-        ExportFailure::from_number(self.last_failure.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn add_queued(&self, spans: u64) {
-        self.queued.fetch_add(spans, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_filtered(&self, spans: u64) {
-        self.filtered.fetch_add(spans, Ordering::Relaxed);
+        self.queued.saturating_sub(self.exported + self.failed)
     }
 }
 
@@ -217,12 +201,15 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
         let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
         let result = result.unwrap_or_else(panicked);
-        let count = if result.is_ok() { &self.counts.exported } else { &self.counts.failed };
-        count.fetch_add(spans, Ordering::Relaxed);
-        if let Err(error) = &result {
-            let number = ExportFailure::from_error(error).number();
-            self.counts.last_failure.store(number, Ordering::Relaxed);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        match &result {
+            Ok(()) => counts.exported += spans,
+            Err(error) => {
+                counts.failed += spans;
+                counts.last_failure = Some(describe_failure(error));
+            }
         }
+        drop(counts);
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
             Err(error) if !was_failing => tracing::warn!(
@@ -304,9 +291,9 @@ mod tests {
         for record in records {
             sink.finished(&[record]);
         }
-        let counts = sink.counts().clone();
-        sink.shutdown().await;
-        [counts.queued(), counts.exported(), counts.failed(), counts.filtered(), counts.dropped()]
+        sink.clone().shutdown().await;
+        let counts = sink.counts();
+        [counts.queued, counts.exported, counts.failed, counts.filtered, counts.dropped()]
     }
 
     #[tokio::test]
@@ -326,12 +313,12 @@ mod tests {
         let sink = SpanSink::with_exporter(exporter, &settings);
         (0..10).for_each(|_| sink.finished(&[&streamed()]));
         drop(gate_sender);
-        let counts = sink.counts().clone();
-        sink.shutdown().await;
+        sink.clone().shutdown().await;
+        let counts = sink.counts();
         // Two spans in the queue, and one that the thread may have taken already.
-        assert_eq!(counts.queued(), 30);
-        assert!((2..=3).contains(&counts.exported()), "{counts:?}");
-        assert_eq!(counts.dropped(), 30 - counts.exported());
+        assert_eq!(counts.queued, 30);
+        assert!((2..=3).contains(&counts.exported), "{counts:?}");
+        assert_eq!(counts.dropped(), 30 - counts.exported);
     }
 
     #[tokio::test]
@@ -381,12 +368,12 @@ mod tests {
                 let settings = TracingSettings { endpoint, protocol, ..TracingSettings::default() };
                 let sink = SpanSink::start(&settings).unwrap();
                 sink.finished(&[&streamed()]);
-                let counts = sink.counts().clone();
                 let before = clock::now();
-                sink.shutdown_within(Duration::from_millis(500)).await;
+                sink.clone().shutdown_within(Duration::from_millis(500)).await;
                 let took = clock::now() - before;
                 assert!(took < Duration::from_secs(2), "{failure} {protocol:?} {took:?}");
-                assert_eq!((counts.queued(), counts.exported()), (3, 0), "{failure}");
+                let counts = sink.counts();
+                assert_eq!((counts.queued, counts.exported), (3, 0), "{failure}");
             }
         }
     }

@@ -13,8 +13,7 @@ mod sampling;
 pub(super) mod settings;
 mod spans;
 
-pub use export::{SpanExportCounters, SpanSinkStartError};
-pub use export_failure::ExportFailure;
+pub use export::{SpanCounts, SpanSinkStartError};
 pub use settings::environment::{OtelSettingsError, OtlpProtocol};
 pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
 pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
@@ -22,7 +21,7 @@ pub use spans::limits::SpanLimits;
 
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use sampling::{ExportAllSampling, TailSampler};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
@@ -39,7 +38,7 @@ pub struct SpanSink {
     /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
     outbound: Option<Arc<OutboundTls>>,
     processor: Arc<BatchSpanProcessor>,
-    counts: Arc<SpanExportCounters>,
+    counts: Arc<Mutex<SpanCounts>>,
     /// Sampler of the mode in which the spans of all traces are exported, unless the client decided
     /// against sampling. It selects the ordinary traces that are marked as sampled. `None`: only
     /// the spans of sampled traces are exported.
@@ -65,7 +64,7 @@ impl SpanSink {
         exporter: impl SpanExporter + 'static,
         settings: &TracingSettings,
     ) -> Self {
-        let counts = Arc::new(SpanExportCounters::default());
+        let counts = Arc::<Mutex<SpanCounts>>::default();
         let processor = Arc::new(export::processor(exporter, counts.clone(), settings));
         Self {
             outbound: None,
@@ -81,8 +80,12 @@ impl SpanSink {
     }
 
     /// Counts of spans by result.
-    pub fn counts(&self) -> &Arc<SpanExportCounters> {
-        &self.counts
+    pub fn counts(&self) -> SpanCounts {
+        *self.lock_counts()
+    }
+
+    fn lock_counts(&self) -> MutexGuard<'_, SpanCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
@@ -97,7 +100,7 @@ impl SpanSink {
     }
 
     async fn shutdown_within(self, limit: Duration) {
-        let Self { processor, counts, .. } = self;
+        let processor = self.processor.clone();
         // The processor blocks its caller until its thread has exported the queued spans. That
         // thread needs the runtime for its connection. If this task blocked the only worker thread
         // of the runtime, both would wait forever.
@@ -107,10 +110,11 @@ impl SpanSink {
             Ok(Err(error)) => Some(error.to_string()),
             Err(error) => Some(error.to_string()),
         };
-        if failure.is_some() || counts.dropped() > 0 {
+        let dropped = self.counts().dropped();
+        if failure.is_some() || dropped > 0 {
             let error = failure.as_deref().unwrap_or("the queue was full");
             tracing::warn!(
-                spans = counts.dropped(),
+                spans = dropped,
                 error,
                 "span export ended: spans were dropped, or the exporter did not stop cleanly"
             );
@@ -129,14 +133,15 @@ impl Sink for SpanSink {
         for record in records {
             let Some(trace) = &record.trace else { continue };
             if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
-                self.counts.add_filtered(spans::span_count(record));
+                self.lock_counts().filtered += spans::span_count(record);
                 continue;
             }
-            for mut span in spans::build_spans(record, trace, &self.conventions) {
+            let spans = spans::build_spans(record, trace, &self.conventions);
+            // The spans are counted before they are queued, so that the count of queued spans is never
+            // below the count of exported spans.
+            self.lock_counts().queued += spans.len() as u64;
+            for mut span in spans {
                 self.limits.apply(&mut span);
-                // The span is counted before it is queued, so that the count of queued spans is
-                // never below the count of exported spans.
-                self.counts.add_queued(1);
                 self.processor.on_end(span);
             }
         }
