@@ -26,7 +26,6 @@ pub(super) struct DrainQuery {
     /// The name of the backend.
     backend: String,
     /// Why the backend is drained.
-    #[serde(default)]
     reason: Option<String>,
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::optional_duration")]

@@ -73,46 +73,25 @@ fn duplicate_tiers(config: &Config) -> Vec<(String, String)> {
 /// is named: a default is no statement.
 fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let (timeouts, limits) = (&config.timeouts, &config.limits);
-    let durations = [
-        (
-            "timeouts.connect",
-            Some(timeouts.connect),
-            "timeouts.first_output",
-            timeouts.first_output,
-        ),
-        ("timeouts.connect", Some(timeouts.connect), "timeouts.total", timeouts.total),
-        (
-            "timeouts.response_headers",
-            Some(timeouts.response_headers),
-            "timeouts.total",
-            timeouts.total,
-        ),
-        ("timeouts.first_output", timeouts.first_output, "timeouts.total", timeouts.total),
-        (
-            "admission.max_wait",
-            Some(config.admission.max_wait),
-            "timeouts.first_output",
-            timeouts.first_output,
-        ),
-        ("admission.max_wait", Some(config.admission.max_wait), "timeouts.total", timeouts.total),
-        (
-            "admission.max_backend_wait",
-            config.admission.max_backend_wait,
-            "timeouts.first_output",
-            timeouts.first_output,
-        ),
-        (
-            "admission.max_backend_wait",
-            config.admission.max_backend_wait,
-            "timeouts.total",
-            timeouts.total,
-        ),
+    let first_output = ("timeouts.first_output", timeouts.first_output);
+    let total = ("timeouts.total", timeouts.total);
+    let (max_wait, max_backend_wait) =
+        (config.admission.max_wait, config.admission.max_backend_wait);
+    let limited_by = [
+        ("timeouts.connect", Some(timeouts.connect), &[first_output, total][..]),
+        ("timeouts.response_headers", Some(timeouts.response_headers), &[total]),
+        (first_output.0, first_output.1, &[total]),
+        ("admission.max_wait", Some(max_wait), &[first_output, total]),
+        ("admission.max_backend_wait", max_backend_wait, &[first_output, total]),
     ];
-    let durations = durations.into_iter().filter_map(|(path, longer, other, shorter)| {
-        let (longer, shorter) = (longer?, shorter?);
-        let [a, b] = [longer, shorter].map(units::duration::format);
-        (longer > shorter && is_set(path)).then(|| {
-            (path, format!("{a} is longer than {other} ({b}), which ends the request before"))
+    let durations = limited_by.iter().flat_map(|(path, longer, ends)| {
+        let is_set = &is_set;
+        ends.iter().filter_map(move |(other, shorter)| {
+            let (longer, shorter) = (longer.as_ref()?, shorter.as_ref()?);
+            let [a, b] = [*longer, *shorter].map(units::duration::format);
+            (longer > shorter && is_set(path)).then(|| {
+                (*path, format!("{a} is longer than {other} ({b}), which ends the request before"))
+            })
         })
     });
     let counts = [

@@ -1,13 +1,13 @@
 //! Loads the files that a configuration names: the keys file, and the backends file of a discovery
 //! source.
 
-use super::mistakes::{self, Mistake, Mistakes};
+use super::mistakes::{self, Mistakes};
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::TiersConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::file;
 use super::text::yaml::{self, Outline};
-use super::violation::RuleViolation;
+use super::violation::{Mistake, RuleViolation};
 use std::path::Path;
 use std::{fs, io};
 use tokenweir_request::access::KeyFile;
@@ -32,8 +32,8 @@ pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
 }
 
 fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, Mistake> {
-    let (keys, outline) = yaml::parse::<KeyFile>(text, file)
-        .map_err(|error| Mistake { error: error.without_quotes(), paths: Vec::new() })?;
+    let (keys, outline) =
+        yaml::parse::<KeyFile>(text, file).map_err(ConfigError::without_quotes)?;
     let tier_names: Vec<&String> = match tiers {
         Some(tiers) => tiers.names.iter().collect(),
         None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
@@ -59,8 +59,7 @@ pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<B
 }
 
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
-    let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)
-        .map_err(|error| Mistake { error, paths: Vec::new() })?;
+    let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)?;
     backends::check(&backends).map_err(|RuleViolation { paths, problem }| {
         // The rules name the values as those of `backends`.
         let paths: Vec<String> = paths

@@ -7,7 +7,7 @@ use super::sections::discovery::DiscoveryConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::source::ConfigSource;
 use super::text::{file, yaml};
-use super::violation::{RuleViolation, violation_at};
+use super::violation::{Mistake, RuleViolation, violation_at};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ impl Config {
         file: &Path,
         overrides: Overrides,
     ) -> Result<LoadedConfig, ConfigError> {
-        Self::parse_for_paths(text, file, overrides).map_err(|(error, _)| error)
+        Self::parse_for_paths(text, file, overrides).map_err(|mistake| mistake.error)
     }
 
     /// Like [`Config::parse`]. The error has the paths of the values that together violate a rule.
@@ -49,12 +49,12 @@ impl Config {
         text: &str,
         file: &Path,
         overrides: Overrides,
-    ) -> Result<LoadedConfig, (ConfigError, Vec<String>)> {
-        let (mut config, outline) =
-            yaml::parse::<Self>(text, file).map_err(|error| (error, Vec::new()))?;
+    ) -> Result<LoadedConfig, Mistake> {
+        let (mut config, outline) = yaml::parse::<Self>(text, file)?;
         let sources = overrides.apply(&mut config, outline);
-        rules::check(&config).map_err(|violation| {
-            (locate_violation(&violation, &sources, text, file), violation.paths)
+        rules::check(&config).map_err(|violation| Mistake {
+            error: locate_violation(&violation, &sources, text, file),
+            paths: violation.paths,
         })?;
         Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
     }

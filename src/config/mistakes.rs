@@ -7,18 +7,11 @@ use super::root::Config;
 use super::text::error::{ConfigError, ConfigLocation, Position};
 use super::text::remaining::RemainingText;
 use super::text::{file, yaml};
+use super::violation::Mistake;
 use std::path::Path;
 
 /// Maximum number of entries that are removed from one file.
 const MAX_REMOVALS: usize = 100;
-
-/// The first mistake of a text.
-#[derive(Debug)]
-pub(super) struct Mistake {
-    pub(super) error: ConfigError,
-    /// The paths of the values that together violate a rule. Empty: the text does not have the form of the type.
-    pub(super) paths: Vec<String>,
-}
 
 /// All mistakes of a file.
 #[derive(Debug)]
@@ -33,10 +26,7 @@ impl Config {
     /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may follow from
     /// an earlier one is left out.
     pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
-        find_all(file, |text| {
-            let parsed = Self::parse_for_paths(text, file, Overrides::default());
-            parsed.map_err(|(error, paths)| Mistake { error, paths })
-        })
+        find_all(file, |text| Self::parse_for_paths(text, file, Overrides::default()))
     }
 }
 

@@ -27,6 +27,15 @@ fn adapt_schema(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text.replace("`None`", "`null`").replace("[`", "`").replace("`]", "`");
     }
+    // A key that may be null and that is missing is null.
+    let is_null =
+        |kind: &Value| kind == "null" || kind.get("type").is_some_and(|kind| kind == "null");
+    let has_null = |key: &str| {
+        schema.get(key).and_then(Value::as_array).is_some_and(|kinds| kinds.iter().any(is_null))
+    };
+    if schema.get("default").is_none() && (has_null("type") || has_null("anyOf")) {
+        schema.insert("default".to_owned(), Value::Null);
+    }
     // The defaults of a section are at its keys.
     if schema.get("default").and_then(Value::as_object).is_some_and(|keys| !keys.is_empty()) {
         schema.remove("default");

@@ -1,4 +1,6 @@
-//! The violation of a rule of the configuration.
+//! The violation of a rule of the configuration, and the first mistake of a text.
+
+use super::text::error::ConfigError;
 
 /// The violation of a rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,4 +23,19 @@ pub(crate) fn violation_of<const N: usize>(
 /// The violation of a rule for the single value at `path`.
 pub(crate) fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolation {
     RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
+}
+
+/// The first mistake of a text.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    pub(crate) error: ConfigError,
+    /// The paths of the values that together violate a rule. Empty: the text does not have the form of
+    /// the type.
+    pub(crate) paths: Vec<String>,
+}
+
+impl From<ConfigError> for Mistake {
+    fn from(error: ConfigError) -> Self {
+        Self { error, paths: Vec::new() }
+    }
 }

@@ -18,10 +18,8 @@ pub(in crate::backend) struct Publisher {
 /// One entry of `/kv_event_sources`. Other fields are ignored.
 #[derive(Debug, Deserialize)]
 struct ListedSource {
-    #[serde(default)]
     enable_kv_cache_events: Option<bool>,
     endpoint: String,
-    #[serde(default)]
     replay_endpoint: Option<String>,
     #[serde(default)]
     topic: String,

@@ -15,10 +15,8 @@ pub struct ModelConfig {
     /// The model name in client requests.
     pub name: String,
     /// The model name that the backends use. `None`: the same as `name`.
-    #[serde(default)]
     pub served_as: Option<String>,
     /// Names of the backends that may serve it. `None`: all backends that list it.
-    #[serde(default)]
     pub backends: Option<Vec<String>>,
     /// Engine-control fields that every client of this model may use.
     #[serde(default)]

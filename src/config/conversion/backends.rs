@@ -1,6 +1,6 @@
 //! Backends, the settings of their pool, and the TLS of the connections to them.
 
-use crate::backend::{Backend, PoolSettings};
+use crate::backend::{Backend, BackendSettings, PoolSettings};
 use crate::config::root::Config;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::secret::UnreadableSecret;
@@ -26,29 +26,26 @@ impl Config {
             let secret = entry.secret().map(|secret| secret.resolve(&env));
             let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
-            let usage = entry.usage.unwrap_or(self.usage);
-            Ok(backend
-                .with_usage_injection(usage == UsageMode::Inject)
-                .with_continuous_usage(self.continuous_usage)
-                .with_kv_events(
-                    entry
-                        .kv_events
-                        .clone()
-                        .unwrap_or_default()
-                        .resolve(&self.kv_events, &entry.url),
-                )
-                .with_metrics_url(entry.metrics_url.clone())
-                .with_gpus(
+            let settings = BackendSettings {
+                weight: entry.weight,
+                role: entry.role,
+                may_inject_usage: entry.usage.unwrap_or(self.usage) == UsageMode::Inject,
+                continuous_usage_share: self.continuous_usage,
+                routes_to_ranks: self.routing.data_parallel_ranks,
+                is_drained: entry.drained,
+                pod: entry.pod.as_deref().map(Into::into),
+                gpu_cost: BackendSettings::gpu_cost(
                     entry.gpus.or(self.cost.gpus),
                     entry.gpu_hour_price.or(self.cost.gpu_hour_price),
-                )
-                .with_pod(entry.pod.as_deref())
-                .with_weight(entry.weight)
-                .with_role(entry.role)
+                ),
+            };
+            let kv_events = entry.kv_events.clone().unwrap_or_default();
+            Ok(backend
+                .with_settings(settings)
+                .with_kv_events(kv_events.resolve(&self.kv_events, &entry.url))
+                .with_metrics_url(entry.metrics_url.clone())
                 .with_circuit_breaker(self.circuit_breaker)
-                .with_load_horizon(horizon)
-                .with_data_parallel_ranks(self.routing.data_parallel_ranks)
-                .with_configured_drain(entry.drained))
+                .with_load_horizon(horizon))
         };
         entries.iter().map(build).collect()
     }

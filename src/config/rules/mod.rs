@@ -7,14 +7,14 @@ mod objectives;
 mod payload_log;
 mod quality;
 pub(super) mod tls;
+mod values;
 
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::{access, discovery, identities, limits, peer_exchange, routes, webhooks};
 use super::violation::{RuleViolation, violation_at, violation_of};
 use crate::backend::routes::ModelConfig;
-use http::{HeaderName, Uri};
-use std::time::Duration;
+use http::Uri;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::error::listed;
 use tokenweir_routing::admission::DEFAULT_CLASS;
@@ -32,17 +32,17 @@ const MAX_MODEL_NAME_BYTES: usize = 256;
 
 /// Checks the rules of the whole configuration and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    values::check(config)?;
     backends::check(&config.backends)?;
     discovery::check(&config.discovery)?;
     check_model_names(&config.models)?;
     check_model_backends(config)?;
     routes::check(&config.routes)?;
     check_listeners_distinct(config)?;
-    check_durations(config)?;
+    check_intervals(config)?;
     limits::check(&config.limits)?;
     tls::check(config)?;
-    check_kv_aware_weights(config)?;
-    check_sizes(config)?;
+    check_kv_aware_horizon(config)?;
     check_cost(config)?;
     gpu::check(config)?;
     webhooks::check(&config.webhooks)?;
@@ -53,7 +53,6 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_tiers(config)?;
     check_stream_detection(config)?;
     check_tracing(config)?;
-    check_trace_capture(config)?;
     failure_handling::check(config)?;
     payload_log::check(&config.log)?;
     quality::check(&config.quality, &config.log.payloads)?;
@@ -134,26 +133,7 @@ fn check_listeners_distinct(config: &Config) -> Result<(), RuleViolation> {
     Err(violation_of(["admin", "listen"], problem))
 }
 
-fn check_durations(config: &Config) -> Result<(), RuleViolation> {
-    let durations = [
-        ("timeouts.connect", config.timeouts.connect),
-        ("timeouts.response_headers", config.timeouts.response_headers),
-        ("timeouts.idle_connection", config.timeouts.idle_connection),
-        ("scrape.min_interval", config.scrape.min_interval),
-        ("scrape.max_interval", config.scrape.max_interval),
-        ("scrape.timeout", config.scrape.timeout),
-        ("admission.max_wait", config.admission.max_wait),
-        ("stalls.min_gap", config.stalls.min_gap),
-        ("slow.ttft", config.slow.ttft),
-        ("slow.tpot", config.slow.tpot),
-        ("slow.duration", config.slow.duration),
-        ("slow.write_stall", config.slow.write_stall),
-    ];
-    if let Some((path, _)) =
-        durations.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
-    {
-        return Err(violation_at(path, "this must be 1ms or more"));
-    }
+fn check_intervals(config: &Config) -> Result<(), RuleViolation> {
     if config.scrape.max_interval < config.scrape.min_interval {
         let problem = "scrape.max_interval must not be less than scrape.min_interval";
         return Err(violation_of(["scrape.max_interval", "scrape.min_interval"], problem));
@@ -161,13 +141,6 @@ fn check_durations(config: &Config) -> Result<(), RuleViolation> {
     if config.sleep.idle.is_some() && !config.sleep.wake {
         let problem = "an engine that is put to sleep must be woken: set `sleep.wake: true`";
         return Err(violation_of(["sleep.idle", "sleep.wake"], problem));
-    }
-    Ok(())
-}
-
-fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
-    if config.scrape.max_page == 0 {
-        return Err(violation_at("scrape.max_page", "this must be more than 0"));
     }
     Ok(())
 }
@@ -199,17 +172,8 @@ fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
-    let kv_aware = &config.routing.kv_aware;
-    let weights = [
-        ("routing.kv_aware.pressure", kv_aware.pressure),
-        ("routing.kv_aware.session", kv_aware.session),
-    ];
-    let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
-    if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {
-        return Err(violation_at(path, "a weight must be 0 or more"));
-    }
-    let horizon = kv_aware.horizon_seconds;
+fn check_kv_aware_horizon(config: &Config) -> Result<(), RuleViolation> {
+    let horizon = config.routing.kv_aware.horizon_seconds;
     if !(horizon.is_finite() && horizon > 0.0) {
         return Err(violation_at("routing.kv_aware.horizon_seconds", "this must be more than 0"));
     }
@@ -232,10 +196,6 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
         let problem = "this must be between 0.01 and 0.99, or null for no threshold";
         return Err(violation_at("admission.max_kv_usage", problem));
     }
-    let header = admission.tenant_header.as_ref();
-    if header.is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(violation_at("admission.tenant_header", "this is not a valid header name"));
-    }
     for (index, class) in admission.classes.iter().enumerate() {
         let path = format!("admission.classes.{index}");
         if admission.classes[..index].contains(class) {
@@ -253,9 +213,6 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
 
 fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
     let tiers = &config.tiers;
-    if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(violation_at("tiers.header", "this is not a valid header name"));
-    }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
     match tiers.names.iter().position(|name| !is_label(name)) {
@@ -287,9 +244,6 @@ fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
 }
 
 fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
-    if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
-        return Err(violation_at("tracing.ratio", "this must be between 0 and 1"));
-    }
     let is_link = |url: &String| {
         let is_web = url.starts_with("http://") || url.starts_with("https://");
         is_web && url.contains("{trace_id}") && !url.contains('@')
@@ -302,17 +256,6 @@ fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
         Some(Err(problem)) => Err(violation_at("tracing.endpoint", problem)),
         _ => Ok(()),
     }
-}
-
-fn check_trace_capture(config: &Config) -> Result<(), RuleViolation> {
-    let capture = &config.trace_capture;
-    if !(capture.sample > 0.0 && capture.sample <= 1.0) {
-        return Err(violation_at("trace_capture.sample", "this must be more than 0 and at most 1"));
-    }
-    if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(violation_at("trace_capture.file", "write the path of a file, or null"));
-    }
-    Ok(())
 }
 
 fn check_collector_url(endpoint: &str) -> Result<(), &'static str> {

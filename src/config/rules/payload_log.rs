@@ -17,16 +17,8 @@ const MIN_TEXTS_PER_FILE: usize = 32;
 /// Checks the rules of `log.payloads` and `log.max_file_bytes`, and returns the first violation.
 pub(super) fn check(log: &LogConfig) -> Result<(), RuleViolation> {
     let payloads = &log.payloads;
-    let fail =
-        |key: &str, problem: &str| Err(violation_at(&format!("log.payloads.{key}"), problem));
-    if payloads.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return fail("file", "write the path of a file, or null");
-    }
-    if !(payloads.sample > 0.0 && payloads.sample <= 1.0) {
-        return fail("sample", "this must be more than 0 and at most 1");
-    }
     if !(1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes) {
-        return fail("max_bytes", "this must be between 1 and 1MiB");
+        return Err(violation_at("log.payloads.max_bytes", "this must be between 1 and 1MiB"));
     }
     if log.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
         let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";

@@ -18,9 +18,6 @@ pub(super) fn check(
     if !(0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample) {
         return fail("sample", "this must be between 0 and 0.05, which is 5 % of all requests");
     }
-    if quality.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return fail("file", "write the path of a file, or null");
-    }
     if quality.file.is_some() && quality.file == payloads.file {
         return fail("file", "log.payloads.file is the same file: write another path");
     }

@@ -35,9 +35,6 @@ pub struct AccessConfig {
 
 /// Checks the rules of `access` and returns the first violation.
 pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
-    if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(violation_at("access.keys_file", "write the path of a file, or null"));
-    }
     if access.cache_salt_secret.is_some() && access.keys_file.is_none() {
         let problem = "salts are derived from tenants, which need access.keys_file: set it";
         return Err(violation_of(["access.cache_salt_secret", "access.keys_file"], problem));

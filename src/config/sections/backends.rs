@@ -22,35 +22,27 @@ pub struct BackendConfig {
     pub name: Option<String>,
     /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
     /// `/prometheus/metrics` of `url`.
-    #[serde(default)]
     pub metrics_url: Option<MetricsUrl>,
     /// Token that the gateway sends to the backend. `None`: the client's token.
-    #[serde(default)]
     pub api_key: Option<Secret>,
     /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
-    #[serde(default)]
     pub usage: Option<UsageMode>,
     /// Number of GPUs of the backend. `None`: `cost.gpus`.
-    #[serde(default)]
     pub gpus: Option<u32>,
     /// Price of one GPU of the backend for one hour. `None`: `cost.gpu_hour_price`.
-    #[serde(default)]
     pub gpu_hour_price: Option<f64>,
     /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
-    #[serde(default)]
     pub kv_events: Option<KvEventSource>,
     /// The name of its pod, from Kubernetes discovery. `None`: not known.
     #[serde(skip)]
     pub pod: Option<String>,
     /// TLS of the connections to the backend. `None`: `backend_tls`.
-    #[serde(default)]
     pub tls: Option<TlsClientSettings>,
     /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
     #[serde(default = "default_weight")]
     pub weight: u32,
     /// The legs of requests that the backend serves, if prefill and decode are split: `prefill`, `decode` or
     /// `both`. `None`: whole requests only.
-    #[serde(default)]
     pub role: Option<Role>,
     /// Whether the backend is drained at the start, and after a reload that changed this value.
     #[serde(default)]

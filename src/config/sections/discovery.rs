@@ -19,33 +19,24 @@ use tokenweir_engine::prefill_leg::Role;
 #[serde(deny_unknown_fields)]
 pub struct DiscoveryConfig {
     /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
-    #[serde(default)]
     pub file: Option<PathBuf>,
     /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
     /// `dns`.
-    #[serde(default)]
     pub dns: Option<String>,
     /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
-    #[serde(default)]
     pub srv: Option<String>,
     /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
-    #[serde(default)]
     pub kubernetes: Option<KubernetesConfig>,
     /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: those that
     /// `metrics_url` of a backend has. Not for `file`.
-    #[serde(default)]
     pub metrics_url: Option<String>,
     /// Default `api_key` of the discovered backends.
-    #[serde(default)]
     pub api_key: Option<Secret>,
     /// Default `usage` of the discovered backends.
-    #[serde(default)]
     pub usage: Option<UsageMode>,
     /// `weight` of the discovered backends. Not for `file`.
-    #[serde(default)]
     pub weight: Option<u32>,
     /// Default `role` of the discovered backends.
-    #[serde(default)]
     pub role: Option<Role>,
 }
 

@@ -95,26 +95,6 @@ impl Default for LimitsConfig {
 
 /// Checks the rules of `limits` and returns the first violation.
 pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
-    let durations = [
-        ("limits.body_idle_timeout", limits.body_idle_timeout),
-        ("limits.write_timeout", limits.write_timeout),
-        ("limits.keep_alive", limits.keep_alive),
-    ];
-    if let Some((path, _)) =
-        durations.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
-    {
-        return Err(violation_at(path, "this must be 1ms or more"));
-    }
-    let counts = [
-        ("limits.body", Some(limits.body)),
-        ("limits.connections", limits.connections),
-        ("limits.connections_per_client", limits.connections_per_client.map(|max| max as usize)),
-        ("limits.requests_in_flight", limits.requests_in_flight),
-        ("limits.requests_per_client", limits.requests_per_client.map(|max| max as usize)),
-    ];
-    if let Some((path, _)) = counts.iter().find(|(_, max)| *max == Some(0)) {
-        return Err(violation_at(path, "this must be more than 0"));
-    }
     let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
     if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
         let problem =

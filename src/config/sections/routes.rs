@@ -26,7 +26,6 @@ pub struct RouteConfig {
     pub total: Option<Duration>,
     /// The model of all requests. The gateway then forwards each body unread, and sends the request
     /// once. `None`: the body names the model.
-    #[serde(default)]
     pub model: Option<String>,
     /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.
     #[serde(default, with = "units::optional_bytes")]

@@ -17,7 +17,6 @@ pub struct WebhookConfig {
     /// URL of the webhook, or the location of a URL that is a secret.
     pub url: WebhookUrl,
     /// Bearer token. `None`: none.
-    #[serde(default)]
     pub token: Option<Secret>,
 }
 

@@ -37,15 +37,16 @@ pub(crate) struct Entry {
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
     let mut options = parser_options();
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
-    let tree: Spanned<YamlNode> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error: Error| error.location().map_or(1, |location| location.line() as usize))?;
-    let mut entries = Vec::new();
+    let line = |error: Error| error.location().map_or(1, |location| location.line() as usize);
+    read_entries(text, options).map_err(line)
+}
+
+fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
+    let tree: Spanned<YamlNode> = serde_saphyr::from_str_with_options(text, options)?;
     let start = tree.referenced.into();
-    push_entries(
-        &mut entries,
-        Entry { path: String::new(), start, value: start, parent: None, is_item: false },
-        &tree,
-    );
+    let root = Entry { path: String::new(), start, value: start, parent: None, is_item: false };
+    let mut entries = Vec::new();
+    push_entries(&mut entries, root, &tree);
     Ok(entries)
 }
 
@@ -120,10 +121,8 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     file: &Path,
 ) -> Result<(T, Outline), ConfigError> {
     let to_error = |error: Error| to_config_error(&error, text, file);
-    let tree: Spanned<YamlNode> =
-        serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
-    let mut outline = Outline::default();
-    outline.record_positions(String::new(), &tree);
+    let entries = read_entries(text, parser_options()).map_err(to_error)?;
+    let outline = Outline(entries.into_iter().map(|entry| (entry.path, entry.value)).collect());
     let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
     Ok((value, outline))
 }
@@ -172,26 +171,6 @@ impl Outline {
     /// Whether the file contains a value at this path.
     pub(crate) fn contains(&self, path: &str) -> bool {
         self.0.contains_key(path)
-    }
-
-    /// Records the positions of the value at `path` and of the values that it contains.
-    fn record_positions(&mut self, path: String, tree: &Spanned<YamlNode>) {
-        let child_path =
-            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-        match &tree.value {
-            YamlNode::Leaf => {}
-            YamlNode::Sequence(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    self.record_positions(child_path(&index.to_string()), item);
-                }
-            }
-            YamlNode::Mapping(entries) => {
-                for (key, value) in entries {
-                    self.record_positions(child_path(&key.value), value);
-                }
-            }
-        }
-        self.0.insert(path, tree.referenced.into());
     }
 }
 

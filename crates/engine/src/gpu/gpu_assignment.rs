@@ -27,10 +27,8 @@ pub struct GpuRule {
     pub backend: String,
     /// Indexes of the GPUs, as in `CUDA_VISIBLE_DEVICES`; `0.2` is MIG instance 2 of GPU 0. `None`:
     /// all GPUs.
-    #[serde(default)]
     pub gpus: Option<Vec<GpuIndex>>,
     /// Kubernetes pod that uses the GPU. `None`: any.
-    #[serde(default)]
     pub pod: Option<String>,
     /// Value of the label `Hostname` of the page. `None`: any.
     #[serde(default, rename = "hostname")]

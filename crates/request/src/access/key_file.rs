@@ -22,17 +22,14 @@ pub struct TenantEntry {
     /// Name of the tenant in logs, spans and metrics.
     pub name: String,
     /// Tier of the requests of the tenant. `None`: the configuration determines the tier.
-    #[serde(default)]
     pub tier: Option<String>,
     /// Models that the tenant may use: names, or prefixes followed by `*`. `None`: all models.
-    #[serde(default)]
     pub models: Option<Vec<String>>,
     /// Permissions for engine-control fields, in addition to the permissions of all tenants.
     #[serde(default)]
     pub allow: Vec<Permission>,
     /// How the streams of the tenant go on at another backend, as `streams.continuation`. `None`: the
     /// setting of the model.
-    #[serde(default)]
     pub continuation: Option<ContinuationMode>,
     /// Limits of all keys of the tenant together.
     #[serde(default)]

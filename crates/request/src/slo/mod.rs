@@ -24,10 +24,8 @@ pub struct Objective {
     /// Name of the objective, the value of the metric label.
     pub name: String,
     /// Only requests for this model count, by the name that clients use. `null`: any model.
-    #[serde(default)]
     pub model: Option<String>,
     /// Only requests of this tier count. `null`: any tier.
-    #[serde(default)]
     pub tier: Option<String>,
     /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
     /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.

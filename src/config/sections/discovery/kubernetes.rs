@@ -9,22 +9,17 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct KubernetesConfig {
     /// Name of the Service.
-    #[serde(default)]
     pub service: Option<String>,
     /// Name of the `InferencePool` of the Gateway API (`inference.networking.k8s.io/v1`). Its first target
     /// port is that of the backends.
-    #[serde(default)]
     pub pool: Option<String>,
     /// Namespace of the Service or pool. `None`: the namespace of the gateway.
-    #[serde(default)]
     pub namespace: Option<String>,
     /// Port of the pods: a number, or its name in the Service. `None`: the only port of the
     /// Service. Not for `pool`.
-    #[serde(default)]
     pub port: Option<PodPort>,
     /// URL of the API server, without credentials. `None`: the API server of the cluster, or of
     /// `KUBECONFIG`.
-    #[serde(default)]
     pub url: Option<String>,
 }
 
