@@ -82,7 +82,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
         stalls: backend.load.stall_count(),
-        gpu_cost: backend.identity.gpu_cost(),
+        gpu_cost: backend.identity.settings().gpu_cost,
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
         kv_usage: load.kv_usage,
@@ -101,7 +101,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
             prefill_backlog_tokens: backend.backlog_tokens(now),
             ..learned_estimates(&backend.load.estimator, now)
         },
-        pod: backend.identity.pod().map(|pod| pod.to_string()),
+        pod: backend.identity.settings().pod.as_deref().map(Into::into),
         gpus: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
-use super::identity::BackendIdentity;
+use super::identity::{BackendIdentity, BackendSettings};
 use super::kv_events::KvEventSource;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::dialect::EngineKind;
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
 use tokenweir_protocol::clock;
@@ -61,12 +60,6 @@ impl Backend {
         }
     }
 
-    /// Sets whether the gateway may request usage that the client did not request.
-    pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
-        self.identity.set_usage_injection(may_inject_usage);
-        self
-    }
-
     /// Sets the URL of the metrics page. `None`: the page is at a known path of the backend.
     pub fn with_metrics_url(mut self, metrics_url: Option<MetricsUrl>) -> Self {
         self.identity.metrics_url = metrics_url;
@@ -76,13 +69,6 @@ impl Backend {
     /// Sets the publishers of KV events. `None`: the gateway does not subscribe to them.
     pub fn with_kv_events(mut self, source: Option<KvEventSource>) -> Self {
         self.identity.kv_events = source;
-        self
-    }
-
-    /// Sets the weight: the share of the requests relative to other backends. 0: the backend gets
-    /// no new requests.
-    pub fn with_weight(self, weight: u32) -> Self {
-        self.identity.set_weight(weight);
         self
     }
 
@@ -97,46 +83,14 @@ impl Backend {
         self
     }
 
-    /// Sets the share of streams, from 0 to 1, for which the gateway requests usage in every event.
-    pub fn with_continuous_usage(self, share: f64) -> Self {
-        self.identity.set_continuous_usage_share(share);
-        self
-    }
-
-    /// Sets whether the data-parallel ranks of the backend are targets of routing.
-    pub fn with_data_parallel_ranks(self, are_targets: bool) -> Self {
-        self.identity.set_data_parallel_ranks(are_targets);
-        self
-    }
-
-    /// Sets the legs of requests that the backend serves.
-    pub fn with_role(self, role: Option<Role>) -> Self {
-        self.identity.set_role(role);
-        self
-    }
-
-    /// Sets whether the configuration drains the backend. Must be called after
-    /// [`Self::with_circuit_breaker`], which resets the health.
-    pub fn with_configured_drain(self, is_drained: bool) -> Self {
-        self.identity.replace_configured_drain(is_drained);
-        if is_drained {
+    /// Sets the settings that a reload can change.
+    #[must_use]
+    pub fn with_settings(self, settings: BackendSettings) -> Self {
+        if settings.is_drained {
             let drain = Drain::begin(DrainInitiator::Configuration, None, None);
             self.health.update_drain(|_| Some(Arc::new(drain)));
         }
-        self
-    }
-
-    /// Sets the name of the Kubernetes pod. `None`: not known.
-    pub fn with_pod(self, pod: Option<&str>) -> Self {
-        self.identity.set_pod(pod.map(Into::into));
-        self
-    }
-
-    /// Sets the number of GPUs, and the price of one GPU for one hour. `None`: not configured.
-    pub fn with_gpus(self, gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
-        let gpus = gpus.map(f64::from);
-        let price = gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price);
-        self.identity.set_gpu_cost([gpus, price]);
+        self.identity.replace_settings(Arc::new(settings));
         self
     }
 
@@ -149,14 +103,14 @@ impl Backend {
     /// usage injection, circuit breaker, load horizon and drain. The drain of the configuration is
     /// applied only if it has changed, so that a reload does not end or repeat what an operator did.
     pub(super) fn adopt_settings(&self, other: &Self) {
-        self.identity.adopt_settings(&other.identity);
         self.health.breaker.set(other.health.breaker.settings());
         self.load.set_horizon(other.load.estimator.horizon());
-        let is_drained = other.identity.has_configured_drain();
-        if self.identity.replace_configured_drain(is_drained) == is_drained {
+        let settings = other.identity.settings();
+        let previous = self.identity.replace_settings(settings.clone());
+        if previous.is_drained == settings.is_drained {
             return;
         }
-        if is_drained {
+        if settings.is_drained {
             self.drain(Drain::begin(DrainInitiator::Configuration, None, None));
         } else {
             let by = DrainInitiator::Configuration;
@@ -185,7 +139,7 @@ impl Backend {
     /// kind of the server is known to send usage in a separate event, and the gateway could remove
     /// that event from the streams of this API so far.
     pub fn should_inject_usage(&self, api: Option<Api>) -> bool {
-        self.identity.may_inject_usage()
+        self.identity.settings().may_inject_usage
             && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
             && self.load.stream_profile.can_remove_usage(api)
     }
@@ -198,7 +152,7 @@ impl Backend {
         let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only(api);
         let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
         if has_usage_on_request_only && is_vllm() {
-            self.load.stream_profile.sampled_share(self.identity.continuous_usage_share())
+            self.load.stream_profile.sampled_share(self.identity.settings().continuous_usage_share)
         } else {
             0.0
         }

@@ -27,7 +27,7 @@ pub use drain::{Drain, DrainInitiator};
 pub use health::BackendHealth;
 pub(crate) use health::MEDIA;
 pub use health_checker::supervisor::HealthCheckSupervisor;
-pub use identity::BackendIdentity;
+pub use identity::{BackendIdentity, BackendSettings};
 pub use lease::Lease;
 pub use load::BackendLoad;
 pub use pool::readiness::{BackendAvailability, Readiness};

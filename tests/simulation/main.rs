@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::{
-    Backend, Drain, DrainInitiator, HealthCheckSupervisor, PoolSettings, health_checker,
+    Backend, BackendSettings, Drain, DrainInitiator, HealthCheckSupervisor, PoolSettings,
+    health_checker,
 };
 use tokenweir::config::AdmissionConfig;
 use tokenweir::proxy::access::AccessControl;
@@ -257,7 +258,7 @@ fn pool(backends: usize, world: &World) -> Arc<BackendPool> {
         let kv_events = KvEventSource::default().resolve(&no_kv_events(), &address);
         let breaker = CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
         Backend::new(address.default_id(), address, None)
-            .with_usage_injection(injects)
+            .with_settings(BackendSettings { may_inject_usage: injects, ..Default::default() })
             .with_circuit_breaker(breaker)
             .with_kv_events(kv_events)
     };

@@ -260,7 +260,7 @@ fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
     GpuBackend {
         id: identity.id.as_str(),
         host: identity.address.host_and_port().0,
-        pod: identity.pod(),
+        pod: identity.settings().pod.clone(),
     }
 }
 

@@ -87,27 +87,6 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// engine may be slow under load. After a refused connection or an error status it is down at once.
 const UNHEALTHY_THRESHOLD: u32 = 3;
 
-/// Runs the health checker of a backend, in an endless loop.
-pub async fn run(
-    pool: Arc<BackendPool>,
-    backend: Arc<Backend>,
-    client: HttpClient,
-    settings: ScrapeSettings,
-    scrape_observer: Arc<dyn ScrapeObserver>,
-    alignment_origin: Instant,
-) {
-    let mut checker =
-        HealthChecker::new(pool, backend, client, settings, scrape_observer, alignment_origin);
-    loop {
-        checker.check().await;
-        checker.tend_sleep().await;
-        checker.log_rest();
-        checker.rotate_gap_window();
-        checker.backend.health.on_check_completed();
-        checker.wait_until_next_check().await;
-    }
-}
-
 struct HealthChecker {
     /// The pool of the backend, which receives the models that the backend lists.
     pool: Arc<BackendPool>,
@@ -187,6 +166,18 @@ impl HealthChecker {
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
+        }
+    }
+
+    /// Checks the backend in an endless loop.
+    async fn run(mut self) {
+        loop {
+            self.check().await;
+            self.tend_sleep().await;
+            self.log_rest();
+            self.rotate_gap_window();
+            self.backend.health.on_check_completed();
+            self.wait_until_next_check().await;
         }
     }
 

@@ -19,7 +19,7 @@ impl HealthChecker {
         }
         let local_load = self.backend.load.estimator.local_load();
         let rank_loads = self.backend.load.ranks.local_loads();
-        let by_rank = self.backend.identity.routes_to_ranks();
+        let by_rank = self.backend.identity.settings().routes_to_ranks;
         let load = self.metrics_page.fetch(&mut self.fetcher, by_rank).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);

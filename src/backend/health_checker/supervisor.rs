@@ -2,7 +2,7 @@
 //! backend whose events the gateway uses. A new backend is checked before it joins
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
-use super::{ScrapeObserver, ScrapeSettings};
+use super::{HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::kv_events::{self, CacheKnowledge};
 use crate::backend::pool::BackendPool;
 use crate::backend::tasks::kv_event_receiver;
@@ -124,7 +124,8 @@ impl HealthCheckSupervisor {
         let checked_backend = backend.clone();
         let run_checker = move || {
             let (pool, observer) = (pool.clone(), observer.clone());
-            super::run(pool, checked_backend.clone(), client.clone(), settings, observer, origin)
+            let (backend, client) = (checked_backend.clone(), client.clone());
+            HealthChecker::new(pool, backend, client, settings, observer, origin).run()
         };
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
         let event_receiver = self.start_event_receiver(&backend);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::pool::{BackendPool, BackendRequirements};
-use crate::backend::{Drain, DrainInitiator, Health, LoadSample, PoolSettings};
+use crate::backend::{BackendSettings, Drain, DrainInitiator, Health, LoadSample, PoolSettings};
 use serde_json::json;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
@@ -96,7 +96,10 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
             pool.drain(backend.identity.id.as_str(), drain);
         }),
         (Availability::ZeroWeight, |_, backend| {
-            backend.identity.set_weight(0);
+            backend.identity.replace_settings(Arc::new(BackendSettings {
+                weight: 0,
+                ..BackendSettings::default()
+            }));
         }),
         (Availability::Ejected, |_, backend| eject(backend, clock::now())),
     ];

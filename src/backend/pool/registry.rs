@@ -193,18 +193,15 @@ impl BackendRegistry {
         state.model_labels.set_max_labels(settings.max_model_labels);
         self.snapshot.store(Arc::new(PoolSnapshot {
             routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
-            panic_log: previous.panic_log.clone(),
-            readiness_log: previous.readiness_log.clone(),
-            candidate_sampler: previous.candidate_sampler.clone(),
             backends,
             backend_ids: ids,
             route_rules: rules,
-            has_rendezvous: previous.has_rendezvous,
             policy: settings.policy,
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
             sleep: settings.sleep,
             has_prefill_backends,
+            ..PoolSnapshot::clone(&previous)
         }));
         state.prune_retiring();
     }

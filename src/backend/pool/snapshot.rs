@@ -24,7 +24,7 @@ use tokenweir_routing::{
 };
 
 /// The backend pool at one moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PoolSnapshot {
     /// The backends, by position. A backend usually has the same position in successive snapshots.
     pub(super) backends: Arc<[Arc<Backend>]>,
@@ -101,21 +101,8 @@ pub(super) struct PickedBackend {
 impl PoolSnapshot {
     /// A copy with the routes rebuilt from the models that the backends list now.
     pub(super) fn rebuild_routes(&self, labels: &mut ModelLabelTable) -> Self {
-        Self {
-            backends: self.backends.clone(),
-            backend_ids: self.backend_ids.clone(),
-            routes: build_routes(&self.route_rules, &self.backends, labels, false),
-            route_rules: self.route_rules.clone(),
-            candidate_sampler: self.candidate_sampler.clone(),
-            panic_log: self.panic_log.clone(),
-            readiness_log: self.readiness_log.clone(),
-            has_rendezvous: self.has_rendezvous,
-            policy: self.policy,
-            shadow_policies: self.shadow_policies.clone(),
-            panic_threshold: self.panic_threshold,
-            sleep: self.sleep,
-            has_prefill_backends: self.has_prefill_backends,
-        }
+        let routes = build_routes(&self.route_rules, &self.backends, labels, false);
+        Self { routes, ..self.clone() }
     }
 
     /// Picks a backend for a request with the policy. `None`: at least one backend could serve the

@@ -1,7 +1,7 @@
 //! Tests of leases and of updates of the pool.
 
 use super::*;
-use crate::backend::Health;
+use crate::backend::{BackendSettings, Health};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
@@ -239,13 +239,10 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
-    set_backends(
-        &pool,
-        vec![
-            backend_at(8001),
-            backend_at(8000).with_weight(7).with_load_horizon(Duration::from_secs(9)),
-        ],
-    );
+    let settings = BackendSettings { weight: 7, ..Default::default() };
+    let changed = backend_at(8000).with_settings(settings);
+    let changed = changed.with_load_horizon(Duration::from_secs(9));
+    set_backends(&pool, vec![backend_at(8001), changed]);
     let after = pool.backends();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
     assert_eq!((after[0].weight(), after[0].load.in_flight()), (7, 1));
@@ -280,7 +277,8 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
 fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_changes() {
     let pool = pool(&[]);
     let set = |is_drained| {
-        set_backends(&pool, vec![backend_at(8000).with_configured_drain(is_drained)]);
+        let settings = BackendSettings { is_drained, ..Default::default() };
+        set_backends(&pool, vec![backend_at(8000).with_settings(settings)]);
         pool.backends()[0].health.is_drained()
     };
     assert!(set(true), "at the start");

@@ -43,7 +43,7 @@ pub struct ModelRoute {
 }
 
 /// The routes of all models. A change replaces the table by a new table.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RouteTable {
     /// The routes of configured models and of models that backends list, by the name in client
     /// requests.

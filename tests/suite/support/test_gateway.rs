@@ -13,7 +13,7 @@ use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSetti
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir::backend::{
-    Backend, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
+    Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
 };
 use tokenweir::config;
 use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuSettings};
@@ -324,24 +324,26 @@ pub(crate) async fn gateway_scripted_with(
 
 /// Creates the backend pool. No backend has been scraped.
 fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
-    let backend = |addr: &SocketAddr| {
+    let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
         let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
         Backend::new(address.default_id(), address, key)
             .with_metrics_url(setup.metrics_url.clone())
-            .with_gpus(setup.gpus, setup.gpu_hour_price)
-            .with_usage_injection(setup.injects_usage)
-            .with_continuous_usage(setup.continuous_usage)
+            .with_settings(BackendSettings {
+                role,
+                may_inject_usage: setup.injects_usage,
+                continuous_usage_share: setup.continuous_usage,
+                routes_to_ranks: setup.data_parallel_ranks,
+                gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
+                ..BackendSettings::default()
+            })
             .with_circuit_breaker(setup.health)
             .with_kv_events(kv_events)
-            .with_data_parallel_ranks(setup.data_parallel_ranks)
     };
     let roles = setup.roles.iter().copied().map(Some).chain(std::iter::repeat(None));
-    let backends =
-        backends.iter().map(backend).zip(roles).map(|(backend, role)| backend.with_role(role));
-    let backends = backends.collect();
+    let backends = backends.iter().zip(roles).map(backend).collect();
     let settings = PoolSettings {
         models: setup.models.clone(),
         policy: setup.policy,
