@@ -19,39 +19,42 @@ mod yaml;
 
 use catalogue::MetricCatalogue;
 use schemars::Schema;
+use tokenweir_protocol::named_enum;
 
 pub use deployment::DeploymentEndpoints;
 pub use yaml::RenderError;
 
-/// A file that can be printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Artifact {
-    /// Prometheus: scrape configuration, rule files, exemplar storage.
-    Prometheus,
-    /// Prometheus: recording rules.
-    RecordingRules,
-    /// Prometheus: alert rules.
-    AlertRules,
-    /// Alertmanager: routes, receivers and inhibitions.
-    Alertmanager,
-    /// Grafana: the main dashboard.
-    DashboardOverview,
-    /// Grafana: the dashboard of one backend.
-    DashboardBackend,
-    /// Grafana: the data sources Prometheus and Jaeger, with links from exemplars to traces.
-    GrafanaDatasources,
-    /// Grafana: the dashboard provider.
-    GrafanaProvider,
-    /// OpenTelemetry Collector: exports complete sampled traces to Jaeger.
-    Collector,
-    /// Page of the diagnosis: a section for each alert and each verdict.
-    Runbooks,
-    /// JSON Schema of the configuration file, for editors.
-    Schema,
-    /// Reference of the configuration keys.
-    ConfigurationReference,
-    /// Reference of the metrics.
-    MetricsReference,
+named_enum! {
+    /// A file that can be printed. Its name is the path of the generated file in this repository.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Artifact {
+        /// Prometheus: scrape configuration, rule files, exemplar storage.
+        Prometheus = "config/prometheus/prometheus.yml",
+        /// Prometheus: recording rules.
+        RecordingRules = "config/prometheus/recording-rules.yml",
+        /// Prometheus: alert rules.
+        AlertRules = "config/prometheus/alert-rules.yml",
+        /// Alertmanager: routes, receivers and inhibitions.
+        Alertmanager = "config/alertmanager/alertmanager.yml",
+        /// Grafana: the main dashboard.
+        DashboardOverview = "config/grafana/dashboards/overview.json",
+        /// Grafana: the dashboard of one backend.
+        DashboardBackend = "config/grafana/dashboards/backend.json",
+        /// Grafana: the data sources Prometheus and Jaeger, with links from exemplars to traces.
+        GrafanaDatasources = "config/grafana/datasources.yml",
+        /// Grafana: the dashboard provider.
+        GrafanaProvider = "config/grafana/provider.yml",
+        /// OpenTelemetry Collector: exports complete sampled traces to Jaeger.
+        Collector = "config/otel/collector.yaml",
+        /// Page of the diagnosis: a section for each alert and each verdict.
+        Runbooks = "docs/operate/diagnose.md",
+        /// JSON Schema of the configuration file, for editors.
+        Schema = "config/tokenweir.schema.json",
+        /// Reference of the configuration keys.
+        ConfigurationReference = "docs/reference/configuration.md",
+        /// Reference of the metrics.
+        MetricsReference = "docs/reference/metrics.md",
+    }
 }
 
 /// The tables that the gateway provides for the generated files.
@@ -95,42 +98,6 @@ fn the_collector_sends_spans_to_the_host_of_jaeger() {
 }
 
 impl Artifact {
-    /// All artifacts.
-    pub const ALL: [Self; 13] = [
-        Self::Prometheus,
-        Self::RecordingRules,
-        Self::AlertRules,
-        Self::Alertmanager,
-        Self::DashboardOverview,
-        Self::DashboardBackend,
-        Self::GrafanaDatasources,
-        Self::GrafanaProvider,
-        Self::Collector,
-        Self::Runbooks,
-        Self::Schema,
-        Self::ConfigurationReference,
-        Self::MetricsReference,
-    ];
-
-    /// The path of the generated file in this repository.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Prometheus => "config/prometheus/prometheus.yml",
-            Self::RecordingRules => "config/prometheus/recording-rules.yml",
-            Self::AlertRules => "config/prometheus/alert-rules.yml",
-            Self::Alertmanager => "config/alertmanager/alertmanager.yml",
-            Self::DashboardOverview => "config/grafana/dashboards/overview.json",
-            Self::DashboardBackend => "config/grafana/dashboards/backend.json",
-            Self::GrafanaDatasources => "config/grafana/datasources.yml",
-            Self::GrafanaProvider => "config/grafana/provider.yml",
-            Self::Collector => "config/otel/collector.yaml",
-            Self::Runbooks => "docs/operate/diagnose.md",
-            Self::Schema => "config/tokenweir.schema.json",
-            Self::ConfigurationReference => "docs/reference/configuration.md",
-            Self::MetricsReference => "docs/reference/metrics.md",
-        }
-    }
-
     /// Generates the text of the file for a deployment with these endpoints.
     pub fn print(
         self,

@@ -64,7 +64,7 @@ fn render_files(
     let endpoints = build_endpoints(generate, &config);
     let gateway = tables();
     let render = |artifact: &Artifact| {
-        Ok((artifact.path().to_owned(), artifact.print(&gateway, &endpoints)?))
+        Ok((artifact.as_str().to_owned(), artifact.print(&gateway, &endpoints)?))
     };
     let files: Result<_, tokenweir_operations::RenderError> =
         artifacts.iter().map(render).collect();
