@@ -57,6 +57,9 @@ pub enum MetricSource {
     /// One value of each registered backend is read when the metrics page is read. `None`: it is not
     /// known. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
+    /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
+    /// has no value. It has no labels.
+    Value(fn(&StatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }
@@ -216,6 +219,44 @@ impl MetricLabel {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
+    /// A counter with one value of the gateway.
+    pub const fn counter(
+        name: &'static str,
+        help: &'static str,
+        read: fn(&StatusSnapshot) -> Option<f64>,
+    ) -> Self {
+        let (kind, read) = (MetricKind::Counter, MetricSource::Value(read));
+        Self { name, help, kind, labels: &[], read }
+    }
+
+    /// A gauge with one value of the gateway.
+    pub const fn gauge(
+        name: &'static str,
+        help: &'static str,
+        read: fn(&StatusSnapshot) -> Option<f64>,
+    ) -> Self {
+        Self { kind: MetricKind::Gauge, ..Self::counter(name, help, read) }
+    }
+
+    /// A counter with one value for each backend.
+    pub const fn backend_counter(
+        name: &'static str,
+        help: &'static str,
+        read: fn(&BackendStatusSnapshot) -> Option<f64>,
+    ) -> Self {
+        let (kind, read) = (MetricKind::Counter, MetricSource::Backend(read));
+        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
+    }
+
+    /// A gauge with one value for each backend.
+    pub const fn backend_gauge(
+        name: &'static str,
+        help: &'static str,
+        read: fn(&BackendStatusSnapshot) -> Option<f64>,
+    ) -> Self {
+        Self { kind: MetricKind::Gauge, ..Self::backend_counter(name, help, read) }
+    }
+
     /// All combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
     ///

@@ -59,27 +59,19 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_requests_in_flight",
-        help: "Requests in progress.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.requests_in_flight as f64)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_ready",
-        help: "1 while at least one backend can be used and the gateway is not shutting down.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.ready)))),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_up",
-        help: "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(f64::from(u8::from(backend.up)))),
-    },
+    MetricDescriptor::gauge("tokenweir_requests_in_flight", "Requests in progress.", |status| {
+        Some(status.requests_in_flight as f64)
+    }),
+    MetricDescriptor::gauge(
+        "tokenweir_ready",
+        "1 while at least one backend can be used and the gateway is not shutting down.",
+        |status| Some(f64::from(u8::from(status.ready))),
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_up",
+        "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
+        |backend| Some(f64::from(u8::from(backend.up))),
+    ),
     MetricDescriptor {
         name: "tokenweir_backend_state",
         help: "1 for the current state of the backend, 0 for the other states.",
@@ -97,15 +89,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_panic_mode",
-        help: "1 while so many backends of a model are ejected that ejections are ignored.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            emit(&[], f64::from(u8::from(status.panic_mode)));
-        }),
-    },
+    MetricDescriptor::gauge(
+        "tokenweir_panic_mode",
+        "1 while so many backends of a model are ejected that ejections are ignored.",
+        |status| Some(f64::from(u8::from(status.panic_mode))),
+    ),
     MetricDescriptor {
         name: "tokenweir_model_queue_requests",
         help: "Requests waiting in the admission queue now, because the backends of the model are full or none is available.",
@@ -170,41 +158,31 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit_by_backend_or_leaving(status, emit, |backend| backend.stalls as f64);
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_kv_usage_ratio",
-        help: "Share of the backend's KV cache in use. NaN: not reported.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.kv_usage),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_waiting_requests",
-        help: "Requests waiting in the backend's engine. NaN: not reported.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.waiting),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_running_requests",
-        help: "Requests running in the backend's engine. NaN: not reported.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.running),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_preemptions_total",
-        help: "Preemptions of running requests by the backend's engine. Absent: not reported.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.preemptions),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_scrape_age_seconds",
-        help: "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.scrape_age_seconds),
-    },
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_kv_usage_ratio",
+        "Share of the backend's KV cache in use. NaN: not reported.",
+        |backend| backend.kv_usage,
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_waiting_requests",
+        "Requests waiting in the backend's engine. NaN: not reported.",
+        |backend| backend.waiting,
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_running_requests",
+        "Requests running in the backend's engine. NaN: not reported.",
+        |backend| backend.running,
+    ),
+    MetricDescriptor::backend_counter(
+        "tokenweir_backend_preemptions_total",
+        "Preemptions of running requests by the backend's engine. Absent: not reported.",
+        |backend| backend.preemptions,
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_scrape_age_seconds",
+        "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
+        |backend| backend.scrape_age_seconds,
+    ),
     MetricDescriptor {
         name: "tokenweir_backend_metric_available",
         help: "1 if the backend's metrics page has the metric.",

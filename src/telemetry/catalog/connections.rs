@@ -8,22 +8,14 @@ use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 use tokenweir_protocol::metric_kind::MetricKind;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_connections",
-        help: "Open client connections.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.connections.open as f64)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_connections_limit",
-        help: "Limit of open client connections (limits.connections). NaN: no limit.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            emit(&[], status.connections.limit.map_or(f64::NAN, |limit| limit as f64));
-        }),
-    },
+    MetricDescriptor::gauge("tokenweir_connections", "Open client connections.", |status| {
+        Some(status.connections.open as f64)
+    }),
+    MetricDescriptor::gauge(
+        "tokenweir_connections_limit",
+        "Limit of open client connections (limits.connections). NaN: no limit.",
+        |status| Some(status.connections.limit.map_or(f64::NAN, |limit| limit as f64)),
+    ),
     MetricDescriptor {
         name: "tokenweir_connections_refused_total",
         help: "Client connections closed before a request, by reason.",
@@ -35,29 +27,21 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit_counts(status.connections.refusals(), emit);
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_accept_errors_total",
-        help: "Calls of accept() that failed, for example because no file descriptor is left.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            emit(&[], status.connections.accept_errors as f64);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_request_body_memory_bytes",
-        help: "Memory of the request bodies that the gateway holds now.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.bytes as f64)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_request_body_memory_limit_bytes",
-        help: "Limit of the memory of request bodies (limits.body_memory).",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.limit as f64)),
-    },
+    MetricDescriptor::counter(
+        "tokenweir_accept_errors_total",
+        "Calls of accept() that failed, for example because no file descriptor is left.",
+        |status| Some(status.connections.accept_errors as f64),
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_request_body_memory_bytes",
+        "Memory of the request bodies that the gateway holds now.",
+        |status| Some(status.request_bodies.bytes as f64),
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_request_body_memory_limit_bytes",
+        "Limit of the memory of request bodies (limits.body_memory).",
+        |status| Some(status.request_bodies.limit as f64),
+    ),
     MetricDescriptor {
         name: "tokenweir_certificate_expiry_timestamp_seconds",
         help: "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",

@@ -6,8 +6,8 @@ use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
+use super::super::otel::SpanCounts;
 use super::super::payload_log::PayloadLogCounts;
-use super::super::status::SpanCounts;
 use super::super::trace_capture::TraceCaptureCounts;
 use crate::webhook::WebhookStatus;
 use tokenweir_protocol::metric_kind::MetricKind;

@@ -14,24 +14,16 @@ const SCHEDULING_DELAY_BOUNDS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_config_last_reload_successful",
-        help: "1 if the last load of the configuration succeeded.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            emit(&[], f64::from(u8::from(status.config_reloads.last_successful)));
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_config_last_reload_success_timestamp_seconds",
-        help: "Unix time at which the configuration in use was loaded.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            emit(&[], status.config_reloads.last_success_seconds);
-        }),
-    },
+    MetricDescriptor::gauge(
+        "tokenweir_config_last_reload_successful",
+        "1 if the last load of the configuration succeeded.",
+        |status| Some(f64::from(u8::from(status.config_reloads.last_successful))),
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_config_last_reload_success_timestamp_seconds",
+        "Unix time at which the configuration in use was loaded.",
+        |status| Some(status.config_reloads.last_success_seconds),
+    ),
     MetricDescriptor {
         name: "tokenweir_config_reloads_total",
         help: "Reloads of the configuration, by result.",
@@ -43,13 +35,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit_counts(status.config_reloads.by_result(), emit);
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_draining",
-        help: "1 from the shutdown signal on.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.draining)))),
-    },
+    MetricDescriptor::gauge("tokenweir_draining", "1 from the shutdown signal on.", |status| {
+        Some(f64::from(u8::from(status.draining)))
+    }),
     MetricDescriptor {
         name: "tokenweir_scheduling_delay_seconds",
         help: "Delay of a timer of the runtime. Above 5 ms: worker threads are blocked, or the process lacks CPU.",

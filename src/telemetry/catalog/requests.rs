@@ -165,13 +165,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_oldest_request_age_seconds",
-        help: "Age of the request that has been in progress longest. 0: no request is in progress.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.oldest_request_age_seconds)),
-    },
+    MetricDescriptor::gauge(
+        "tokenweir_oldest_request_age_seconds",
+        "Age of the request that has been in progress longest. 0: no request is in progress.",
+        |status| Some(status.oldest_request_age_seconds),
+    ),
     MetricDescriptor {
         name: "tokenweir_requests_total",
         help: "Requests, by outcome.",

@@ -90,13 +90,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_resume_memory_bytes",
-        help: "Memory of the responses that clients can return to (streams.resume).",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.resume_bytes as f64)),
-    },
+    MetricDescriptor::gauge(
+        "tokenweir_resume_memory_bytes",
+        "Memory of the responses that clients can return to (streams.resume).",
+        |status| Some(status.resume_bytes as f64),
+    ),
     MetricDescriptor {
         name: "tokenweir_stream_continuations_refused_total",
         help: "Interrupted streams that did not go on at another backend, by reason.",
@@ -120,13 +118,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_stream_continuation_memory_bytes",
-        help: "Memory that open streams keep for their continuation now (limits.continuation_memory).",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.continuation_bytes as f64)),
-    },
+    MetricDescriptor::gauge(
+        "tokenweir_stream_continuation_memory_bytes",
+        "Memory that open streams keep for their continuation now (limits.continuation_memory).",
+        |status| Some(status.continuation_bytes as f64),
+    ),
     MetricDescriptor {
         name: "tokenweir_backend_breaker_state",
         help: "1 for the current state of the backend's circuit breaker, 0 for the other states.",
@@ -144,13 +140,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_ejections_total",
-        help: "Ejections of the backend by its circuit breaker.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.ejections as f64)),
-    },
+    MetricDescriptor::backend_counter(
+        "tokenweir_backend_ejections_total",
+        "Ejections of the backend by its circuit breaker.",
+        |backend| Some(backend.ejections as f64),
+    ),
 ];
 
 /// Whether the request had attempts on more than one backend. A second attempt on another

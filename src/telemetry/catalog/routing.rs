@@ -77,51 +77,39 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_load_freshness_ratio",
-        help: "Weight of the last scraped load in predictions, 0 to 1.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.learned.freshness)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_prefill_tokens_per_second",
-        help: "Prompt tokens that the backend computes per second, learned from its times to first output.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.learned.prefill_tokens_per_second)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_prefill_backlog_tokens",
-        help: "Predicted prompt tokens that the backend must compute before those of a new request.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.learned.prefill_backlog_tokens)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_sequence_slots",
-        help: "Number of sequences that the engine runs at once, as learned. NaN: not known.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| backend.learned.sequence_slots),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_prefix_retention_ratio",
-        help: "Share of the backend's KV cache assumed to hold prefixes of past requests.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.learned.prefix_retention)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_prefix_index_bytes",
-        help: "Memory of the prefix indexes of all backends.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_load_freshness_ratio",
+        "Weight of the last scraped load in predictions, 0 to 1.",
+        |backend| Some(backend.learned.freshness),
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_prefill_tokens_per_second",
+        "Prompt tokens that the backend computes per second, learned from its times to first output.",
+        |backend| Some(backend.learned.prefill_tokens_per_second),
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_prefill_backlog_tokens",
+        "Predicted prompt tokens that the backend must compute before those of a new request.",
+        |backend| Some(backend.learned.prefill_backlog_tokens),
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_sequence_slots",
+        "Number of sequences that the engine runs at once, as learned. NaN: not known.",
+        |backend| backend.learned.sequence_slots,
+    ),
+    MetricDescriptor::backend_gauge(
+        "tokenweir_backend_prefix_retention_ratio",
+        "Share of the backend's KV cache assumed to hold prefixes of past requests.",
+        |backend| Some(backend.learned.prefix_retention),
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_prefix_index_bytes",
+        "Memory of the prefix indexes of all backends.",
+        |status| {
             let bytes = status.backends.iter().map(|backend| backend.learned.prefix_index_bytes);
-            emit(&[], (bytes.sum::<usize>() + status.short_list_bytes) as f64);
-        }),
-    },
+            Some((bytes.sum::<usize>() + status.short_list_bytes) as f64)
+        },
+    ),
     MetricDescriptor {
         name: "tokenweir_backend_kv_events_state",
         help: "1 for the current state of the backend's KV events, 0 for the other states.",
@@ -171,16 +159,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_kv_events_bytes",
-        help: "Memory of the gateway for the contents of prefix caches, from KV events.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::gauge(
+        "tokenweir_kv_events_bytes",
+        "Memory of the gateway for the contents of prefix caches, from KV events.",
+        |status| {
             let contents: usize = with_kv_events(status).map(|(_, events)| events.bytes).sum();
-            emit(&[], (contents + status.kv_index_bytes) as f64);
-        }),
-    },
+            Some((contents + status.kv_index_bytes) as f64)
+        },
+    ),
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
         help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or they do not show which block has which text.",
@@ -193,35 +179,23 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit(&["dropped"], dropped as f64);
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_kv_events_outlines_total",
-        help: "KV events with the outline of a prompt that another gateway sent.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.kv_learning.outlines as f64)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_peer_exchange_connected",
-        help: "1 while the gateway is connected to the message bus.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            if let Some(exchange) = &status.peer_exchange {
-                emit(&[], f64::from(u8::from(exchange.connected)));
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_peer_gateways",
-        help: "Other gateways that sent a message within the last 5 s.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            if let Some(exchange) = &status.peer_exchange {
-                emit(&[], exchange.peers as f64);
-            }
-        }),
-    },
+    MetricDescriptor::counter(
+        "tokenweir_kv_events_outlines_total",
+        "KV events with the outline of a prompt that another gateway sent.",
+        |status| Some(status.kv_learning.outlines as f64),
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_peer_exchange_connected",
+        "1 while the gateway is connected to the message bus.",
+        |status| {
+            status.peer_exchange.as_ref().map(|exchange| f64::from(u8::from(exchange.connected)))
+        },
+    ),
+    MetricDescriptor::gauge(
+        "tokenweir_peer_gateways",
+        "Other gateways that sent a message within the last 5 s.",
+        |status| status.peer_exchange.as_ref().map(|exchange| exchange.peers as f64),
+    ),
     MetricDescriptor {
         name: "tokenweir_peer_messages_total",
         help: "Messages of the exchange with other gateways, by result.",
@@ -242,17 +216,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_peer_sent_bytes_total",
-        help: "Bytes of the messages that the gateway sent to other gateways.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            if let Some(exchange) = &status.peer_exchange {
-                emit(&[], exchange.sent_bytes as f64);
-            }
-        }),
-    },
+    MetricDescriptor::counter(
+        "tokenweir_peer_sent_bytes_total",
+        "Bytes of the messages that the gateway sent to other gateways.",
+        |status| status.peer_exchange.as_ref().map(|exchange| exchange.sent_bytes as f64),
+    ),
     MetricDescriptor {
         name: "tokenweir_shadow_decisions_total",
         help: "Decisions of the policies in routing.shadow, by whether they chose the same backend.",

@@ -265,6 +265,11 @@ impl Prometheus {
                     }
                 }
             }
+            MetricSource::Value(read) => {
+                if let Some(value) = read(status) {
+                    emit(FamilyValue::Current(&[], value));
+                }
+            }
             MetricSource::Status(read) => read(status, &mut |labels, value| {
                 let is_known = has_nan || !value.is_nan();
                 is_known.then(|| emit(FamilyValue::Current(labels, value)));

@@ -208,13 +208,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit_configured(status, emit, |[_, price]| price);
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_engine_restarts_total",
-        help: "Restarts of the backend's process that this gateway detected.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.restarts as f64)),
-    },
+    MetricDescriptor::backend_counter(
+        "tokenweir_engine_restarts_total",
+        "Restarts of the backend's process that this gateway detected.",
+        |backend| Some(backend.restarts as f64),
+    ),
 ];
 
 /// Emits a configured cost of each backend that has it.
