@@ -6,7 +6,6 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
-use rustls::version::{TLS12, TLS13};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +15,9 @@ use tokenweir_net::tls::{
 };
 use tokenweir_net::tls::{TlsError, TlsServerSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
 
-const ANY: &[&rustls::SupportedProtocolVersion] = &[&TLS13, &TLS12];
+const ANY: &[&tokio_rustls::rustls::SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const EVENTS: &[&str] = &[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
 
 fn settings(files: &Files, pair: &Pair, client_ca: Option<&Authority>) -> TlsServerSettings {

@@ -1,10 +1,6 @@
 //! Certificates that are generated in the test, and TLS clients and servers built on rustls alone.
 
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A certificate authority.
@@ -98,7 +98,7 @@ pub(crate) async fn start_tls_terminator(
     clients: Option<&Authority>,
     alpn: &[&str],
 ) -> SocketAddr {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone());
     let builder = builder.with_safe_default_protocol_versions().unwrap();
     let builder = match clients {
@@ -133,9 +133,9 @@ pub(crate) fn client(
     authority: &Authority,
     own: Option<&Pair>,
     alpn: &[&str],
-    versions: &[&'static rustls::SupportedProtocolVersion],
+    versions: &[&'static tokio_rustls::rustls::SupportedProtocolVersion],
 ) -> TlsConnector {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder.with_protocol_versions(versions).unwrap();
     let builder = builder.with_root_certificates(roots(authority));

@@ -6,12 +6,12 @@ use super::pem::{PemFile, earliest_expiry};
 use super::provider::{Alpn, crypto_provider};
 use super::settings::TlsServerSettings;
 use super::stream::MaybeTlsStream;
-use rustls::ServerConfig;
-use rustls::server::WebPkiClientVerifier;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 /// Accepts TLS connections. Clones share the certificate, which is reloaded when its files change.
@@ -69,7 +69,7 @@ fn build_server_config(files: &[PemFile]) -> Result<BuiltConfig<ServerConfig>, T
             let roots = Arc::new(ca.root_cert_store()?);
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(roots, crypto_provider()).build();
-            let to_error = |error: rustls::server::VerifierBuilderError| {
+            let to_error = |error: tokio_rustls::rustls::server::VerifierBuilderError| {
                 TlsError::InvalidAuthorities { path: ca.path(), reason: error.to_string() }
             };
             builder.with_client_cert_verifier(verifier.map_err(to_error)?)

@@ -6,9 +6,9 @@ use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
 use super::pem::{PemFile, earliest_expiry};
 use super::provider::{Alpn, crypto_provider};
 use super::settings::TlsClientSettings;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, OnceLock};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// The trusted authorities, the client certificate and the expected server name of outbound
 /// connections.

@@ -35,7 +35,7 @@ pub enum TlsError {
         /// The file of the certificate.
         path: PathBuf,
         /// The error of rustls.
-        cause: rustls::Error,
+        cause: tokio_rustls::rustls::Error,
     },
     /// The file of certificate authorities contains an invalid certificate.
     #[error("the certificate authorities in {} are not usable: {reason}", path.display())]
@@ -53,5 +53,5 @@ pub enum TlsError {
     InvalidServerName(String),
     /// rustls rejects the configuration.
     #[error("the TLS library rejects these certificates, keys or protocol versions")]
-    Configuration(#[from] rustls::Error),
+    Configuration(#[from] tokio_rustls::rustls::Error),
 }

@@ -3,12 +3,12 @@
 use super::error::TlsError;
 use super::expiry;
 use crate::file_watcher;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Path and content of a PEM file.
 pub(super) struct PemFile {

@@ -1,7 +1,7 @@
 //! The cryptography provider, server names and the protocols that ALPN negotiates.
 
-use rustls::crypto::CryptoProvider;
 use std::sync::{Arc, LazyLock};
+use tokio_rustls::rustls::crypto::CryptoProvider;
 
 /// The application protocols that a TLS connection offers or accepts by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Alpn {
 
 /// Whether the text is a valid server name: a host name or an IP address.
 pub fn is_server_name(name: &str) -> bool {
-    rustls::pki_types::ServerName::try_from(name).is_ok()
+    tokio_rustls::rustls::pki_types::ServerName::try_from(name).is_ok()
 }
 
 impl Alpn {
@@ -34,6 +34,6 @@ impl Alpn {
 /// The cryptography provider that all TLS connections share.
 pub(super) fn crypto_provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-        LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+        LazyLock::new(|| Arc::new(tokio_rustls::rustls::crypto::ring::default_provider()));
     PROVIDER.clone()
 }
