@@ -67,15 +67,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let files = tokenweir::commands::raise_file_limit().unwrap();
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     if std::env::var(BACKEND).is_ok() {
-        println!("{}", backend::start(1)[0]);
+        println!("{}", runtime.block_on(backend::start(1))[0]);
         // Runs until it is killed.
         loop {
             std::thread::park();
         }
     }
     println!("{files} files may be open in a process\n");
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let limit_violations = runtime.block_on(run());
     for violation in &limit_violations {
         println!("MISSED {violation}");
