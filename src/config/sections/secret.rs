@@ -6,10 +6,9 @@ use crate::config::text::error::{
 };
 use crate::config::text::file::working_folder;
 use http::HeaderValue;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,12 +16,14 @@ use tokenweir_net::file_watcher;
 use tokenweir_request::access::KeyDigest;
 
 /// The location of a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(title = "secret")]
 pub enum Secret {
-    /// The secret is in the environment variable with this name.
-    Env(String),
-    /// The secret is in this file. Line breaks at the end of the file are ignored.
-    File(PathBuf),
+    /// Environment variable that contains the secret.
+    Env(#[schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))] String),
+    /// File that contains the secret. Line breaks at the end of the file are ignored.
+    File(#[schemars(length(min = 1))] PathBuf),
 }
 
 /// The value of a secret, as the value of an `Authorization` header: `Bearer TOKEN`. Its `Debug`
@@ -118,49 +119,9 @@ impl fmt::Display for Secret {
     }
 }
 
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut reference = to.serialize_map(Some(1))?;
-        match self {
-            Self::Env(name) => reference.serialize_entry("env", name)?,
-            Self::File(path) => reference.serialize_entry("file", path)?,
-        }
-        reference.end()
-    }
-}
-
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(SecretVisitor)
-    }
-}
-
-impl JsonSchema for Secret {
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let location = |key: &str, value: Schema| {
-            json_schema!({
-                "type": "object",
-                "properties": { key: value },
-                "required": [key],
-                "additionalProperties": false,
-            })
-        };
-        let variable = json_schema!({
-            "type": "string",
-            "description": "Environment variable that contains the secret.",
-            "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
-        });
-        let file = json_schema!({
-            "type": "string",
-            "description": "File that contains the secret.",
-            "minLength": 1,
-        });
-        let locations = [location("env", variable), location("file", file)];
-        json_schema!({ "title": "secret", "oneOf": locations })
     }
 }
 
