@@ -4,7 +4,6 @@ use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, advance_time, body, start_with, status,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::proxy::retry;
@@ -224,15 +223,9 @@ async fn a_request_with_side_effects_is_sent_again_only_if_it_cannot_have_been_e
         ("400 Bad Request", false),
         ("409 Conflict", false),
     ] {
-        let count = Arc::new(AtomicUsize::new(0));
-        let start_backend = || {
-            let count = count.clone();
-            ScriptedBackend::start(move |_| {
-                let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
-                vec![Step::Send(if is_first { json(line, "{}") } else { json("200 OK", WHOLE) })]
-            })
-        };
-        let fakes = [start_backend().await, start_backend().await];
+        let (refused, served) = (json(line, "{}"), json("200 OK", WHOLE));
+        let fakes =
+            ScriptedBackend::first_of_two([Step::Send(refused)], [Step::Send(served)]).await;
         let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
         let answer = gateway.post(CHAT, STORE).await;
         assert_eq!(status(&answer) == 200, is_retried, "{line}");
