@@ -10,7 +10,7 @@ mod reload;
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, operate, post, start, start_with, status,
+    CHAT, Running, Setup, body, operate, operator_token, post, start, start_with, status,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -233,11 +233,7 @@ async fn only_configured_origins_get_cors_headers() {
 async fn the_admin_listener_can_require_a_token_except_for_probes() {
     let fake = scripted_backend().await;
     for has_unauthenticated_metrics in [false, true] {
-        let guard = AdminAuthorizer {
-            token_digest: Some(KeyDigest::from_key(b"operator")),
-            has_unauthenticated_metrics,
-            ..AdminAuthorizer::default()
-        };
+        let guard = AdminAuthorizer { has_unauthenticated_metrics, ..operator_token() };
         let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
         let ask = async |path: &str, token: &str| {
             let lines = format!("authorization: Bearer {token}\r\n");

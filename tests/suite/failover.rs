@@ -16,12 +16,9 @@ use crate::support::test_gateway::{
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
-use std::sync::Arc;
 use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
-use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::retry;
-use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::observe::{self, OnTruncation, StreamRules};
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 use tokenweir_routing::resilience;
@@ -117,29 +114,6 @@ async fn a_truncated_or_aborted_plain_response_is_replaced() {
         assert_eq!((status(&answer), body(&answer)), (200, (WHOLE.into(), true)));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts[0].failure), (Outcome::Ok, Some(failure)));
-    }
-}
-
-#[tokio::test]
-async fn a_request_with_side_effects_is_not_retried() {
-    let bodies = [
-        r#"{"model":"tiny","stream":true,"store":true,"messages":[]}"#,
-        r#"{"model":"tiny","stream":true,"messages":[],"tools":[{"type":"mcp"}]}"#,
-        r#"{"model":"tiny","stream":true,"messages":[],"kv_transfer_params":{}}"#,
-    ];
-    for ask in bodies {
-        let failed = [Step::Send(json("500 Internal Server Error", ERROR))];
-        let fakes = first_of_two(failed, stream_of(&GOOD)).await;
-        let allowed = Permissions::new(&[Permission::KvTransfer]);
-        let access = Arc::new(AccessControl::default().with_permissions(allowed));
-        let gateway = gateway_with(&fakes, Setup { access, ..Setup::default() }).await;
-        let answer = gateway.post(CHAT, ask).await;
-        assert_eq!((status(&answer), body(&answer)), (500, (ERROR.into(), true)), "{ask}");
-        assert_eq!(
-            gateway.record().await.not_retried,
-            Some(FailoverDenialReason::SideEffects),
-            "{ask}"
-        );
     }
 }
 

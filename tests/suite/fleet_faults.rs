@@ -5,7 +5,7 @@ use crate::metrics::value;
 use crate::restart::{folder, model, start_backends};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{self, AS_JSON, operate};
+use crate::support::test_gateway::{self, AS_JSON, operate, operator_token};
 use crate::support::test_gateway::{body, gateway_answering, post, status};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -204,14 +204,8 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
 
 #[tokio::test]
 async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
-    use tokenweir::admin::AdminAuthorizer;
-    use tokenweir_request::access::KeyDigest;
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let guard = AdminAuthorizer {
-        token_digest: Some(KeyDigest::from_key(b"operator")),
-        ..AdminAuthorizer::default()
-    };
-    let setup = test_gateway::Setup { guard, ..test_gateway::Setup::default() };
+    let setup = test_gateway::Setup { guard: operator_token(), ..test_gateway::Setup::default() };
     let gateway = test_gateway::start_with(&[fake.addr], setup).await;
     for reason in ["one", "two"] {
         let path = format!("/-/drain?backend={}&reason={reason}", fake.addr);

@@ -114,19 +114,6 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 }
 
 #[tokio::test]
-async fn without_an_available_backend_the_response_has_a_retry_time() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    drop(fake);
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
-    assert_eq!(status(&answer), 503);
-    assert!(head.contains("retry-after: 1\r\n") && head.contains("x-gateway-error: no_backend"));
-    assert_eq!(envelope(&answer)["type"], "ServiceUnavailableError");
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("no_backend")));
-}
-
-#[tokio::test]
 async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
     // Answers one request per connection, and closes the connection when the next request has
     // arrived.

@@ -1,5 +1,6 @@
 //! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
 
+use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, advance_time, body, start_with, status,
@@ -9,7 +10,6 @@ use std::time::Duration;
 use tokenweir::proxy::retry;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience::BreakerState;
-use tokenweir_routing::{Policy, PolicyKind};
 
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -27,8 +27,7 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
 /// A gateway whose policy sends requests to each backend in turn, whatever the gateway has learned of it.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    start_with(&addresses, Setup { policy, ..Setup::default() }).await
+    start_with(&addresses, round_robin()).await
 }
 
 /// Sends requests until this backend has received one. Returns the answers.

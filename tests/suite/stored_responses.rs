@@ -2,6 +2,7 @@
 //! another tenant.
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
+use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, begin};
 use crate::support::scripted_backend::{Step, json};
 use crate::support::test_gateway::{
@@ -189,11 +190,7 @@ async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) ->
 async fn a_continued_response_goes_to_the_backend_that_has_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let addresses = [fakes[0].addr, fakes[1].addr];
-    let policy = tokenweir_routing::Policy {
-        kind: tokenweir_routing::PolicyKind::RoundRobin,
-        ..Default::default()
-    };
-    let gateway = start_with(&addresses, Setup { policy, ..Setup::default() }).await;
+    let gateway = start_with(&addresses, round_robin()).await;
     let mut counts = continue_a_response(&gateway, &fakes).await;
     counts.sort_unstable();
     assert_eq!(counts, [0, 6]);

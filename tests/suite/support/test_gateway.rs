@@ -44,6 +44,7 @@ use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::trace_context::Propagation;
+use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, ExchangeRegistry, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_request::resume::ResumeSettings;
@@ -282,6 +283,12 @@ pub(crate) fn admission_settings(
         classes: configured.classes(),
         tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
     }
+}
+
+/// An admin listener that demands the token `operator`.
+pub(crate) fn operator_token() -> AdminAuthorizer {
+    let token_digest = Some(KeyDigest::from_key(b"operator"));
+    AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
 }
 
 /// Starts a gateway in front of these backends and waits until every backend was scraped once.
