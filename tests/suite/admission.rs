@@ -43,8 +43,8 @@ pub(crate) async fn one_at_each(
 }
 
 /// A backend that answers each request when the test releases it.
-async fn held() -> ScriptedBackend {
-    ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await
+pub(crate) async fn held() -> ScriptedBackend {
+    ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
 }
 
 /// Sends a request with a name and these headers without waiting for the response.
@@ -290,27 +290,6 @@ async fn a_scrape_that_shows_capacity_releases_queued_requests() {
     fake.set_metrics(Some(Page::of(CALM)));
     assert_eq!(status(&read_rest(client).await), 200);
     assert!(gateway.record().await.gateway_queue_wait().is_some());
-    assert_no_state_left(&gateway).await;
-}
-
-#[tokio::test]
-async fn a_backend_that_becomes_ready_serves_queued_requests() {
-    let (full, down) = (held().await, ScriptedBackend::answering(json("200 OK", "{}")).await);
-    down.set_healthy(false);
-    let gateway =
-        one_at_each(&[&full, &down], config::AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL)
-            .await;
-    let first = send(&gateway, "first", "").await;
-    full.until_received(1).await;
-    let waits = send(&gateway, "waits", "").await;
-    until_waiting(&gateway, 1).await;
-    down.set_healthy(true);
-    assert_eq!(status(&read_rest(waits).await), 200);
-    assert_eq!(names(&down), ["waits"]);
-    full.go();
-    assert_eq!(status(&read_rest(first).await), 200);
-    gateway.record().await;
-    gateway.record().await;
     assert_no_state_left(&gateway).await;
 }
 

@@ -2,15 +2,15 @@
 //! backend comes, in the order of the queue, and are counted.
 
 use crate::admission::{
-    NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, names,
-    one_at_each, send, until_waiting,
+    NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, held,
+    names, one_at_each, send, until_waiting,
 };
 use crate::support::crashable_backend::CrashableBackend;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, post, read_rest, start_with, status,
+    CHAT, Running, Setup, admission_settings, post, read_rest, read_until, start_with, status,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,8 +22,8 @@ use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::{Outcome, TierResolver};
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::{Policy, PolicyKind};
-use tokio::io::AsyncReadExt;
 
+const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
@@ -121,7 +121,7 @@ async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_g
 
 #[tokio::test]
 async fn queued_requests_wait_on_when_the_last_backend_is_down_and_returns() {
-    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+    let fake = held().await;
     let gateway = one_at_each(&[&fake], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     let first = send(&gateway, "first", "").await;
     fake.until_received(1).await;
@@ -148,17 +148,11 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
     let rules = StreamRules { keep_alive, ..StreamRules::default() };
     let observation = ObservationSettings { streams: rules, ..ObservationSettings::default() };
     let gateway = gateway_with(&fake, Setup { observation, ..Setup::default() }).await;
-    let mut client = gateway.connect().await;
-    let ask = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
-    tokio::io::AsyncWriteExt::write_all(&mut client, ask.as_bytes()).await.unwrap();
-    let mut response = Vec::new();
-    while !String::from_utf8_lossy(&response).contains("\n: ") {
-        assert_ne!(client.read_buf(&mut response).await.unwrap(), 0);
-    }
+    let mut client = gateway.begin(CHAT, STREAM).await;
+    read_until(&mut client, "\n: ").await;
     assert_eq!(fake.seen().len(), 0, "no backend is decided");
     fake.set_healthy(true);
-    client.read_to_end(&mut response).await.unwrap();
-    assert!(String::from_utf8_lossy(&response).contains("data: [DONE]"));
+    read_until(&mut client, "data: [DONE]").await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -189,7 +183,7 @@ async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() 
     })
     .await;
     let gateway = unscraped(&[fake.addr], Policy::default()).await;
-    let served = gateway.post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
+    let served = gateway.post(CHAT, STREAM).await;
     assert_eq!(status(&served), 200);
     let record = gateway.record().await;
     assert_eq!((record.attempts.len(), record.outcome), (2, Outcome::Ok));
@@ -199,8 +193,7 @@ async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() 
 async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart() {
     let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
     for response in [Vec::new(), dead] {
-        let script = move |_: &_| vec![Step::Send(response.clone()), Step::Close];
-        let crashing = ScriptedBackend::start(script).await;
+        let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
         let gone = || ScriptedBackend::answering(json("200 OK", "{}"));
         // The other backend refuses the connection, before or after the crash.
         for order in 0..3 {
@@ -275,9 +268,7 @@ async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
     wait_until!(gateway.pool.routes().models().len() == 2);
     missing.set_healthy(false);
     wait_until!(gateway.pool.backends()[0].health.state().health == Health::Down);
-    let mut client = gateway.connect().await;
-    let ask = post(CHAT, r#"{"model":"missing","messages":[]}"#);
-    tokio::io::AsyncWriteExt::write_all(&mut client, ask.as_bytes()).await.unwrap();
+    let client = gateway.begin(CHAT, r#"{"model":"missing","messages":[]}"#).await;
     until_waiting(&gateway, 1).await;
     let served = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
     assert_eq!(status(&served), 200);
@@ -289,7 +280,7 @@ async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
 
 #[tokio::test]
 async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_waits() {
-    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+    let fake = held().await;
     let mut admission =
         admission_settings(&AdmissionConfig { max_in_flight: Some(1), ..waiting_for(LONG_WAIT) });
     let objective =
@@ -304,8 +295,7 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     fake.until_received(1).await;
     let whole = send(&gateway, "whole", "x-tier: gold\r\n").await;
     until_waiting(&gateway, 1).await;
-    let ask = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
-    let ask = ask.replacen("\r\n", "\r\nx-tier: gold\r\n", 1);
+    let ask = post(CHAT, STREAM).replacen("\r\n", "\r\nx-tier: gold\r\n", 1);
     assert_shed(&gateway.raw(&ask).await, "late");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));

@@ -298,6 +298,7 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         assert_eq!(rests.seen().len(), 0, "{state:?}");
         let shown = backend_status(&gateway, 1).await;
         assert_eq!(shown["state"], state.as_str());
+        assert_eq!(shown["asleep"] == true, state == Availability::Asleep, "{shown}");
         assert!(shown["reason"].as_str().unwrap().contains(words), "{shown}");
         rests.set_metrics(None);
         rests.set_models_status("200 OK");

@@ -2,7 +2,7 @@
 //! transports, and no data reaches a collector with an untrusted certificate.
 
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
-use crate::support::process::in_front_of;
+use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use crate::support::test_gateway::post;
 use axum::Router;
@@ -113,7 +113,7 @@ async fn spans_reach_a_collector_behind_tls() {
         let plain = collector(sender).await;
         let addr = start_tls_terminator(plain, &pair, Some(&authority), &[alpn]).await;
         let endpoint = format!("https://{addr}");
-        let (_child, gateway, _log) = in_front_of(
+        let gateway = GatewayProcess::in_front_of(
             &fake,
             &[
                 ("OTEL_TRACES_SAMPLER", "always_on"),
@@ -127,7 +127,7 @@ async fn spans_reach_a_collector_behind_tls() {
             ],
         )
         .await;
-        chat(gateway).await;
+        chat(gateway.clients()).await;
         let mut spans = 0;
         while spans < 3 {
             spans += messages.recv().await.unwrap();
@@ -145,7 +145,7 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     let (sender, mut messages) = mpsc::unbounded_channel();
     let addr = start_tls_terminator(collector(sender).await, &pair, None, &["h2"]).await;
     let endpoint = format!("https://{addr}");
-    let (_child, gateway, mut log) = in_front_of(
+    let gateway = GatewayProcess::in_front_of(
         &fake,
         &[
             ("OTEL_TRACES_SAMPLER", "always_on"),
@@ -155,12 +155,7 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
         ],
     )
     .await;
-    chat(gateway).await;
-    loop {
-        let line = log.recv().await.unwrap();
-        if line.contains("span export failed") {
-            break;
-        }
-    }
+    chat(gateway.clients()).await;
+    wait_until!(gateway.log().contains("span export failed"));
     assert!(messages.try_recv().is_err());
 }

@@ -2,18 +2,18 @@
 //! backends are down.
 
 use crate::access::{KEY, access, tenant};
-use crate::support::scripted_backend::{
-    Page, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
-};
+use crate::support::scripted_backend::{Page, begin};
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json};
 use crate::support::test_gateway::{
-    CHAT, Setup, advance_time, body, gateway_answering, post, start, start_with, status,
+    CHAT, Setup, advance_time, body, gateway_answering, gateway_following_with, post, read_until,
+    start, start_with, status,
 };
 use http::Method;
 use serde_json::Value;
 use std::time::Duration;
 use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::Outcome;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 const PATH: &str = "/generative_scoring";
 
@@ -100,20 +100,11 @@ async fn token_ids_without_text_are_output_on_the_generate_path() {
 
 #[tokio::test]
 async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
-    let fake = ScriptedBackend::start(|_| {
-        let head = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-        vec![Step::Send(head), Step::AwaitClose]
-    })
-    .await;
-    let total = Some(Duration::from_mins(1));
-    let gateway = start_with(&[fake.addr], Setup { total, ..Setup::default() }).await;
-    let mut client = gateway.connect().await;
-    let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
-    client.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while !String::from_utf8_lossy(&answer).contains("Hi") {
-        assert!(client.read_buf(&mut answer).await.unwrap() > 0);
-    }
+    let setup = Setup { total: Some(Duration::from_mins(1)), ..Setup::default() };
+    let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
+    let (_fake, gateway) = gateway_following_with(setup, steps).await;
+    let mut client = gateway.begin(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    let mut answer = read_until(&mut client, "Hi").await;
     advance_time(Duration::from_secs(61)).await;
     // A cut connection can end in a reset.
     let _ = client.read_to_end(&mut answer).await;

@@ -292,24 +292,6 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
 }
 
 #[tokio::test]
-async fn without_continuation_no_byte_differs() {
-    let request = request(CHAT, &json!({"stream_options": {"include_usage": true}}));
-    let fakes = backends(length_of(CHAT, &request, 4) + 17, Break::Close).await;
-    let gateway = gateway(&fakes, setup(ContinuationMode::Off)).await;
-    let received = body(&gateway.post(CHAT, &request).await);
-    let seen: Vec<Seen> = fakes.iter().flat_map(ScriptedBackend::seen).collect();
-    assert_eq!((seen.len(), String::from_utf8_lossy(&seen[0].body)), (1, request.as_str().into()));
-    let sent: Vec<u8> = events(&seen[0], "first")
-        .iter()
-        .flat_map(|event| format!("data: {event}\n\n").into_bytes())
-        .collect();
-    let name = if fakes[0].seen().is_empty() { "next" } else { "first" };
-    let sent = String::from_utf8(sent).unwrap().replace("\"first\"", &format!("\"{name}\""));
-    assert!(!received.1 && sent.as_bytes()[..200] == received.0[..200]);
-    assert!(gateway.record().await.continuations.refusal.is_none());
-}
-
-#[tokio::test]
 async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
     // The second backend reads no token ids, like vLLM's Rust front end.
     let requests = Arc::new(AtomicUsize::new(0));
@@ -485,12 +467,7 @@ async fn a_stream_that_cannot_be_moved_stays_at_its_backend() {
     let mut client = gateway.begin(CHAT, &request).await;
     let mut received = read_until(&mut client, "w3").await;
     let name = gateway.pool.backends()[0].identity.id.as_str().to_owned();
-    let drain = format!(
-        "POST /-/drain?backend={name}&migrate=true HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-    );
-    let mut admin = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
-    admin.write_all(drain.as_bytes()).await.unwrap();
-    read_rest(admin).await;
+    gateway.change(&format!("/-/drain?backend={name}&migrate=true")).await;
     fake.go();
     received.extend(read_rest(client).await);
     assert!(body(&received).1);

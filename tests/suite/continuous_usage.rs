@@ -3,24 +3,21 @@
 //! responses without usage.
 
 use crate::support::recording;
+use crate::support::scripted_backend::{FINISH, begin};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, chunk, event_stream_head,
-    paused, stream_of,
+    ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, paused, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with};
-use std::time::Duration;
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, post, read_rest, read_until, start_with,
+};
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_request::access::TokenCharge;
 use tokenweir_request::record::{Outcome, UsageEventOutcome, UsageSource};
-use tokio::io::AsyncReadExt;
 
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const AT_END: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
 const EVERY_EVENT: &str = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"model":"tiny","stream":true,"messages":[]}"#;
-/// Timeout of every wait.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
-
 async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Running {
     let addresses: Vec<_> = backends.iter().map(|fake| fake.addr).collect();
     let setup = Setup { injects_usage: true, continuous_usage, ..Setup::default() };
@@ -66,14 +63,9 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
 async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
-        let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
         if String::from_utf8_lossy(&seen.body).contains("cut") {
-            events.truncate(1 + words as usize);
-            let events = events.iter().flat_map(|event| chunk(event));
-            return vec![
-                Step::Send(event_stream_head().into_iter().chain(events).collect()),
-                Step::Close,
-            ];
+            return vec![begin(&events[..=words as usize]), Step::Close];
         }
         vec![Step::Send(stream_of(&events))]
     })
@@ -237,15 +229,9 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     let gateway = sampling(&[&fake], 1.0).await;
     for tokens in [0, 4] {
         let mut client = gateway.begin(CHAT, PLAIN).await;
-        let mut got = Vec::new();
-        let read = async {
-            while !String::from_utf8_lossy(&got).contains(WORD) {
-                assert_ne!(client.read_buf(&mut got).await.unwrap(), 0);
-            }
-            fake.go();
-            client.read_to_end(&mut got).await.unwrap();
-        };
-        tokio::time::timeout(WAIT_TIMEOUT, read).await.expect("a response within the timeout");
+        let mut got = read_until(&mut client, WORD).await;
+        fake.go();
+        got.extend(read_rest(client).await);
         assert_eq!(text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
         assert_eq!(

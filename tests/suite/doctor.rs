@@ -2,6 +2,7 @@
 //! a running gateway.
 
 use crate::capabilities::{round_robin, rust_front_end};
+use crate::restart::start_simulator;
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{
@@ -14,10 +15,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
-use tokenweir_sim::{Simulator, SimulatorSettings};
+use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 /// Runs the program with these arguments and only these environment variables.
 async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
@@ -49,14 +49,10 @@ fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     found[0]
 }
 
-async fn simulated(count: u16, keep_alive: Duration) -> (Vec<SocketAddr>, JoinHandle<()>) {
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+async fn simulated(backends: u16, keep_alive: Duration) -> Vec<SocketAddr> {
     let keep_alive = keep_alive.into();
-    let settings =
-        SimulatorSettings { listen, backends: count, keep_alive, ..SimulatorSettings::default() };
-    let sim = Simulator::bind(&settings).await.unwrap();
-    let addrs = sim.addrs().to_vec();
-    (addrs, tokio::spawn(sim.run(std::future::pending())))
+    start_simulator(SimulatorSettings { backends, keep_alive, ..SimulatorSettings::default() })
+        .await
 }
 
 fn file(name: &str, text: &str) -> PathBuf {
@@ -79,7 +75,7 @@ async fn a_backend_behind_ray_serve_has_no_finding_about_its_health() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
-    let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
+    let addrs = simulated(2, Duration::from_secs(5)).await;
     let backends = addrs.iter().map(|addr| format!("--backend {addr} "));
     let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
     let (report, code) = report(&arguments, &[]).await;
@@ -104,7 +100,7 @@ async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_keep_alive_timeout_is_measured() {
-    let (addrs, _serving) = simulated(1, Duration::from_millis(500)).await;
+    let addrs = simulated(1, Duration::from_millis(500)).await;
     let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
     assert_eq!(code, 1);
     assert_eq!(one(&report, "keep_alive")["severity"], "warning");
@@ -210,7 +206,7 @@ async fn only_a_probe_generates_tokens_and_detects_batched_output() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
-    let (addrs, _serving) = simulated(1, Duration::from_secs(5)).await;
+    let addrs = simulated(1, Duration::from_secs(5)).await;
     let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
         vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]
@@ -243,7 +239,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
-    let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
+    let addrs = simulated(2, Duration::from_secs(5)).await;
     let text = format!(
         "listen: 127.0.0.1:0\nbackends:\n  - {{ url: 'http://{}', name: gpu-0 }}\n  \
          - {{ url: 'http://{}', name: gpu-1 }}\nmodels: [{{ name: gpt, served_as: nobody }}]\n\

@@ -2,15 +2,14 @@
 //! service as stuck only if two valid pages prove it.
 
 use crate::support::scripted_backend::{
-    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
+    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, read_until, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir::backend::Health;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience;
-use tokio::io::AsyncReadExt;
 
 const BODY: &str = r#"{"model":"tiny"}"#;
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -71,9 +70,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         ("cut", Page::Cut(length(400)), SCRAPE_COUNT),
     ];
     let each = failures.into_iter().map(|(name, page, scrapes)| async move {
-        let fake =
-            ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}"))
-                .await;
+        let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
         fake.set_metrics(Some(running(7)));
         let gateway = start(&fake).await;
         let last = gateway.pool.backends()[0].health.state().sample.unwrap().load.running;
@@ -93,8 +90,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
 
 #[tokio::test]
 async fn a_backend_that_restarts_without_metrics_returns() {
-    let fake =
-        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(running(7)));
     let gateway = start(&fake).await;
     fake.set_healthy(false);
@@ -113,8 +109,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 
 #[tokio::test]
 async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
-    let fake =
-        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(running(7)));
     let gateway = start(&fake).await;
     until(|| health(&gateway) == Health::Down).await;
@@ -139,10 +134,8 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
 
 #[tokio::test]
 async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
-    let slow = ScriptedBackend::start(|_| {
-        vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
-    })
-    .await;
+    let answer = stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]);
+    let slow = ScriptedBackend::following([Step::Wait, Step::Send(answer)]).await;
     slow.set_metrics(Some(running(7)));
     let health = resilience::CircuitBreakerSettings {
         stuck_after: Some(Duration::from_secs(1)),
@@ -159,18 +152,14 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
     until(|| crate::engine_progress::health(&gateway) == Health::Down).await;
     until(|| gateway.pool.backends()[1].health.state().health == Health::Up).await;
     slow.go();
-    let mut answer = Vec::new();
-    while !String::from_utf8_lossy(&answer).contains("[DONE]") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
+    read_until(&mut client, "[DONE]").await;
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
 }
 
 #[tokio::test]
 async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
-    let fake =
-        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(running(7)));
     let gateway = start(&fake).await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));

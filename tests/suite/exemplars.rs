@@ -78,19 +78,6 @@ async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
 }
 
 #[tokio::test]
-async fn the_classic_format_is_the_default_and_has_no_exemplars() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = gateway(&fake, "ttft < 1s for 99 %").await;
-    stream(&gateway, SAMPLED_TRACE_ID, "01").await;
-    for accept in ["*/*", "text/plain", "application/openmetrics-text;q=0", "nonsense"] {
-        let page = gateway.get_admin_page_as("/metrics", accept).await;
-        assert!(page.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"));
-        assert!(!page.contains(SAMPLED_TRACE_ID) && !page.contains("# EOF"), "{accept}");
-    }
-}
-
-#[tokio::test]
 async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
     let fake =
         ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;

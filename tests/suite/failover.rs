@@ -4,27 +4,25 @@
 use crate::metrics::value;
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, paused,
-    stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, begin, begun_stream, chunk, event_stream_head,
+    framed, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, advance_time, body, gateway_answering, gateway_scripted,
-    gateway_scripted_with, post, read_rest, start, start_with, status,
+    CHAT, gateway_following, gateway_following_with, read_until, read_until_times,
+};
+use crate::support::test_gateway::{
+    Running, Setup, WHOLE, advance_time, body, gateway_answering, post, read_rest, start_with,
+    status,
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
-use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::retry;
-use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::observe::{self, OnTruncation, StreamRules};
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 use tokenweir_routing::resilience;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const CHAT_BODY: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -33,33 +31,24 @@ const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
-/// Two backends: the one that gets the first request follows the script, the other one is healthy.
-async fn first_of_two(
-    script: impl Fn() -> Vec<Step> + Send + Sync + 'static,
-    good: Vec<u8>,
-) -> [ScriptedBackend; 2] {
-    let (script, request_count) = (Arc::new(script), Arc::new(AtomicUsize::new(0)));
-    let start_backend = || {
-        let (script, request_count, good) = (script.clone(), request_count.clone(), good.clone());
-        ScriptedBackend::start(move |_| match request_count.fetch_add(1, Ordering::SeqCst) {
-            0 => script(),
-            _ => vec![Step::Send(good.clone())],
-        })
-    };
-    [start_backend().await, start_backend().await]
+/// Two backends: the one that gets the first request follows these steps, the other one is healthy.
+async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBackend; 2] {
+    ScriptedBackend::first_of_two(first, [Step::Send(good)]).await
 }
 
 async fn gateway_for(fakes: &[ScriptedBackend]) -> Running {
-    start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await
+    gateway_with(fakes, Setup::default()).await
+}
+
+async fn gateway_with(fakes: &[ScriptedBackend], setup: Setup) -> Running {
+    start_with(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>(), setup).await
 }
 
 const COMMENT: &str = ": keep-alive\n\n";
 
-/// Reads a response until it contains `wanted`.
-async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) {
-    while !text(answer).contains(wanted) {
-        assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
-    }
+/// A stream that has begun with a comment.
+fn commented() -> Step {
+    Step::Send([event_stream_head(), framed(&[COMMENT])].concat())
 }
 
 fn data(event: &str) -> String {
@@ -72,18 +61,14 @@ fn text(bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
-    let cut = |events: &[&str]| {
-        let begun = events.iter().flat_map(|event| chunk(event));
-        event_stream_head().into_iter().chain(begun).collect::<Vec<u8>>()
-    };
     let abort = FINISH.replace("stop", "abort");
     let paused = r#"{"error":{"message":"Generation is paused.","type":"ServiceUnavailableError","code":503}}"#;
     let cases = [
         ("connection_reset", Vec::new()),
         ("connection_reset", b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec()),
-        ("connection_reset", cut(&[])),
-        ("connection_reset", cut(&[ROLE])),
-        ("connection_reset", [cut(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
+        ("connection_reset", begun_stream(&[])),
+        ("connection_reset", begun_stream(&[ROLE])),
+        ("connection_reset", [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
         ("bad_response", b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec()),
         ("busy", json("503 Service Unavailable", "{}")),
         ("server_error", json("500 Internal Server Error", ERROR)),
@@ -99,8 +84,7 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
     ];
     for (failure, response) in cases {
         let name = text(&response);
-        let script = move || vec![Step::Send(response.clone()), Step::Close];
-        let fakes = first_of_two(script, stream_of(&GOOD)).await;
+        let fakes = first_of_two([Step::Send(response), Step::Close], stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 200, "{name}");
@@ -123,8 +107,8 @@ async fn a_truncated_or_aborted_plain_response_is_replaced() {
     let given_up = WHOLE.replace(r#""content":"Hi""#, r#""content":"""#).replace("stop", "abort");
     for (failure, response) in [("connection_reset", cut), ("draining", json("200 OK", &given_up))]
     {
-        let script = move || vec![Step::Send(response.clone()), Step::Close];
-        let fakes = first_of_two(script, json("200 OK", WHOLE)).await;
+        let good = json("200 OK", WHOLE);
+        let fakes = first_of_two([Step::Send(response), Step::Close], good).await;
         let gateway = gateway_for(&fakes).await;
         let answer = gateway.post(CHAT, CHAT_BODY).await;
         assert_eq!((status(&answer), body(&answer)), (200, (WHOLE.into(), true)));
@@ -134,47 +118,9 @@ async fn a_truncated_or_aborted_plain_response_is_replaced() {
 }
 
 #[tokio::test]
-async fn after_the_first_output_a_broken_stream_stays_broken() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let script = move || vec![Step::Send(begun.clone()), Step::Close];
-    let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let gateway = gateway_for(&fakes).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
-    assert_eq!(text(&bytes), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
-    assert!(!is_whole, "a truncated response");
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.attempts.len()), (Outcome::Truncated, 1));
-}
-
-#[tokio::test]
-async fn a_request_with_side_effects_is_not_retried() {
-    let bodies = [
-        r#"{"model":"tiny","stream":true,"store":true,"messages":[]}"#,
-        r#"{"model":"tiny","stream":true,"messages":[],"tools":[{"type":"mcp"}]}"#,
-        r#"{"model":"tiny","stream":true,"messages":[],"kv_transfer_params":{}}"#,
-    ];
-    for ask in bodies {
-        let script = || vec![Step::Send(json("500 Internal Server Error", ERROR))];
-        let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let allowed = Permissions::new(&[Permission::KvTransfer]);
-        let access = Arc::new(AccessControl::default().with_permissions(allowed));
-        let addresses = fakes.each_ref().map(|fake| fake.addr);
-        let gateway = start_with(&addresses, Setup { access, ..Setup::default() }).await;
-        let answer = gateway.post(CHAT, ask).await;
-        assert_eq!((status(&answer), body(&answer)), (500, (ERROR.into(), true)), "{ask}");
-        assert_eq!(
-            gateway.record().await.not_retried,
-            Some(FailoverDenialReason::SideEffects),
-            "{ask}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn an_error_event_of_the_client_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
-    let script = move || vec![Step::Send(stream_of(&[refused, "[DONE]"]))];
-    let fakes = first_of_two(script, stream_of(&GOOD)).await;
+    let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
     assert!(text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).contains("too long"));
     assert_eq!(gateway.record().await.attempts.len(), 1);
@@ -219,27 +165,24 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
 
 #[tokio::test]
 async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
-    let fake = ScriptedBackend::start(|_| paused(&[ROLE], &[WORD, FINISH, "[DONE]"])).await;
     let first_output_buffer_timeout = Duration::from_millis(20);
     let retry =
         retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
-    let gateway = start_with(&[fake.addr], Setup { retry, ..Setup::default() }).await;
+    let setup = Setup { retry, ..Setup::default() };
+    let steps = paused(&[ROLE], &[WORD, FINISH, "[DONE]"]);
+    let (fake, gateway) = gateway_following_with(setup, steps).await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, "assistant").await;
+    read_until(&mut client, "assistant").await;
     fake.go();
-    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+    read_until(&mut client, "0\r\n\r\n").await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
 async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend() {
-    for begun in [Vec::new(), [event_stream_head(), chunk(ROLE)].concat()] {
+    for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
-        let (fake, gateway) = gateway_scripted_with(setup, move |_| {
-            vec![Step::Send(begun.clone()), Step::AwaitClose]
-        })
-        .await;
+        let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
@@ -253,8 +196,8 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
     let ask = post(CHAT, CHAT_STREAM_BODY);
     let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 10\r\n", 1);
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
-        let script = || vec![Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
-        let (fake, gateway) = gateway_scripted(move |_| script()).await;
+        let steps = [Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
+        let (fake, gateway) = gateway_following(steps).await;
         let client = gateway.send(&ask).await;
         fake.until_received(1).await;
         advance_time(Duration::from_secs(seconds)).await;
@@ -274,24 +217,15 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
 async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
     let ask = post(CHAT, CHAT_STREAM_BODY);
     let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 1\r\n", 1);
-    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-    for dies in [false, true] {
-        let begun = begun.clone();
-        let script = move || {
-            if dies {
-                vec![Step::Send(begun.clone()), Step::Wait, Step::Close]
-            } else {
-                vec![Step::Wait, Step::Send(stream_of(&GOOD))]
-            }
-        };
-        let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-        let gateway = start_with(&addresses, with_keep_alive()).await;
-        let (mut client, mut answer) = (gateway.send(&ask).await, Vec::new());
-        read_until(&mut client, &mut answer, COMMENT).await;
+    let dies = vec![commented(), Step::Wait, Step::Close];
+    for steps in [dies, vec![Step::Wait, Step::Send(stream_of(&GOOD))]] {
+        let fakes = first_of_two(steps, stream_of(&GOOD)).await;
+        let gateway = gateway_with(&fakes, with_keep_alive()).await;
+        let mut client = gateway.send(&ask).await;
+        read_until(&mut client, COMMENT).await;
         advance_time(Duration::from_secs(8)).await;
         fakes.iter().for_each(ScriptedBackend::go);
-        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        read_until(&mut client, "0\r\n\r\n").await;
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
 }
@@ -314,10 +248,8 @@ fn rules(streams: StreamRules) -> Setup {
 
 /// The response of a client of this API to a stream that breaks off after these bytes.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
-    let begun = [event_stream_head(), framed(sent)].concat();
-    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let setup = with_error_event();
-    let gateway = start_with(&[fake.addr], setup).await;
+    let begun = Step::Send([event_stream_head(), framed(sent)].concat());
+    let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
     let (bytes, is_whole) = body(&gateway.post(path, CHAT_STREAM_BODY).await);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
     (text(&bytes), is_whole)
@@ -355,17 +287,12 @@ async fn comments_reach_the_client_and_are_no_output() {
         let begun = [event_stream_head(), framed(sent)].concat();
         let rest = [ROLE, WORD, FINISH, "[DONE]"].map(chunk).concat();
         let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
-        let (fake, gateway) = gateway_scripted_with(setup, move |_| {
-            vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())]
-        })
-        .await;
+        let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
+        let (fake, gateway) = gateway_following_with(setup, steps).await;
         let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-        let mut answer = Vec::new();
-        while text(&answer).matches(COMMENT).count() < count {
-            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "{}", text(&answer));
-        }
+        read_until_times(&mut client, COMMENT, count).await;
         fake.go();
-        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        read_until(&mut client, "0\r\n\r\n").await;
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, observed));
     }
@@ -388,14 +315,11 @@ fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
 #[tokio::test]
 async fn comments_do_not_break_a_stream_with_a_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
-    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = ScriptedBackend::start(script).await;
-    let setup = with_keep_alive();
-    let gateway = start_with(&[fake.addr], setup).await;
+    let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
+    let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
     // HTTP/1.1.
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, COMMENT).await;
+    let mut answer = read_until(&mut client, COMMENT).await;
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
@@ -418,9 +342,8 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
 #[tokio::test]
 async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() {
     let [begun, _] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
-    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let setup = with_error_event();
-    let gateway = start_with(&[fake.addr], setup).await;
+    let steps = [Step::Send(begun), Step::Close];
+    let (_fake, gateway) = gateway_following_with(with_error_event(), steps).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
 }
@@ -436,51 +359,41 @@ async fn an_unchanged_stream_keeps_its_content_length() {
 #[tokio::test]
 async fn comments_before_the_first_output_do_not_end_failover() {
     let good = text(&body(&stream_of(&GOOD)).0);
-    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-    let failures = [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()];
-    for failure in failures {
-        let begun = begun.clone();
-        let script = move || {
-            vec![Step::Send(begun.clone()), Step::Wait, Step::Send(failure.clone()), Step::Close]
-        };
-        let fakes = first_of_two(script, stream_of(&GOOD)).await;
+    for failure in [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()] {
+        let steps = [commented(), Step::Wait, Step::Send(failure), Step::Close];
+        let fakes = first_of_two(steps, stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
         let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-        let mut answer = Vec::new();
-        read_until(&mut client, &mut answer, COMMENT).await;
+        let mut answer = read_until(&mut client, COMMENT).await;
         fakes.iter().for_each(ScriptedBackend::go);
-        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
         let (bytes, is_whole) = body(&answer);
         assert_eq!((text(&bytes), is_whole), (format!("{COMMENT}{good}"), true));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
     }
     // The role event is buffered while the comments of the gateway reach the client.
-    let begun = [event_stream_head(), chunk(ROLE)].concat();
-    let script = move || vec![Step::Send(begun.clone()), Step::Wait, Step::Send(chunk(ERROR))];
-    let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let setup = with_keep_alive();
-    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    let gateway = start_with(&addresses, setup).await;
+    let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
+    let fakes = first_of_two(steps, stream_of(&GOOD)).await;
+    let gateway = gateway_with(&fakes, with_keep_alive()).await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, COMMENT).await;
+    let mut answer = read_until(&mut client, COMMENT).await;
     assert!(!text(&answer).contains("role"), "{}", text(&answer));
     fakes.iter().for_each(ScriptedBackend::go);
-    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+    answer.extend(read_until(&mut client, "0\r\n\r\n").await);
     let received = text(&body(&answer).0).replace(COMMENT, "");
     assert_eq!(received, good);
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
 /// A response in chunks that a backend keeps open with `kept`, and then breaks off.
-fn kept_open(media_type: &str, kept: &str) -> impl Fn() -> Vec<Step> + Send + Sync + use<> {
+fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
          {:x}\r\n{kept}\r\n",
         kept.len()
     );
-    move || vec![Step::Send(begun.clone().into_bytes()), Step::Wait, Step::Close]
+    [Step::Send(begun.into_bytes()), Step::Wait, Step::Close]
 }
 
 #[tokio::test]
@@ -494,12 +407,11 @@ async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() 
         let fakes = first_of_two(kept_open(media_type, kept), good).await;
         let gateway = gateway_for(&fakes).await;
         let mut client = gateway.begin(CHAT, request).await;
-        let mut answer = Vec::new();
-        read_until(&mut client, &mut answer, kept).await;
+        let mut answer = read_until(&mut client, kept).await;
         let head = text(&answer).to_ascii_lowercase();
         assert!(head.contains(&format!("content-type: {media_type}")), "{head}");
         fakes.iter().for_each(ScriptedBackend::go);
-        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
         let (bytes, is_whole) = body(&answer);
         let received = text(&bytes);
         assert!(is_whole && received.starts_with(kept) && received.ends_with(end), "{received}");
@@ -511,12 +423,9 @@ async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() 
 
 #[tokio::test]
 async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
-    let script = kept_open("application/json", "\n");
-    let fake = ScriptedBackend::start(move |_| script()).await;
-    let gateway = start_with(&[fake.addr], Setup::default()).await;
+    let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
     let mut client = gateway.begin(CHAT, CHAT_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, "1\r\n\n\r\n").await;
+    let mut answer = read_until(&mut client, "1\r\n\n\r\n").await;
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
@@ -532,23 +441,18 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
         ("/v1/responses", "event: error\ndata: {"),
     ];
     for (path, begin) in cases {
-        let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-        let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
-        let (fake, gateway) = gateway_scripted(script).await;
+        let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
         let ask = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
         let mut client = gateway.begin(path, ask).await;
-        let mut answer = Vec::new();
-        read_until(&mut client, &mut answer, COMMENT).await;
+        let mut answer = read_until(&mut client, COMMENT).await;
         fake.go();
-        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
         let received = text(&body(&answer).0);
         let event = received.strip_prefix(COMMENT).unwrap();
         assert!(event.starts_with(begin) && event.ends_with("}\n\n"), "{path} {received}");
         assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
     }
-    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
-    let (fake, gateway) = gateway_scripted(script).await;
+    let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
     // HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
@@ -561,8 +465,6 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
 
 #[tokio::test]
 async fn a_configured_model_can_have_its_own_stream_policy() {
-    let fake =
-        ScriptedBackend::start(|_| vec![Step::Send(event_stream_head()), Step::AwaitClose]).await;
     let first_output = Some(Duration::from_millis(30));
     let strict = ModelConfig {
         name: "strict".into(),
@@ -571,7 +473,7 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
         ..ModelConfig::default()
     };
     let setup = Setup { models: vec![strict], ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_following_with(setup, [begin(&[]), Step::AwaitClose]).await;
     assert_eq!(status(&gateway.post(CHAT, &CHAT_STREAM_BODY.replace("tiny", "strict")).await), 504);
     fake.closed().await;
     let other = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
@@ -588,7 +490,7 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
 
 #[tokio::test]
 async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
-    let fakes = first_of_two(|| vec![Step::Wait, Step::Close], stream_of(&GOOD)).await;
+    let fakes = first_of_two([Step::Wait, Step::Close], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
     let hold_first_attempt = async {
         wait_until!(fakes.iter().any(|fake| !fake.seen().is_empty()));

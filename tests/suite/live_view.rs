@@ -2,45 +2,25 @@
 //! and draining of backends.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
+use crate::support::test_gateway::{AS_JSON, CHAT, operate};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_answering, gateway_scripted, post, read_rest, start,
-    start_with, status,
+    Running, body, gateway_answering, gateway_scripted, post, read_rest, start, status,
 };
 use serde_json::Value;
-use tokenweir::admin::AdminAuthorizer;
 use tokenweir_api::{
     BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary,
 };
 use tokenweir_diagnose::{Evidence, Verdict};
-use tokenweir_request::access::KeyDigest;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 const CHAT_BODY: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
-const JSON: &str = "content-type: application/json\r\n";
 
 fn answer() -> Vec<u8> {
     stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"])
 }
 
-async fn operate(gateway: &Running, method: &str, path: &str, headers: &str) -> Vec<u8> {
-    let mut stream = TcpStream::connect(gateway.admin).await.unwrap();
-    let host = gateway.admin;
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: 0\r\n\
-         connection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    answer
-}
-
 async fn live(gateway: &Running) -> GatewaySnapshot {
-    let answer = operate(gateway, "GET", "/streams", "").await;
-    assert_eq!(status(&answer), 200);
-    serde_json::from_slice(&body(&answer).0).unwrap()
+    serde_json::from_value(gateway.document("/streams").await).unwrap()
 }
 
 /// Polls the document until a condition holds. The gateway updates it shortly after clients see an
@@ -104,7 +84,7 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
         [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     let name = fakes[0].addr.to_string();
-    let drained = operate(&gateway, "POST", &format!("/-/drain?backend={name}"), JSON).await;
+    let drained = gateway.change(&format!("/-/drain?backend={name}")).await;
     assert_eq!(status(&drained), 200);
     let response: Value = serde_json::from_slice(&body(&drained).0).unwrap();
     assert_eq!((&response["drained"], &response["changed"]), (&true.into(), &true.into()));
@@ -114,49 +94,38 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
         assert_eq!(status(&gateway.post(CHAT, CHAT_BODY).await), 200);
     }
     assert_eq!((fakes[0].take_received().len(), fakes[1].take_received().len()), (0, 20));
-    let again = operate(&gateway, "POST", &format!("/-/undrain?backend={name}"), JSON).await;
+    let again = gateway.change(&format!("/-/undrain?backend={name}")).await;
     assert_eq!(status(&again), 200);
     let other = fakes[1].addr;
-    operate(&gateway, "POST", &format!("/-/drain?backend={other}"), JSON).await;
+    gateway.change(&format!("/-/drain?backend={other}")).await;
     assert_eq!(status(&gateway.post(CHAT, CHAT_BODY).await), 200);
     assert_eq!(fakes[0].seen().len(), 1);
-}
-
-#[tokio::test]
-async fn with_every_backend_drained_the_gateway_is_not_ready() {
-    let (fake, gateway) = gateway_answering(answer()).await;
-    operate(&gateway, "POST", &format!("/-/drain?backend={}", fake.addr), JSON).await;
-    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 503);
-    let refused = gateway.post(CHAT, CHAT_BODY).await;
-    assert_eq!(status(&refused), 503);
-    operate(&gateway, "POST", &format!("/-/undrain?backend={}", fake.addr), JSON).await;
-    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 200);
 }
 
 #[tokio::test]
 async fn no_page_of_another_origin_can_drain_a_backend() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let path = format!("/-/drain?backend={}", fake.addr);
-    let foreign = format!("{JSON}origin: https://evil.example\r\n");
-    let own = format!("{JSON}origin: http://{}\r\n", gateway.admin);
+    let foreign = format!("{AS_JSON}origin: https://evil.example\r\n");
+    let own = format!("{AS_JSON}origin: http://{}\r\n", gateway.admin);
     let form = "content-type: application/x-www-form-urlencoded\r\n";
     for (method, path, headers, expected) in [
         ("POST", path.as_str(), foreign.as_str(), 403),
         ("POST", "/-/reload", "origin: null\r\n", 403),
         ("POST", &path, form, 415),
         ("POST", &path, "", 415),
-        ("GET", &path, JSON, 405),
+        ("GET", &path, AS_JSON, 405),
         ("OPTIONS", &path, "origin: https://evil.example\r\n", 405),
-        ("POST", "/-/drain", JSON, 400),
-        ("POST", "/-/drain?backend=nobody", JSON, 404),
+        ("POST", "/-/drain", AS_JSON, 400),
+        ("POST", "/-/drain?backend=nobody", AS_JSON, 404),
     ] {
-        let answer = operate(&gateway, method, path, headers).await;
+        let answer = operate(gateway.admin, method, path, headers).await;
         let text = String::from_utf8_lossy(&answer).to_lowercase();
         assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
         assert!(!text.contains("access-control-allow"), "{text}");
         assert!(!live(&gateway).await.backends[0].drained);
     }
-    assert_eq!(status(&operate(&gateway, "POST", &path, &own).await), 200);
+    assert_eq!(status(&operate(gateway.admin, "POST", &path, &own).await), 200);
 }
 
 #[tokio::test]
@@ -179,29 +148,6 @@ async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths(
     }
     assert!(gateway.admin("/page/nothing.js").await.starts_with("HTTP/1.1 404"));
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
-}
-
-#[tokio::test]
-async fn with_a_token_the_page_is_public_and_its_data_is_not() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let guard = AdminAuthorizer {
-        token_digest: Some(KeyDigest::from_key(b"operator")),
-        ..AdminAuthorizer::default()
-    };
-    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
-    let path = format!("/-/drain?backend={}", fake.addr);
-    let known = format!("{JSON}authorization: Bearer operator\r\n");
-    for (method, path, headers, expected) in [
-        ("GET", "/", "accept: text/html\r\n", 200),
-        ("GET", "/page/page.js", "", 200),
-        ("GET", "/streams", "", 401),
-        ("POST", &path, JSON, 401),
-        ("GET", "/streams", &known, 200),
-        ("POST", &path, &known, 200),
-    ] {
-        let answer = operate(&gateway, method, path, headers).await;
-        assert_eq!(status(&answer), expected, "{method} {path}");
-    }
 }
 
 /// The fields that a script reads of a value with this name, such as `name` in `backend.name`.

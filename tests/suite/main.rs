@@ -87,7 +87,6 @@ mod terminations;
 mod tls;
 mod top;
 mod trace_capture;
-mod trace_propagation;
 mod unknown_output;
 mod unread_requests;
 mod usage_injection;

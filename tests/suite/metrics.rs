@@ -266,42 +266,9 @@ async fn requests_without_generation_have_separate_durations() {
 }
 
 #[tokio::test]
-async fn clients_cannot_create_series() {
-    let (_fake, gateway) =
-        gateway_answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
-    let mut counts = BTreeSet::new();
-    for round in 0..3 {
-        for number in 0..50 {
-            let path =
-                if number % 2 == 0 { CHAT.to_owned() } else { format!("/v1/{round}/{number}") };
-            let model = format!("evil \\\"{{}},\\n {round} {number}");
-            gateway.post(&path, &format!(r#"{{"model":"{model}"}}"#)).await;
-            gateway.record().await;
-        }
-        counts.insert(samples(&gateway.admin("/metrics").await).len());
-    }
-    assert_eq!(counts.len(), 1, "clients created series: {counts:?}");
-    let page = gateway.admin("/metrics").await;
-    assert!(
-        (value(&page, "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}") - 75.0)
-            .abs()
-            < 1e-9
-    );
-    assert!(!page.contains("evil"));
-}
-
-#[tokio::test]
-async fn the_admin_listener_reports_the_state_of_the_backends() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let status = gateway.document("/status").await;
-    assert_eq!(status["ready"], true);
-    assert_eq!(status["backends"][0]["health"], "up");
-    assert_eq!(status["backends"][0]["version"], "0.32.0");
-    assert_eq!(status["backends"][0]["models"][0], "tiny");
-    assert!(gateway.admin("/livez").await.starts_with("HTTP/1.1 200"));
-    assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 200"));
-    assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
-    fake.set_healthy(false);
-    wait_until!(!gateway.pool.is_ready());
-    assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 503"));
+async fn the_status_has_the_health_the_version_and_the_models_of_a_backend() {
+    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let backend = gateway.document("/status").await["backends"][0].clone();
+    assert_eq!((&backend["health"], &backend["version"]), (&"up".into(), &"0.32.0".into()));
+    assert_eq!(backend["models"][0], "tiny");
 }

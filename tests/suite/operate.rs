@@ -1,11 +1,12 @@
 //! `tokenweir status`, `explain`, `drain`, `undrain` and `reload` as programs against a gateway.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Running, Setup, gateway_answering, gateway_answering_with};
+use crate::support::test_gateway::{
+    Running, Setup, gateway_answering, gateway_answering_with, operator_token,
+};
 use serde_json::Value;
 use std::process::Stdio;
 use tokenweir::admin::AdminAuthorizer;
-use tokenweir_request::access::KeyDigest;
 use tokio::process::Command;
 
 /// Exit code, standard output and standard error of a command.
@@ -131,9 +132,7 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
     assert!(err.contains("the gateway does not answer"), "{err}");
     let (code, ..) = run("127.0.0.1:9", &["drain", "a"]).await;
     assert_eq!(code, Some(1));
-    let token_digest = Some(KeyDigest::from_key(b"operator"));
-    let (fake, gateway) =
-        gateway_with(AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }).await;
+    let (fake, gateway) = gateway_with(operator_token()).await;
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (_, _, err) = run(&admin, &["drain", &backend]).await;
     assert!(err.contains("TOKENWEIR_ADMIN_TOKEN") && err.contains("--token-file"), "{err}");
@@ -149,10 +148,7 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runbooks_are_served_without_a_token_and_under_any_name() {
-    let token_digest = Some(KeyDigest::from_key(b"operator"));
-    for guard in
-        [AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }, AdminAuthorizer::default()]
-    {
+    for guard in [operator_token(), AdminAuthorizer::default()] {
         let (_fake, gateway) = gateway_with(guard).await;
         let page = gateway.admin("/runbooks").await;
         assert!(page.contains("200 OK") && page.contains("id=\"tokenweirdown\""), "{page}");

@@ -3,25 +3,21 @@
 
 use crate::metrics::value;
 use crate::support::http2_client;
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
-};
-use crate::support::test_gateway::{CHAT, gateway_answering, start};
-use tokio::io::AsyncReadExt;
+use crate::support::scripted_backend::{FINISH, begin};
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, chunk, json};
+use crate::support::test_gateway::{CHAT, gateway_answering, read_rest, read_until, start};
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// A backend that waits for the test before the second and before the last write of a stream.
 async fn pausing_backend() -> ScriptedBackend {
-    ScriptedBackend::start(|_| {
-        vec![
-            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-            Step::Wait,
-            Step::Send(chunk(WORD)),
-            Step::Wait,
-            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
-        ]
-    })
+    ScriptedBackend::following([
+        begin(&[ROLE, WORD]),
+        Step::Wait,
+        Step::Send(chunk(WORD)),
+        Step::Wait,
+        Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+    ])
     .await
 }
 
@@ -30,16 +26,11 @@ async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
     let fake = pausing_backend().await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.begin(CHAT, ASK).await;
-    let mut answer = Vec::new();
-    let words =
-        |answer: &[u8]| answer.windows(WORD.len()).filter(|part| part == &WORD.as_bytes()).count();
-    for expected in [1, 2] {
-        while words(&answer) < expected {
-            assert!(client.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
-        }
+    for _ in 0..2 {
+        read_until(&mut client, WORD).await;
         fake.go();
     }
-    client.read_to_end(&mut answer).await.unwrap();
+    read_rest(client).await;
     let transit = gateway.record().await.observed.chunk_transit;
     assert_eq!(transit.count(), 2, "{transit:?}");
     assert!(transit.sum() > 0.0, "{transit:?}");

@@ -2,16 +2,15 @@
 //! and abandoned.
 
 use crate::support::recording;
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
-};
+use crate::support::scripted_backend::{FINISH, paused};
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
+use crate::support::test_gateway::{CHAT, gateway_following};
 use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_answering, gateway_answering_with, gateway_scripted,
-    gateway_scripted_with, post, read_until, start, start_with, status, with_paused_time,
+    Setup, body, gateway_answering, gateway_answering_with, gateway_scripted, post, read_until,
+    start, start_with, status, with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
@@ -53,8 +52,7 @@ async fn every_recorded_response_passes_unchanged() {
         // The recorded headers are replayed without their `connection: close`.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
-        let fake =
-            ScriptedBackend::start(move |_| vec![Step::Send(raw.clone()), Step::Close]).await;
+        let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
         // Three of the recorded requests have a priority.
         let allowed = Permissions::new(&[Permission::Priority]);
         let access = Arc::new(AccessControl::default().with_permissions(allowed));
@@ -116,30 +114,6 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 }
 
 #[tokio::test]
-async fn without_an_available_backend_the_response_has_a_retry_time() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    drop(fake);
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
-    assert_eq!(status(&answer), 503);
-    assert!(head.contains("retry-after: 1\r\n") && head.contains("x-gateway-error: no_backend"));
-    assert_eq!(envelope(&answer)["type"], "ServiceUnavailableError");
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("no_backend")));
-}
-
-#[tokio::test]
-async fn an_unhealthy_backend_is_not_used_until_it_recovers() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    fake.set_healthy(false);
-    wait_until!(!gateway.pool.is_ready());
-    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
-    fake.set_healthy(true);
-    wait_until!(gateway.pool.is_ready());
-    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 200);
-}
-
-#[tokio::test]
 async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
     // Answers one request per connection, and closes the connection when the next request has
     // arrived.
@@ -159,14 +133,13 @@ async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
 
 #[tokio::test]
 async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
-    type Script = fn() -> Vec<Step>;
-    let cases: [(Script, &str); 3] = [
-        (|| vec![Step::Close], "connection_reset"),
-        (|| vec![Step::Reset], "connection_reset"),
-        (|| vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
+    let cases = [
+        (vec![Step::Close], "connection_reset"),
+        (vec![Step::Reset], "connection_reset"),
+        (vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
     ];
-    for (script, reason) in cases {
-        let (_fake, gateway) = gateway_scripted(move |_| script()).await;
+    for (steps, reason) in cases {
+        let (_fake, gateway) = gateway_following(steps).await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 502);
         envelope(&answer);
@@ -175,19 +148,6 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
         assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
         gateway.assert_no_more_records().await;
     }
-}
-
-#[tokio::test]
-async fn a_backend_that_hangs_gives_a_504_and_its_connection_is_closed() {
-    let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
-    let (fake, gateway) = gateway_scripted_with(setup, |_| vec![Step::AwaitClose]).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    assert_eq!(
-        (status(&answer), envelope(&answer)["type"].as_str()),
-        (504, Some("GatewayTimeoutError"))
-    );
-    fake.closed().await;
-    assert_eq!(gateway.record().await.outcome, Outcome::Timeout);
 }
 
 #[tokio::test]
@@ -250,13 +210,8 @@ async fn the_gateway_answers_health_version_and_models_itself() {
 
 #[tokio::test]
 async fn draining_finishes_streams_and_refuses_new_connections() {
-    let fake = ScriptedBackend::start(|_| {
-        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
-        let begun = event_stream_head().len() + chunk(ROLE).len() + chunk(WORD).len();
-        vec![Step::Send(all[..begun].to_vec()), Step::Wait, Step::Send(all[begun..].to_vec())]
-    })
-    .await;
-    let mut gateway = start(&[fake.addr]).await;
+    let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let (fake, mut gateway) = gateway_following(steps).await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();

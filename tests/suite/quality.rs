@@ -2,11 +2,10 @@
 //! faulty judge on requests.
 
 use crate::metrics::samples;
-use crate::support::scripted_backend::{
-    ScriptedBackend, Seen, Step, chunk, event_stream_head, json as whole, stream_of,
-};
+use crate::support::scripted_backend::json as whole;
+use crate::support::scripted_backend::{ScriptedBackend, Seen, chunk, event_stream_head};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
+    CHAT, Running, Setup, gateway_answering_with, post, start_with,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -102,33 +101,6 @@ async fn the_judge_and_the_file_get_redacted_prompts_and_responses() {
     assert_eq!(judged["answer"], "You wrote [email] and [phone] and [card] and [key]");
     assert_eq!((&judged["redacted"], &written["score"]), (&json!(8), &json!(0.75)));
     assert_eq!(written["prompt"], judged["prompt"]);
-}
-
-#[tokio::test]
-async fn a_judge_that_hangs_or_sends_invalid_responses_delays_no_request_and_loses_no_line() {
-    let word = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}"#;
-    let fake = ScriptedBackend::answering(stream_of(&[word, "[DONE]"])).await;
-    let judge = ScriptedBackend::start(|seen| {
-        // The requests alternate between an invalid response and no response until the end.
-        match seen.body.len() % 2 {
-            0 => vec![Step::AwaitClose],
-            _ => vec![Step::Send(b"nonsense\r\n\r\n".to_vec()), Step::Close],
-        }
-    })
-    .await;
-    let file = file("ill");
-    let gateway =
-        start_with(&[fake.addr], setup(&judge, file.clone(), Duration::from_millis(200))).await;
-    for number in 0..12 {
-        let prompt = "a".repeat(number);
-        let request_body =
-            json!({ "model": "tiny", "stream": true, "messages": [{ "content": prompt }] });
-        let answer = gateway.post(CHAT, &request_body.to_string()).await;
-        assert_eq!((status(&answer), body(&answer).1), (200, true));
-    }
-    let page = settled(&gateway, 12).await;
-    assert_eq!(count(&page, "tokenweir_quality_samples_total{result=\"judge_failed\"}"), 12);
-    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 12);
 }
 
 #[tokio::test]

@@ -154,54 +154,6 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
     choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
-#[test]
-fn splitting_a_recorded_stream_at_any_byte_does_not_change_its_values() {
-    for recording in recording::all() {
-        if recording.expected["stream"] != json!(true) {
-            continue;
-        }
-        let body = recording.body();
-        let expected = expected_values(&recording.expected);
-        let check = |pieces: &[&[u8]], cut: usize| {
-            let (observed, ..) = observe(&recording, pieces);
-            assert_eq!(observed_values(&observed), expected, "{} cut at {cut}", recording.name);
-        };
-        // Short streams are split at every byte, long ones at a sample of bytes with a prime
-        // stride.
-        let stride = if body.len() < 8_000 { 1 } else { 997 };
-        for cut in (0..body.len()).step_by(stride) {
-            check(&[&body[..cut], &body[cut..]], cut);
-        }
-        for size in [1, 2, 7, 13, 100] {
-            check(&body.chunks(size).collect::<Vec<_>>(), size);
-        }
-    }
-}
-
-#[test]
-fn line_endings_and_a_byte_order_mark_do_not_change_the_values() {
-    for recording in recording::all() {
-        if recording.expected["stream"] != json!(true) {
-            continue;
-        }
-        let body = String::from_utf8(recording.body()).unwrap();
-        let expected = expected_values(&recording.expected);
-        for ending in ["\r\n", "\r"] {
-            let other = format!("\u{FEFF}{}", body.replace('\n', ending));
-            for size in [1, 64, other.len().max(1)] {
-                let pieces: Vec<&[u8]> = other.as_bytes().chunks(size).collect();
-                let (observed, ..) = observe(&recording, &pieces);
-                assert_eq!(
-                    observed_values(&observed),
-                    expected,
-                    "{} with {ending:?}",
-                    recording.name
-                );
-            }
-        }
-    }
-}
-
 /// The bytes with a meaning for the parsers.
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 

@@ -1,16 +1,15 @@
 //! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
 
+use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, advance_time, body, start_with, status,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::proxy::retry;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience::BreakerState;
-use tokenweir_routing::{Policy, PolicyKind};
 
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -28,8 +27,7 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
 /// A gateway whose policy sends requests to each backend in turn, whatever the gateway has learned of it.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    start_with(&addresses, Setup { policy, ..Setup::default() }).await
+    start_with(&addresses, round_robin()).await
 }
 
 /// Sends requests until this backend has received one. Returns the answers.
@@ -224,15 +222,9 @@ async fn a_request_with_side_effects_is_sent_again_only_if_it_cannot_have_been_e
         ("400 Bad Request", false),
         ("409 Conflict", false),
     ] {
-        let count = Arc::new(AtomicUsize::new(0));
-        let start_backend = || {
-            let count = count.clone();
-            ScriptedBackend::start(move |_| {
-                let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
-                vec![Step::Send(if is_first { json(line, "{}") } else { json("200 OK", WHOLE) })]
-            })
-        };
-        let fakes = [start_backend().await, start_backend().await];
+        let (refused, served) = (json(line, "{}"), json("200 OK", WHOLE));
+        let fakes =
+            ScriptedBackend::first_of_two([Step::Send(refused)], [Step::Send(served)]).await;
         let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
         let answer = gateway.post(CHAT, STORE).await;
         assert_eq!(status(&answer) == 200, is_retried, "{line}");

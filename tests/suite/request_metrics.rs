@@ -2,18 +2,17 @@
 //! tokens computed in vain, slow readers and the age of the oldest request.
 
 use crate::metrics::{samples, value};
+use crate::support::scripted_backend::{FINISH, begin};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, paused,
-    stream_of,
+    ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, gateway_answering, gateway_scripted, post, start,
-    start_with,
+    CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
+    post, read_until, start, start_with,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_request::record::{Outcome, TierResolver};
-use tokio::io::AsyncReadExt;
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
@@ -29,20 +28,14 @@ async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
 
 /// Sends a request and leaves after the first output.
 async fn leave_after_first_output(gateway: &Running) {
-    let mut client = gateway.begin(CHAT, BODY).await;
-    let (mut answer, mut buffer) = (Vec::new(), [0; 1_024]);
-    while !String::from_utf8_lossy(&answer).contains("Hi") {
-        let count = client.read(&mut buffer).await.unwrap();
-        answer.extend_from_slice(&buffer[..count]);
-    }
+    read_until(&mut gateway.begin(CHAT, BODY).await, "Hi").await;
 }
 
 #[tokio::test]
 async fn a_client_that_left_is_not_in_the_durations_of_successes() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
     let count = AtomicUsize::new(0);
     let fake = ScriptedBackend::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
-        0 => vec![Step::Send(begun.clone()), Step::AwaitClose],
+        0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
         _ => vec![Step::Send(stream_of(&GOOD))],
     })
     .await;
@@ -106,16 +99,8 @@ async fn tokens_of_a_request_are_a_histogram_by_direction() {
 
 #[tokio::test]
 async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_wasted() {
-    let count = AtomicUsize::new(0);
-    let script = std::sync::Arc::new(move || match count.fetch_add(1, Ordering::SeqCst) {
-        0 => vec![Step::Send([event_stream_head(), chunk(ROLE)].concat()), Step::Close],
-        _ => vec![Step::Send(stream_of(&GOOD))],
-    });
-    let again = script.clone();
-    let fakes = [
-        ScriptedBackend::start(move |_| script()).await,
-        ScriptedBackend::start(move |_| again()).await,
-    ];
+    let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&GOOD))]);
+    let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
     gateway.post(CHAT, BODY).await;
     assert_eq!(gateway.record().await.attempts.len(), 2);
@@ -123,9 +108,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
     let recomputed = total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""]).await;
     assert!((recomputed - 9.0).abs() < 1e-9, "{recomputed}");
 
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let (_fake, gateway) =
-        gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let (_fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     leave_after_first_output(&gateway).await;
     gateway.record().await;
     let output = total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""]).await;
@@ -134,7 +117,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
 
 #[tokio::test]
 async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
-    let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE], &GOOD)).await;
+    let (fake, gateway) = gateway_following(paused(&[ROLE], &GOOD)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
     let look = async {

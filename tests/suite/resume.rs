@@ -3,9 +3,9 @@
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::metrics::value;
+use crate::support::scripted_backend::{FINISH, begin, begun_stream};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, paused,
-    stream_of,
+    ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, body, post, read_until, start_with, status,
@@ -103,48 +103,8 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_or_doubled_wherever_the_connection_is_cut() {
-    let fake = ScriptedBackend::start(|_| {
-        let mut steps = vec![Step::Send(event_stream_head())];
-        let words = std::iter::repeat_n(&WORD, 40);
-        for event in [ROLE].iter().chain(words).chain(&EVENTS[3..]) {
-            steps.extend([Step::Send(chunk(event)), Step::YieldTurns(3)]);
-        }
-        steps.push(Step::Send(b"0\r\n\r\n".to_vec()));
-        steps
-    })
-    .await;
-    let gateway = gateway(&fake).await;
-    let whole = gateway.raw(ask(STREAM, "")).await;
-    let expected = body(&whole);
-    assert!(expected.1 && !expected.0.is_empty());
-    let mut random = fastrand::Rng::with_seed(7);
-    let runs = 60;
-    for run in 0..runs {
-        let request = ask(STREAM, &format!("idempotency-key: run-{run}"));
-        for _ in 0..random.usize(1..4) {
-            let mut client = gateway.send(&request).await;
-            let mut part = vec![0; random.usize(1..whole.len())];
-            let _ = client.read_exact(&mut part).await;
-        }
-        let answer = gateway.raw(&request).await;
-        assert_eq!(body(&answer), expected, "{run}");
-    }
-    assert_eq!(fake.seen().len(), runs + 1, "one run in the engine for each key");
-    let with_tokens = |record: &RequestRecord| record.output_tokens().is_some();
-    let mut billed = 0;
-    while billed < runs + 1 {
-        billed += usize::from(with_tokens(&gateway.record().await));
-    }
-    assert!(!gateway.take_records().await.iter().any(with_tokens));
-}
-
-#[tokio::test]
 async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
-    let fake = ScriptedBackend::start(|_| {
-        vec![Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::AwaitClose]
-    })
-    .await;
+    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let window = Duration::from_millis(300);
     let resume = Some(ResumeSettings { window, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
@@ -206,7 +166,7 @@ async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests(
 
 #[tokio::test]
 async fn a_request_that_failed_runs_again() {
-    let cut = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let cut = begun_stream(&[ROLE, WORD]);
     let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
     let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
     for failure in failures {
@@ -348,10 +308,7 @@ async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
 
 #[tokio::test]
 async fn a_run_without_a_client_does_not_delay_the_shutdown_and_leaves_its_record() {
-    let fake = ScriptedBackend::start(|_| {
-        vec![Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::AwaitClose]
-    })
-    .await;
+    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let mut gateway = gateway(&fake).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
     read_until(&mut client, "Hi").await;

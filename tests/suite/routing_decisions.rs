@@ -2,9 +2,7 @@
 //! outcome of the request.
 
 use crate::metrics::value;
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, WORD, json, paused, stream_of,
-};
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start, start_with};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -92,16 +90,6 @@ async fn an_unknown_request_id_is_not_found_for_any_characters() {
         assert!(problem.contains("not among the last 1024"), "{problem}");
     }
     assert_eq!(page(&gateway, "/decisions/a%2Fb%3Fc%2520d").await.1["request_id"], "a/b?c%20d");
-}
-
-#[tokio::test]
-async fn a_request_without_an_available_backend_has_no_decision() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    fake.set_healthy(false);
-    gateway.pool.backends()[0].mark_down("gone");
-    ask(&gateway, "refused").await;
-    assert_eq!(gateway.record().await.refusal, Some("no_backend"));
-    assert_eq!(page(&gateway, "/decisions/refused").await.0, "404");
 }
 
 #[tokio::test]

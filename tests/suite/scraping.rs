@@ -1,7 +1,7 @@
 //! Scrapes over real sockets: unusable pages, sleeping backends, and intervals.
 
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, WORD, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
@@ -123,21 +123,16 @@ async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
 
 #[tokio::test]
 async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
-    let (fake, gateway) = gateway_answering("").await;
-    fake.set_healthy(false);
-    wait_until!(state(&gateway).health != Health::Up);
-    assert_eq!(backend_status(&gateway).await["reason"], "/health answered 503");
-    assert_eq!(state(&gateway).metrics_error, None);
-}
-
-#[tokio::test]
-async fn a_backend_without_a_health_path_of_vllm_has_the_health_of_its_ray_serve_proxy() {
-    let fake = ScriptedBackend::start_kind(RAY_SERVE, |_| Vec::new()).await;
-    let gateway = start(&[fake.addr]).await;
-    assert_eq!(state(&gateway).health, Health::Up);
-    fake.set_healthy(false);
-    wait_until!(state(&gateway).health == Health::Down);
-    assert_eq!(backend_status(&gateway).await["reason"], "/-/healthz answered 503");
+    // The proxy of Ray Serve has a health check of its own.
+    for (kind, path) in [(VLLM, "/health"), (RAY_SERVE, "/-/healthz")] {
+        let fake = ScriptedBackend::start_kind(kind, |_| Vec::new()).await;
+        let gateway = start(&[fake.addr]).await;
+        assert_eq!(state(&gateway).health, Health::Up, "{path}");
+        fake.set_healthy(false);
+        wait_until!(state(&gateway).health == Health::Down);
+        let reason = &backend_status(&gateway).await["reason"];
+        assert_eq!(*reason, format!("{path} answered 503"));
+    }
 }
 
 #[tokio::test]
@@ -151,27 +146,6 @@ async fn a_metrics_page_at_another_path_is_found() {
     let at = sampled(&gateway);
     wait_until!(sampled(&gateway) != at);
     assert_eq!(fake.looks()[1], requests_before, "the default path is not requested again");
-}
-
-#[tokio::test]
-async fn a_sleeping_backend_is_asleep_and_not_down() {
-    let page = |awake: u8| {
-        let page = format!(
-            "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
-             vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}\n"
-        );
-        Page::Whole(ok("", page))
-    };
-    let (fake, gateway) = gateway_answering("").await;
-    assert_eq!(backend_status(&gateway).await["asleep"], Value::Null);
-    fake.set_metrics(Some(page(0)));
-    wait_until!(state(&gateway).is_asleep());
-    let backend_json = backend_status(&gateway).await;
-    assert_eq!((&backend_json["health"], &backend_json["asleep"]), (&"up".into(), &true.into()));
-    assert_eq!(backend_json["reason"], "the engine is asleep");
-    fake.set_metrics(Some(page(1)));
-    wait_until!(!state(&gateway).is_asleep());
-    assert_eq!(backend_status(&gateway).await["reason"], Value::Null);
 }
 
 #[tokio::test]

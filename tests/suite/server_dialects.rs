@@ -90,43 +90,6 @@ async fn llama_cpp_reports_timings_and_sends_keep_alive_comments() {
     assert_eq!(engine.decode, Some(Duration::from_micros(12_250)));
 }
 
-/// Older builds of llama.cpp write an error in a separate field.
-#[tokio::test]
-async fn an_error_line_of_llama_cpp_is_an_error() {
-    let sent = concat!(
-        r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":"Hi"}}],"created":1,"id":"chatcmpl-l","model":"m","object":"chat.completion.chunk"}"#,
-        "\n\n",
-        r#"error: {"code":500,"message":"context shift is disabled","type":"server_error"}"#,
-        "\n\n",
-    );
-    let expected = json!({
-        "outcome": "stream_error", "outputs": 1, "finish": [null],
-        "tokens": [null, null, null, null], "source": "estimated",
-    });
-    assert_eq!(facts_of(CHAT, sent).await, expected);
-}
-
-/// vLLM's Rust front end: absent members instead of nulls, a role without content, a separate
-/// finish chunk.
-#[tokio::test]
-async fn the_rust_front_end_of_vllm_omits_nulls() {
-    let sent = concat!(
-        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant"}}]}"#,
-        "\n\n",
-        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"Hi"}}]}"#,
-        "\n\n",
-        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}]}"#,
-        "\n\n",
-        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10,"prompt_tokens_details":null,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
-        "\n\ndata: [DONE]\n\n",
-    );
-    let expected = json!({
-        "outcome": "ok", "outputs": 1, "finish": ["length"], "tokens": [9, 1, null, 0],
-        "source": "exact",
-    });
-    assert_eq!(facts_of(CHAT, sent).await, expected);
-}
-
 /// OpenAI: `usage` is null in every chunk but the last, and padding hides the token lengths.
 #[tokio::test]
 async fn openai_writes_null_usage_and_padding_in_every_chunk() {
@@ -145,27 +108,6 @@ async fn openai_writes_null_usage_and_padding_in_every_chunk() {
         "source": "exact",
     });
     assert_eq!(facts_of(CHAT, sent).await, expected);
-}
-
-/// vLLM's Python front end merges tokens for a slow client into one chunk.
-#[tokio::test]
-async fn the_number_of_logprobs_is_the_number_of_tokens_of_a_chunk() {
-    let sent = concat!(
-        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#,
-        "\n\n",
-        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"A B"},"logprobs":{"content":[{"token":"A","logprob":-0.1,"bytes":[65],"top_logprobs":[{"token":"A","logprob":-0.1,"bytes":[65]},{"token":"]","logprob":-3.0,"bytes":[93]}]},{"token":" B","logprob":-0.2,"bytes":[32,66],"top_logprobs":[]}]},"finish_reason":null,"token_ids":null}]}"#,
-        "\n\n",
-        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":" C"},"logprobs":{"content":[{"token":" C","logprob":-0.1,"bytes":[32,67],"top_logprobs":[]}]},"finish_reason":"length","stop_reason":null,"token_ids":null}]}"#,
-        "\n\ndata: [DONE]\n\n",
-    );
-    let record = streamed(CHAT, sent).await;
-    let expected = json!({
-        "outcome": "ok", "outputs": 2, "finish": ["length"],
-        "tokens": [null, null, null, null], "source": "continuous",
-    });
-    assert_eq!(facts(&record), expected);
-    assert_eq!((record.output_tokens(), record.observed.counted_event_tokens), (Some(3), 3));
-    assert_eq!(record.observed.chunk_tokens.max(), Some(2.0));
 }
 
 /// `return_token_ids` writes the ids of a whole prompt into one line, and logprobs can add
@@ -211,24 +153,6 @@ async fn several_prompts_are_choices_that_end_separately() {
     });
     assert_eq!(facts(&record), expected);
     assert_eq!(record.tpot(), None, "the token counts are a sum over the choices");
-}
-
-/// With `echo`, the prompt is in the first chunk of a choice. Only estimates count it as output.
-#[tokio::test]
-async fn an_echoed_prompt_counts_as_output_in_estimates() {
-    let sent = concat!(
-        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"The router","logprobs":null,"finish_reason":null,"stop_reason":null}]}"#,
-        "\n\n",
-        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" is","logprobs":null,"finish_reason":"length","stop_reason":null}]}"#,
-        "\n\n",
-        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}}"#,
-        "\n\ndata: [DONE]\n\n",
-    );
-    let expected = json!({
-        "outcome": "ok", "outputs": 2, "finish": ["length"], "tokens": [2, 1, null, null],
-        "source": "exact",
-    });
-    assert_eq!(facts_of(COMPLETIONS, sent).await, expected);
 }
 
 /// Two choices of vLLM's chat: a role chunk each, then their chunks in any order.

@@ -2,8 +2,9 @@
 //! without delays for other clients.
 
 use crate::support::http2_client;
+use crate::support::scripted_backend::{FINISH, begin};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, paused, stream_of,
+    ROLE, ScriptedBackend, Step, WORD, chunk, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, post, read_rest, start_with, status,
@@ -23,20 +24,15 @@ async fn limited(fake: &ScriptedBackend, limits: ServerLimits) -> Running {
     start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await
 }
 
-/// A backend that streams until the gateway disconnects.
-async fn endless_backend() -> ScriptedBackend {
+/// A stream that is larger than all buffers.
+fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
-    ScriptedBackend::start(move |_| {
-        let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
-        steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
-        steps
-    })
-    .await
+    [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
 }
 
 /// A backend that sends some events and then waits for the test.
 async fn waiting_backend() -> ScriptedBackend {
-    ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await
+    ScriptedBackend::following(paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await
 }
 
 // === slow ===
@@ -109,7 +105,7 @@ async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_aborted() {
-    let fake = endless_backend().await;
+    let fake = ScriptedBackend::following(endless()).await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let gateway = limited(&fake, limits).await;
     let _stream = gateway.begin(CHAT, ASK).await;
@@ -128,15 +124,10 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
 
 #[tokio::test]
 async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
-    let flood = chunk(WORD).repeat(1_000);
-    let fake = ScriptedBackend::start(move |seen| {
+    let fake = ScriptedBackend::start(|seen| {
         // The stream that the client does not read.
-        if seen.body.ends_with(b"1}") {
-            let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
-            steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
-            return steps;
-        }
-        paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
+        let is_unread = seen.body.ends_with(b"1}");
+        if is_unread { endless() } else { paused(&[ROLE, WORD], &[FINISH, "[DONE]"]) }
     })
     .await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
@@ -158,16 +149,13 @@ async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
 
 #[tokio::test]
 async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream() {
-    let flood = chunk(WORD).repeat(1_000);
     let attempts = Arc::new(AtomicUsize::new(0));
     let backend = || {
-        let (attempts, flood) = (attempts.clone(), flood.clone());
+        let attempts = attempts.clone();
         ScriptedBackend::start(move |seen| {
             // The request whose client does not read.
             if seen.body.ends_with(b"1}") {
-                let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
-                steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
-                return steps;
+                return endless();
             }
             match attempts.fetch_add(1, Ordering::SeqCst) {
                 0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
@@ -203,31 +191,26 @@ async fn http2_is_reset(answer: hyper::Response<hyper::body::Incoming>) -> bool 
 
 #[tokio::test]
 async fn a_connection_over_the_limit_gets_an_error_and_is_closed() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway =
-        limited(&fake, ServerLimits { max_connections: 2, ..ServerLimits::default() }).await;
-    let held = [gateway.connect().await, gateway.connect().await];
-    wait_for(&gateway, "tokenweir_connections 2\n").await;
-    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(answer.contains("x-gateway-error: overloaded") && answer.contains("retry-after: 1"));
-    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"full\"} 1\n").await;
-    drop(held);
-    wait_for(&gateway, "tokenweir_connections 0\n").await;
-    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200);
-}
-
-#[tokio::test]
-async fn one_client_cannot_use_all_connections() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let limits = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
-    let gateway = limited(&fake, limits).await;
-    let _held = gateway.connect().await;
-    wait_for(&gateway, "tokenweir_connections 1\n").await;
-    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
-    assert!(answer.contains("x-gateway-error: client_busy"), "{answer}");
-    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"client_full\"} 1\n").await;
+    let all = ServerLimits { max_connections: 1, ..ServerLimits::default() };
+    let of_client = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
+    for (limits, code, error, reason) in
+        [(all, 503, "overloaded", "full"), (of_client, 429, "client_busy", "client_full")]
+    {
+        let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+        let gateway = limited(&fake, limits).await;
+        let held = gateway.connect().await;
+        wait_for(&gateway, "tokenweir_connections 1\n").await;
+        let refused = gateway.raw(post(CHAT, ASK)).await;
+        let text = String::from_utf8_lossy(&refused);
+        assert_eq!(status(&refused), code, "{text}");
+        assert!(text.contains(&format!("x-gateway-error: {error}")), "{text}");
+        assert!(text.contains("retry-after: 1"), "{text}");
+        let refusals = format!("tokenweir_connections_refused_total{{reason=\"{reason}\"}} 1\n");
+        wait_for(&gateway, &refusals).await;
+        drop(held);
+        wait_for(&gateway, "tokenweir_connections 0\n").await;
+        assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "{error}");
+    }
 }
 
 async fn wait_for(gateway: &Running, line: &str) {

@@ -2,8 +2,8 @@
 //! reports about it, and its end.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, paused,
-    stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, event_stream_head, framed,
+    paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body, post, read_rest, read_until, start_with, with_paused_time,
@@ -91,8 +91,8 @@ fn assert_reported(stall: &Stall) {
 
 #[tokio::test]
 async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
-    let fake =
-        ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"])).await;
+    let steps = paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"]);
+    let fake = ScriptedBackend::following(steps).await;
     let gateway = stall_gateway(&fake).await;
     let client = gateway.begin(CHAT, ASK).await;
     until_stalled(&gateway, 1).await;
@@ -111,7 +111,7 @@ async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
 #[tokio::test]
 async fn a_stall_that_ends_without_further_output_is_recorded() {
     for rest in [&[FINISH, "[DONE]"][..], &[r#"{"error":{"message":"dead"}}"#, "[DONE]"]] {
-        let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], rest)).await;
+        let fake = ScriptedBackend::following(paused(&[ROLE, WORD], rest)).await;
         let gateway = stall_gateway(&fake).await;
         let client = gateway.begin(CHAT, ASK).await;
         until_stalled(&gateway, 1).await;
@@ -127,9 +127,7 @@ async fn a_stall_that_ends_without_further_output_is_recorded() {
 
 #[tokio::test]
 async fn a_client_disconnect_ends_a_stall() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let gateway = stall_gateway(&fake).await;
     let client = gateway.begin(CHAT, ASK).await;
     until_stalled(&gateway, 1).await;
@@ -147,9 +145,7 @@ async fn a_client_disconnect_ends_a_stall() {
 
 #[tokio::test]
 async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let limits = StallLimits { abort_after: Some(2 * MIN_GAP), ..StallLimits::default() };
     let gateway = stall_gateway_with(&fake, limits, false).await;
     let answer = gateway.post(CHAT, ASK).await;
@@ -172,8 +168,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
 async fn an_abort_loses_no_buffered_byte() {
     let (begun, part) = (format!("data: {WORD}\n\n"), "data: {\"choices\":[],");
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(sent.clone()), Step::AwaitClose]).await;
+    let fake = ScriptedBackend::following([Step::Send(sent), Step::AwaitClose]).await;
     let limits = StallLimits { abort_after: Some(MIN_GAP), ..StallLimits::default() };
     let gateway = stall_gateway_with(&fake, limits, true).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
@@ -189,10 +184,8 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
     let rest = [framed(&[&usage[20..]]), chunk(WORD), chunk(FINISH), chunk("[DONE]")].concat();
     let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
-    let fake = ScriptedBackend::start(move |_| {
-        vec![Step::Send(sent.clone()), Step::Wait, Step::Send(rest.clone())]
-    })
-    .await;
+    let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
+    let fake = ScriptedBackend::following(steps).await;
     let gateway = stall_gateway_with(&fake, StallLimits::default(), true).await;
     // hyper polls an HTTP/2 body once and then only when it is woken.
     let client: Client<_, Full<Bytes>> =

@@ -2,15 +2,18 @@
 //! another tenant.
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
-use crate::support::scripted_backend::{ScriptedBackend, Step, chunk, event_stream_head, json};
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::capabilities::round_robin;
+use crate::support::scripted_backend::{ScriptedBackend, begin};
+use crate::support::scripted_backend::{Step, json};
+use crate::support::test_gateway::{
+    Running, Setup, body, post, read_until, start, start_with, status,
+};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyFile, TenantEntry};
 use tokenweir_request::record::Outcome;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const RESPONSES: &str = "/v1/responses";
 
@@ -93,19 +96,14 @@ async fn a_running_response_belongs_to_its_tenant() {
         if seen.head.contains("/v1/responses/") {
             return vec![Step::Send(json("200 OK", r#"{"id":"resp_1","status":"in_progress"}"#))];
         }
-        let begun = [event_stream_head(), chunk(created), chunk(delta)].concat();
-        vec![Step::Send(begun), Step::AwaitClose]
+        vec![begin(&[created, delta]), Step::AwaitClose]
     })
     .await;
     let access = two_tenants(Vec::new());
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
-    let mut stream = gateway.connect().await;
     let ask = keyed_post(r#"{"model":"tiny","input":"a","stream":true}"#, KEY);
-    stream.write_all(ask.as_bytes()).await.unwrap();
-    let mut seen = Vec::new();
-    while !String::from_utf8_lossy(&seen).contains("resp_1") {
-        assert!(stream.read_buf(&mut seen).await.unwrap() > 0, "the stream goes on");
-    }
+    let mut stream = gateway.send(ask).await;
+    read_until(&mut stream, "resp_1").await;
     for (method, path) in [
         ("GET", "/v1/responses/resp_1"),
         ("GET", "/v1/responses/resp_1?stream=true&starting_after=1"),
@@ -192,11 +190,7 @@ async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) ->
 async fn a_continued_response_goes_to_the_backend_that_has_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let addresses = [fakes[0].addr, fakes[1].addr];
-    let policy = tokenweir_routing::Policy {
-        kind: tokenweir_routing::PolicyKind::RoundRobin,
-        ..Default::default()
-    };
-    let gateway = start_with(&addresses, Setup { policy, ..Setup::default() }).await;
+    let gateway = start_with(&addresses, round_robin()).await;
     let mut counts = continue_a_response(&gateway, &fakes).await;
     counts.sort_unstable();
     assert_eq!(counts, [0, 6]);

@@ -1,11 +1,9 @@
 //! Terminations: how requests end and which party closed first, as in records.
 
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
-};
-use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_scripted, gateway_scripted_with, read_until, start_with,
-};
+use crate::support::scripted_backend::{FINISH, begin, begun_stream};
+use crate::support::scripted_backend::{ROLE, Step, WORD, json, stream_of};
+use crate::support::test_gateway::{CHAT, gateway_following, gateway_following_with, status};
+use crate::support::test_gateway::{Setup, body, read_until};
 use std::time::Duration;
 use tokenweir::server::DrainOutcome;
 use tokenweir_request::record::{Outcome, RequestRecord, TerminationInitiator};
@@ -20,8 +18,8 @@ fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, Termination
 
 #[tokio::test]
 async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let no_finish = [ROLE, WORD, "[DONE]"];
+    let shorter =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
     let cases = [
         (stream_of(&[ROLE, WORD, FINISH, "[DONE]"]), Outcome::Ok, "ok"),
         (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Ok, "ok"),
@@ -35,16 +33,17 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
         ),
         (stream_of(&[ROLE, WORD]), Outcome::Truncated, "truncated_clean"),
         (stream_of(&[ROLE, WORD, FINISH]), Outcome::Ok, "ok"),
-        (stream_of(&no_finish), Outcome::Ok, "ok"),
-        (begun, Outcome::Truncated, "truncated_cut"),
+        (stream_of(&[ROLE, WORD, "[DONE]"]), Outcome::Ok, "ok"),
+        (begun_stream(&[ROLE, WORD]), Outcome::Truncated, "truncated_cut"),
+        (shorter.into(), Outcome::Truncated, "truncated_cut"),
     ];
     for (answer, outcome, ending) in cases {
         let name = String::from_utf8_lossy(&answer).into_owned();
         let sent = body(&answer).0;
-        let (_fake, gateway) =
-            gateway_scripted(move |_| vec![Step::Send(answer.clone()), Step::Close]).await;
-        let received = body(&gateway.post(CHAT, ASK).await).0;
+        let (_fake, gateway) = gateway_following([Step::Send(answer), Step::Close]).await;
+        let (received, is_whole) = body(&gateway.post(CHAT, ASK).await);
         assert_eq!(received, sent, "also the bytes that arrive together with the close: {name}");
+        assert_eq!(is_whole, ending != "truncated_cut", "{name}");
         let record = gateway.record().await;
         assert_eq!(
             termination_of(&record),
@@ -56,23 +55,15 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
 
 #[tokio::test]
 async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_complete_response() {
-    let whole = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
-    let whole: Vec<u8> = event_stream_head().into_iter().chain(whole).collect();
-    let no_finish = [event_stream_head(), chunk(WORD), chunk("[DONE]")].concat();
+    let after_end = "ok_client_disconnected_after_end";
     let cases = [
-        (whole, "[DONE]", Outcome::Ok, "ok_client_disconnected_after_end"),
-        (no_finish, "[DONE]", Outcome::Ok, "ok_client_disconnected_after_end"),
-        ([event_stream_head(), chunk(WORD)].concat(), "Hi", Outcome::Cancelled, "client_cancelled"),
-        (
-            [event_stream_head(), chunk(WORD), chunk(ERROR)].concat(),
-            "boom",
-            Outcome::StreamError,
-            "inband_error",
-        ),
+        (&[ROLE, WORD, FINISH, "[DONE]"][..], "[DONE]", Outcome::Ok, after_end),
+        (&[WORD, "[DONE]"], "[DONE]", Outcome::Ok, after_end),
+        (&[WORD], "Hi", Outcome::Cancelled, "client_cancelled"),
+        (&[WORD, ERROR], "boom", Outcome::StreamError, "inband_error"),
     ];
     for (begun, read, outcome, ending) in cases {
-        let (fake, gateway) =
-            gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+        let (fake, gateway) = gateway_following([begin(begun), Step::AwaitClose]).await;
         let mut client = gateway.begin(CHAT, ASK).await;
         read_until(&mut client, read).await;
         drop(client);
@@ -87,8 +78,11 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
 #[tokio::test]
 async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
     let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
-    let (fake, gateway) = gateway_scripted_with(setup, |_| vec![Step::AwaitClose]).await;
-    gateway.post(CHAT, ASK).await;
+    let (fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
+    let answer = gateway.post(CHAT, ASK).await;
+    assert_eq!(status(&answer), 504);
+    assert!(String::from_utf8_lossy(&answer).contains("\"type\":\"GatewayTimeoutError\""));
+    fake.closed().await;
     let timeout = (Outcome::Timeout, "timeout_headers", TerminationInitiator::Gateway);
     assert_eq!(termination_of(&gateway.record().await), timeout);
     gateway.post(CHAT, "not json").await;
@@ -104,13 +98,10 @@ async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
 #[tokio::test]
 async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() {
     // One stream has begun, and one request waits for its response headers.
-    for begun in [[event_stream_head(), chunk(ROLE), chunk(WORD)].concat(), Vec::new()] {
-        let is_streaming = !begun.is_empty();
-        let fake =
-            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
-                .await;
+    for is_streaming in [true, false] {
+        let begun = if is_streaming { begin(&[ROLE, WORD]) } else { Step::Send(Vec::new()) };
         let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
-        let mut gateway = start_with(&[fake.addr], setup).await;
+        let (fake, mut gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
         let mut client = gateway.begin(CHAT, ASK).await;
         if is_streaming {
             read_until(&mut client, "Hi").await;
@@ -128,12 +119,9 @@ async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() 
 
 #[tokio::test]
 async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
-    let whole = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
-    let whole: Vec<u8> = event_stream_head().into_iter().chain(whole).collect();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(whole.clone()), Step::AwaitClose]).await;
+    let steps = [begin(&[ROLE, WORD, FINISH, "[DONE]"]), Step::AwaitClose];
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
-    let mut gateway = start_with(&[fake.addr], setup).await;
+    let (_fake, mut gateway) = gateway_following_with(setup, steps).await;
     let mut client = gateway.begin(CHAT, ASK).await;
     read_until(&mut client, "[DONE]").await;
     assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
@@ -146,10 +134,8 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
 
 #[tokio::test]
 async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
-    for end in [|| Step::Close, || Step::Reset] {
-        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-        let (fake, gateway) =
-            gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::Wait, end()]).await;
+    for end in [Step::Close, Step::Reset] {
+        let (fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::Wait, end]).await;
         let mut client = gateway.begin(CHAT, ASK).await;
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
@@ -161,15 +147,4 @@ async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
         assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
         assert_eq!(record.error_type(), Some("incomplete_stream"));
     }
-}
-
-#[tokio::test]
-async fn a_truncated_body_is_never_complete_for_the_client() {
-    let answer =
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
-    let (_fake, gateway) =
-        gateway_scripted(move |_| vec![Step::Send(answer.to_vec()), Step::Close]).await;
-    assert!(!body(&gateway.post(CHAT, ASK).await).1);
-    let cut = (Outcome::Truncated, "truncated_cut", TerminationInitiator::Backend);
-    assert_eq!(termination_of(&gateway.record().await), cut);
 }

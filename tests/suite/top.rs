@@ -1,10 +1,9 @@
 //! `tokenweir top` without a terminal: one frame as text, or a clear error.
 
-use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Setup, gateway_answering, start_with};
+use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
+use crate::support::test_gateway::gateway_answering;
+use crate::support::test_gateway::{Setup, gateway_answering_with, operator_token};
 use std::process::{Output, Stdio};
-use tokenweir::admin::AdminAuthorizer;
-use tokenweir_request::access::KeyDigest;
 use tokio::process::Command;
 
 async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
@@ -34,32 +33,26 @@ async fn a_pipe_gets_one_frame_of_text_without_colours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
-    let nobody = top("127.0.0.1:9", &[], &["--once"]).await;
-    let message = text(&nobody.stderr);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(message.contains("the gateway does not answer"), "{message}");
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let guard = AdminAuthorizer {
-        token_digest: Some(KeyDigest::from_key(b"operator")),
-        ..AdminAuthorizer::default()
-    };
-    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
-    let admin = gateway.admin.to_string();
-    let refused = top(&admin, &[], &["--once"]).await;
-    let message = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(
-        message.contains("TOKENWEIR_ADMIN_TOKEN") && message.contains("--token-file"),
-        "{message}"
-    );
-    let known = top(&admin, &[("TOKENWEIR_ADMIN_TOKEN", "operator")], &["--once"]).await;
-    assert!(known.status.success(), "{}", text(&known.stderr));
-    let clients = top(&gateway.addr.to_string(), &[], &["--once"]).await;
-    assert_eq!(clients.status.code(), Some(1));
-    assert!(text(&clients.stderr).contains("admin listener"), "{}", text(&clients.stderr));
-    assert_eq!(top("http://a/v1", &[], &[]).await.status.code(), Some(2));
-    assert_eq!(top(&admin, &[], &["--interval", "1ms"]).await.status.code(), Some(2));
+async fn the_exit_code_says_why_there_is_no_frame() {
+    let setup = Setup { guard: operator_token(), ..Setup::default() };
+    let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+    let (_fake, gateway) = gateway_answering_with(setup, response).await;
+    let (admin, clients) = (gateway.admin.to_string(), gateway.addr.to_string());
+    let token = [("TOKENWEIR_ADMIN_TOKEN", "operator")];
+    // Each error names its remedy as those of `tokenweir status` do.
+    for (target, variables, flags, code) in [
+        ("127.0.0.1:9", &[][..], &["--once"][..], 1),
+        (&clients, &[], &["--once"], 1),
+        (&admin, &[], &["--once"], 1),
+        (&admin, &token, &["--once"], 0),
+        ("http://a/v1", &[], &[], 2),
+        (&admin, &[], &["--interval", "1ms"], 2),
+    ] {
+        let shown = top(target, variables, flags).await;
+        let message = text(&shown.stderr);
+        assert_eq!(shown.status.code(), Some(code), "{target} {flags:?}: {message}");
+        assert_eq!(message.is_empty(), code == 0, "{target} {flags:?}: {message}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

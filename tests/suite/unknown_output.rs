@@ -4,7 +4,7 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, read_until, start_with, status};
 use http::Method;
 use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::{Outcome, UninspectedReason};
@@ -158,11 +158,8 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     for (number, (path, empty, unknown)) in cases.iter().enumerate() {
         let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
         let mut client = gateway.begin(path, &ask).await;
-        let mut answer = Vec::new();
         // The backend sends the end only when the client has the event.
-        while !String::from_utf8_lossy(&answer).contains("UklG") {
-            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "{path} {unknown}");
-        }
+        let mut answer = read_until(&mut client, "UklG").await;
         fake.go();
         client.read_to_end(&mut answer).await.unwrap();
         let received = String::from_utf8(body(&answer).0).unwrap();
@@ -228,15 +225,8 @@ async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
         let failed = [event_stream_head(), framed(&[&empty, &data(error)])].concat();
         let good = format!("{empty}{}", data("[DONE]"));
         let whole = [event_stream_head(), framed(&[&good]), b"0\r\n\r\n".to_vec()].concat();
-        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let backend = || {
-            let (count, failed, whole) = (count.clone(), failed.clone(), whole.clone());
-            ScriptedBackend::start(move |_| {
-                let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                vec![Step::Send(if number == 0 { failed.clone() } else { whole.clone() })]
-            })
-        };
-        let fakes = [backend().await, backend().await];
+        let (failed, whole) = ([Step::Send(failed)], [Step::Send(whole)]);
+        let fakes = ScriptedBackend::first_of_two(failed, whole).await;
         let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
         let answer = gateway.post(path, ASK).await;
         assert_eq!(String::from_utf8(body(&answer).0).unwrap(), good, "{path}");
@@ -289,12 +279,8 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
         (CHAT, json("200 OK", "\u{feff}{\"choices\":[]}"), Outcome::Ok),
     ];
     for (path, raw, outcome) in cases {
-        let raw = std::sync::Arc::new(raw);
-        let backend = || {
-            let raw = raw.clone();
-            ScriptedBackend::start(move |_| vec![Step::Send(raw.to_vec()), Step::Close])
-        };
-        let fakes = [backend().await, backend().await];
+        let steps = [Step::Send(raw.clone()), Step::Close];
+        let fakes = ScriptedBackend::first_of_two(steps.clone(), steps).await;
         let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
         for _ in 0..4 {
             assert_eq!(status(&gateway.post(path, ASK).await), 200);
@@ -312,8 +298,7 @@ async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
     let unterminated = whole[..whole.len() - b"0\r\n\r\n".len()].to_vec();
     let cut = [event_stream_head(), framed(&[&data(ROLE), &data(WORD)])].concat();
     for (raw, is_struck) in [(unterminated, false), (cut, true)] {
-        let script = move |_: &_| vec![Step::Send(raw.clone()), Step::Close];
-        let fake = ScriptedBackend::start(script).await;
+        let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
         let gateway = strict(&[&fake], Setup::default()).await;
         gateway.post(CHAT, ASK).await;
         assert_eq!(gateway.record().await.ending(), "truncated_cut");

@@ -425,6 +425,8 @@ mod tests {
             ("endpoint-load-metrics-format", "TEXT"),
             ("x-amzn-sagemaker-session-id", "NEW"),
             ("content_length", "0"),
+            ("x-vllm_priority", "-9"),
+            ("x-tokenweir-tenant", "root"),
         ]);
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();

@@ -1,14 +1,12 @@
 //! Usage limits: permits and tokens are counted, returned when a request ends in any way, and
 //! charged by actual usage.
 
-use super::{ASK, CHAT, KEY, access, error, gated, head, keyed, scripted_backend, tenant};
+use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
+use crate::admission::held;
 use crate::metrics::value;
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, chunk, event_stream_head, json,
-    stream_of,
-};
-use crate::support::test_gateway::{Running, Setup, post, start_with, status};
-use std::sync::Arc;
+use crate::support::scripted_backend::{FINISH, begin};
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
+use crate::support::test_gateway::{Running, Setup, post, read_until_times, start_with, status};
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
@@ -44,7 +42,7 @@ async fn send(gateway: &Running, request: &str) -> TcpStream {
 
 #[tokio::test]
 async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
-    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+    let fake = held().await;
     let gateway = gated(&fake, concurrency(2)).await;
     let mut clients =
         [send(&gateway, &post(CHAT, ASK)).await, send(&gateway, &post(CHAT, ASK)).await];
@@ -77,14 +75,13 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
 
 #[tokio::test]
 async fn a_failed_request_returns_its_permit() {
-    let scripts: [fn(&Seen) -> Vec<Step>; 4] = [
-        |_| vec![Step::Close],
-        |_| vec![Step::Reset],
-        |_| vec![Step::Send(json("500 No", "{}"))],
-        |_| vec![Step::Send([event_stream_head(), chunk(WORD)].concat()), Step::Reset],
-    ];
-    for script in scripts {
-        let fake = ScriptedBackend::start(script).await;
+    for steps in [
+        vec![Step::Close],
+        vec![Step::Reset],
+        vec![Step::Send(json("500 No", "{}"))],
+        vec![begin(&[WORD]), Step::Reset],
+    ] {
+        let fake = ScriptedBackend::following(steps).await;
         let access = access(concurrency(1));
         let setup = Setup { access: access.clone(), ..Setup::default() };
         let gateway = start_with(&[fake.addr], setup).await;
@@ -131,19 +128,13 @@ async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
 
 #[tokio::test]
 async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output() {
-    let fake = ScriptedBackend::start(|_| {
-        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
-        vec![Step::Send(begun), Step::AwaitClose]
-    })
-    .await;
+    let steps = [begin(&[ROLE, WORD, WORD]), Step::AwaitClose];
+    let fake = ScriptedBackend::following(steps).await;
     let gateway = gated(&fake, tokens(2)).await;
     let words = "word ".repeat(100);
     let ask = STREAM.replace("[]", &format!(r#"[{{"role":"user","content":"{words}"}}]"#));
     let mut client = send(&gateway, &post(CHAT, &ask)).await;
-    let mut got = Vec::new();
-    while got.windows(4).filter(|part| part == b"\"Hi\"").count() < 2 {
-        client.read_buf(&mut got).await.unwrap();
-    }
+    read_until_times(&mut client, "\"Hi\"", 2).await;
     drop(client);
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.observed.usage.input), (Outcome::Cancelled, None));
@@ -192,27 +183,4 @@ async fn responses_carry_the_remaining_limit() {
         200,
         "the model list is no inference request"
     );
-}
-
-#[tokio::test]
-async fn unknown_keys_create_no_state() {
-    let fake = scripted_backend().await;
-    let access: Arc<AccessControl> = access(tenant());
-    let setup = Setup { access: access.clone(), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
-    let series = async || crate::metrics::samples(&gateway.admin("/metrics").await).len();
-    let refuse = async |number: usize| {
-        let request = super::with(&post(CHAT, ASK), &format!("x-api-key: {KEY}{number}"));
-        assert_eq!(status(&gateway.raw(request).await), 401);
-        gateway.record().await;
-    };
-    // The first one creates the series of the status 401.
-    refuse(0).await;
-    let before = series().await;
-    for number in 1..500 {
-        refuse(number).await;
-    }
-    assert_eq!(series().await, before);
-    let keys = access.keys().unwrap();
-    assert_eq!((keys.len(), keys.labels().count()), (1, 1));
 }

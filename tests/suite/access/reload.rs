@@ -1,27 +1,21 @@
 //! The real program with a keys file that changes while it serves.
 
 use super::{ASK, CHAT, get, head, with};
-use crate::support::program_log::listener_address;
+use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, paused};
-use crate::support::test_gateway::{body, post, read_rest, status};
+use crate::support::test_gateway::{body, post, read_rest, read_until, status};
 use std::fs;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::process::Command;
 use tokenweir_request::access::KeyDigest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// A running gateway with a keys file.
 struct Program {
-    clients: SocketAddr,
-    operators: SocketAddr,
-    child: Child,
+    process: GatewayProcess,
     folder: PathBuf,
-    log: Arc<Mutex<Vec<u8>>>,
 }
 
 /// A keys file with one tenant.
@@ -43,30 +37,10 @@ impl Program {
             folder.join("keys.yaml").display()
         );
         fs::write(folder.join("gateway.yaml"), config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
-            .args(["serve", "--config"])
-            .arg(folder.join("gateway.yaml"))
-            .env_clear()
-            .env("BACKEND_KEY", "the-backends-own")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (mut from, into) = (child.stderr.take().unwrap(), log.clone());
-        thread::spawn(move || {
-            let mut piece = [0; 4_096];
-            while let Ok(length @ 1..) = from.read(&mut piece) {
-                into.lock().unwrap().extend_from_slice(&piece[..length]);
-            }
-        });
-        let address =
-            |name: &str| listener_address(&String::from_utf8_lossy(&log.lock().unwrap()), name);
-        let (clients, operators) = wait_for!({
-            assert!(child.try_wait().unwrap().is_none(), "the gateway exited");
-            address("clients").zip(address("admin"))
-        });
-        Self { clients, operators, child, folder, log }
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        command.args(["serve", "--config"]).arg(folder.join("gateway.yaml"));
+        command.env_clear().env("BACKEND_KEY", "the-backends-own");
+        Self { process: GatewayProcess::spawn(command).await, folder }
     }
 
     /// Replaces the keys file.
@@ -81,20 +55,14 @@ impl Program {
     }
 
     async fn send(&self, key: &str, request: &str) -> TcpStream {
-        let mut client = TcpStream::connect(self.clients).await.unwrap();
+        let mut client = TcpStream::connect(self.process.clients()).await.unwrap();
         let request = with(request, &format!("authorization: Bearer {key}"));
         client.write_all(request.as_bytes()).await.unwrap();
         client
     }
 
     async fn status(&self) -> String {
-        let mut stream = TcpStream::connect(self.operators).await.unwrap();
-        // Without a token, the admin listener answers only local host names.
-        let request = get("/status").replace("host: gateway", "host: localhost");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.unwrap();
-        page
+        self.process.get("/status").await
     }
 
     /// Waits until requests with a key have this status.
@@ -105,8 +73,6 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -126,10 +92,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     assert_eq!(status(&program.ask("sk-new", &get("/v1/models")).await), 401);
     let stream = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
     let mut client = program.send("sk-old", &stream).await;
-    let mut answer = Vec::new();
-    while !answer.windows(4).any(|part| part == b"\"Hi\"") {
-        client.read_buf(&mut answer).await.unwrap();
-    }
+    let mut answer = read_until(&mut client, "\"Hi\"").await;
     program.replace(&file("b", "sk-new"));
     program.until("sk-new", 200).await;
     assert_eq!(status(&program.ask("sk-old", &post(CHAT, ASK)).await), 401);
@@ -152,7 +115,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     program.replace(&file("b", "sk-old"));
     program.until("sk-old", 200).await;
     assert!(program.status().await.contains("\"problem\":null"));
-    let log = String::from_utf8(program.log.lock().unwrap().clone()).unwrap();
+    let log = program.process.log();
     assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
     for key in ["sk-old", "sk-new", "sk-secret", "the-backends-own"] {
         assert!(!log.contains(key), "{key} in {log}");

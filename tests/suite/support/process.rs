@@ -1,26 +1,27 @@
 //! The gateway as a separate process, and load clients that count every failed request.
 
-#![expect(clippy::panic, reason = "a test that cannot go on has failed")]
-
+use super::program_log::listener_address;
 use super::scripted_backend::ScriptedBackend;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// A running `tokenweir serve`. Dropping it kills the process.
 pub(crate) struct GatewayProcess {
     child: Child,
+    clients: Option<SocketAddr>,
     /// Address of the admin listener.
     pub admin: SocketAddr,
+    log: Arc<Mutex<String>>,
 }
 
 /// Clients that send requests without pause.
@@ -68,33 +69,64 @@ impl GatewayProcess {
         Self::run(command, Some(config), &[]).await
     }
 
+    /// Starts the gateway in front of a backend with only these environment variables.
+    pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--log-format",
+        ]);
+        command.args(["human", "--backend", &format!("http://{}", fake.addr)]);
+        command.env_clear().envs(variables.iter().copied());
+        Self::spawn(command).await
+    }
+
     async fn run(mut command: Command, config: Option<&Path>, variables: &[(&str, &str)]) -> Self {
         command.args(["serve", "--log-format", "human", "--access-log", "false"]);
         command.args(config.iter().flat_map(|config| [OsStr::new("--config"), config.as_os_str()]));
         command.env("TOKENWEIR_ADMIN", "127.0.0.1:0").envs(variables.iter().copied());
+        let process = Self::spawn(command).await;
+        wait_until!(process.get("/readyz").await.starts_with("HTTP/1.1 200"));
+        process
+    }
+
+    /// Starts a command that serves, and waits until it listens.
+    pub(crate) async fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut log_lines = Vec::new();
-        let admin = loop {
-            let line = lines.next_line().await.unwrap();
-            let Some(line) = line else { panic!("the gateway exited: {}", log_lines.join("\n")) };
-            let rest = line.trim_start().strip_prefix("admin").map(str::trim_start);
-            let url = rest.and_then(|rest| rest.strip_prefix("http://"));
-            if let Some(addr) = url.and_then(|url| url.split(' ').next()?.parse().ok()) {
-                break addr;
-            }
-            log_lines.push(line);
-        };
-        // Later log lines are printed, so that they appear in the output of a failed test.
+        let log = Arc::<Mutex<String>>::default();
+        let written = log.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
+                // For the output of a failed test.
                 eprintln!("{line}");
+                let mut log = written.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
             }
         });
-        let process = Self { child, admin };
-        wait_until!(process.get("/readyz").await.starts_with("HTTP/1.1 200"));
-        process
+        let address = |name: &str| listener_address(&log.lock().unwrap(), name);
+        let admin = wait_for!({
+            let has_exited = child.try_wait().unwrap().is_some();
+            assert!(!has_exited, "the gateway exited: {}", log.lock().unwrap());
+            address("admin")
+        });
+        Self { child, clients: address("clients"), admin, log }
+    }
+
+    /// Address of the client listener, which serves without TLS.
+    pub(crate) fn clients(&self) -> SocketAddr {
+        self.clients.expect("the banner names the client listener before the admin listener")
+    }
+
+    /// The log so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
     /// Fetches a page of the admin listener. Returns an empty string if the listener is closed.
@@ -137,34 +169,6 @@ impl GatewayProcess {
             .expect("exit within the timeout")
             .unwrap()
     }
-}
-
-/// Starts the program in front of a backend with only these environment variables. Returns the
-/// process, the address of the client listener and the log lines.
-pub(crate) async fn in_front_of(
-    fake: &ScriptedBackend,
-    variables: &[(&str, &str)],
-) -> (Child, SocketAddr, mpsc::UnboundedReceiver<String>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    let backend = format!("http://{}", fake.addr);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format"]);
-    command.args(["human", "--backend", &backend]).env_clear().envs(variables.iter().copied());
-    command.stderr(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut clients = None;
-    while clients.is_none() {
-        let line = lines.next_line().await.unwrap().expect("a banner");
-        let url = line.trim().strip_prefix("clients   http://").map(str::to_owned);
-        clients = url.map(|url| url.strip_suffix("/v1").unwrap().parse().unwrap());
-    }
-    let (sender, log) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok(Some(line)) = lines.next_line().await {
-            let _ = sender.send(line);
-        }
-    });
-    (child, clients.unwrap(), log)
 }
 
 // === impl Load ===

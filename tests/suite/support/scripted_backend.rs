@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 /// A step of the script after a request has been read.
+#[derive(Clone)]
 pub(crate) enum Step {
     /// Writes bytes.
     Send(Vec<u8>),
@@ -162,10 +163,33 @@ impl ScriptedBackend {
         Self { addr, state, closes: tokio::sync::Mutex::new(closes), accept_task }
     }
 
+    /// Starts a backend that follows these steps for every inference request.
+    pub(crate) async fn following(steps: impl Into<Vec<Step>>) -> Self {
+        let steps = steps.into();
+        Self::start(move |_| steps.clone()).await
+    }
+
+    /// Starts two backends. The one that gets the first request follows `first`, and each other request has
+    /// the steps `then`.
+    pub(crate) async fn first_of_two(
+        first: impl Into<Vec<Step>>,
+        then: impl Into<Vec<Step>>,
+    ) -> [Self; 2] {
+        let steps = Arc::new((first.into(), then.into()));
+        let request_count = Arc::new(AtomicUsize::new(0));
+        let start_backend = || {
+            let (steps, request_count) = (steps.clone(), request_count.clone());
+            Self::start(move |_| match request_count.fetch_add(1, Ordering::SeqCst) {
+                0 => steps.0.clone(),
+                _ => steps.1.clone(),
+            })
+        };
+        [start_backend().await, start_backend().await]
+    }
+
     /// Starts a backend that answers every inference request with these bytes.
     pub(crate) async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
-        let bytes = bytes.into();
-        Self::start(move |_| vec![Step::Send(bytes.clone())]).await
+        Self::following([Step::Send(bytes.into())]).await
     }
 
     /// Lets one [`Step::Wait`] pass.
@@ -404,21 +428,25 @@ fn model(id: &str, owner: &str) -> serde_json::Value {
 
 /// A chunked event stream with these events, complete.
 pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
-    [
-        event_stream_head(),
-        events.iter().flat_map(|event| chunk(event)).collect(),
-        b"0\r\n\r\n".to_vec(),
-    ]
-    .concat()
+    [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
 /// The steps of a chunked event stream that begins, waits for the test, and ends.
 pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
-    let begun = begun.iter().flat_map(|event| chunk(event));
-    let begun: Vec<u8> = event_stream_head().into_iter().chain(begun).collect();
+    let begun = begun_stream(begun);
     let rest = all[begun.len()..].to_vec();
     vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
+}
+
+/// A chunked event stream with these events, without its end.
+pub(crate) fn begun_stream(events: &[&str]) -> Vec<u8> {
+    event_stream_head().into_iter().chain(events.iter().flat_map(|event| chunk(event))).collect()
+}
+
+/// The step that sends the begin of a chunked event stream.
+pub(crate) fn begin(events: &[&str]) -> Step {
+    Step::Send(begun_stream(events))
 }
 
 /// The headers of a chunked event stream.

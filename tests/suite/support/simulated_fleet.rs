@@ -41,11 +41,6 @@ impl Fleet {
         Self { gateway, backends, backend_addrs, serving }
     }
 
-    /// Number of requests that the engines have aborted.
-    pub(crate) fn aborts(&self) -> u64 {
-        self.backends.iter().map(|backend| backend.stats().aborts).sum()
-    }
-
     /// Number of prompt tokens that the engines have counted.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         let load = |backend: &Arc<SimulatedBackend>| EngineLoad::read(backend.metrics().as_bytes());

@@ -44,6 +44,7 @@ use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::trace_context::Propagation;
+use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, ExchangeRegistry, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_request::resume::ResumeSettings;
@@ -284,6 +285,12 @@ pub(crate) fn admission_settings(
     }
 }
 
+/// An admin listener that demands the token `operator`.
+pub(crate) fn operator_token() -> AdminAuthorizer {
+    let token_digest = Some(KeyDigest::from_key(b"operator"));
+    AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
+}
+
 /// Starts a gateway in front of these backends and waits until every backend was scraped once.
 pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
@@ -300,9 +307,7 @@ pub(crate) async fn gateway_answering_with(
     setup: Setup,
     bytes: impl Into<Vec<u8>>,
 ) -> (ScriptedBackend, Running) {
-    let backend = ScriptedBackend::answering(bytes).await;
-    let gateway = start_with(&[backend.addr], setup).await;
-    (backend, gateway)
+    gateway_following_with(setup, [Step::Send(bytes.into())]).await
 }
 
 /// Starts a backend that follows this script, and a gateway in front of it.
@@ -320,6 +325,20 @@ pub(crate) async fn gateway_scripted_with(
     let backend = ScriptedBackend::start(script).await;
     let gateway = start_with(&[backend.addr], setup).await;
     (backend, gateway)
+}
+
+/// Starts a backend that follows these steps, and a gateway in front of it.
+pub(crate) async fn gateway_following(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
+    gateway_following_with(Setup::default(), steps).await
+}
+
+/// As [`gateway_following`], with options of the gateway.
+pub(crate) async fn gateway_following_with(
+    setup: Setup,
+    steps: impl Into<Vec<Step>>,
+) -> (ScriptedBackend, Running) {
+    let steps = steps.into();
+    gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
 /// Creates the backend pool. No backend has been scraped.
@@ -593,13 +612,12 @@ impl Running {
 
     /// Fetches a page of the admin listener, with its head, with this request header.
     pub(crate) async fn get_admin_bytes(&self, path: &str, header: &str) -> Vec<u8> {
-        let mut stream = TcpStream::connect(self.admin).await.unwrap();
-        let head = format!("host: localhost\r\n{header}\r\nconnection: close");
-        let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut page = Vec::new();
-        stream.read_to_end(&mut page).await.unwrap();
-        page
+        operate(self.admin, "GET", path, &format!("{header}\r\n")).await
+    }
+
+    /// Posts to the admin listener as the page of the gateway does.
+    pub(crate) async fn change(&self, path: &str) -> Vec<u8> {
+        operate(self.admin, "POST", path, AS_JSON).await
     }
 
     /// Fetches the JSON of a page of the admin listener.
@@ -620,6 +638,20 @@ impl Running {
             let _ = stop.send(());
         }
     }
+}
+
+/// The header that the admin listener demands of a request that changes something.
+pub(crate) const AS_JSON: &str = "content-type: application/json\r\n";
+
+/// Sends a request with these header lines to an admin listener. Returns the response.
+pub(crate) async fn operate(admin: SocketAddr, method: &str, path: &str, headers: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(admin).await.unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\
+         connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_rest(stream).await
 }
 
 /// A JSON POST with `connection: close`.
