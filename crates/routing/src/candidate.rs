@@ -43,6 +43,9 @@ pub struct Candidate {
     pub backlog: f64,
     /// Cost of prefill.
     pub prefill: PrefillCost,
+    /// Mean tokens of the requests from which `prefill` was learned, with the backlog before them.
+    #[serde(skip)]
+    pub prefill_tokens: f64,
     /// Weight of `prefill`, from 0 to 1. It falls while the backend is idle. 0: no output yet.
     pub prefill_freshness: f64,
     /// Whether `prefill` was learned from a first output of this backend.
@@ -92,6 +95,7 @@ impl Candidate {
                 + self.backlog
                 + self.prefill.base
                 + self.prefill.per_token
+                + self.prefill_tokens
                 + self.waiting
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)

@@ -4,6 +4,9 @@ use super::{Candidate, PrefillCost};
 
 /// Moves estimates that may not hold to those of the other candidates.
 ///
+/// - The ratio of `base` to `per_token` moves half-way to that of the mean cost, and the predicted time of a
+///   request with the mean tokens of the backend stays: requests of similar length show their time, and
+///   not how it is made up. It gains 0.3 points of goodput [+0.1, +0.5].
 /// - A prefill cost above the mean of all candidates, weighted by freshness, moves to that mean while
 ///   no output confirms it. Without this, a backend that was slow once, because its engine compiled
 ///   something or because requests waited, would get no request that shows its present speed.
@@ -34,12 +37,15 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
             has_unobserved = true;
             continue;
         }
-        let cost = &mut candidate.prefill;
+        let (cost, tokens) = (&mut candidate.prefill, candidate.prefill_tokens);
+        let factor = cost.seconds(tokens) / fleet.seconds(tokens);
+        if factor.is_finite() {
+            *cost = cost.between(&fleet.scaled(factor), OWN_RATIO);
+        }
         let mut seconds = cost.seconds(REFERENCE_PROMPT_TOKENS);
         if seconds > fleet_seconds {
-            cost.base = fleet.base + own * (cost.base - fleet.base);
-            cost.per_token = fleet.per_token + own * (cost.per_token - fleet.per_token);
-            seconds = fleet_seconds + own * (seconds - fleet_seconds);
+            *cost = cost.between(&fleet, own);
+            seconds = cost.seconds(REFERENCE_PROMPT_TOKENS);
         }
         if seconds < fastest.0 {
             fastest = (seconds, *cost);
@@ -56,6 +62,9 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
 
 /// Prompt length in tokens at which the prefill costs of candidates are compared.
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
+/// Weight of the ratio of `base` to `per_token` that was learned from the backend itself. With 0 the goodput is
+/// as high: +0.8 points [+0.4, +1.3] with four traffics.
+const OWN_RATIO: f64 = 0.5;
 
 /// Gives candidates without reported usage the mean token counts of the candidates with reported usage,
 /// and scales `cached`: all candidates serve the same model, so a prompt has about as many tokens at

@@ -24,6 +24,7 @@ pub(super) fn idle_candidate() -> Candidate {
         output: 100.0,
         backlog: 0.0,
         prefill: PrefillCost::default(),
+        prefill_tokens: 1_000.0,
         prefill_freshness: 0.0,
         is_calibrated: true,
         has_usage: true,
@@ -184,14 +185,29 @@ fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
 fn a_high_estimate_that_nothing_confirms_moves_to_that_of_the_fleet() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let usual = Candidate { prefill: cost(0.05), prefill_freshness: 1.0, ..idle_candidate() };
-    let bases_with = |base, prefill_freshness| {
+    let millis_with = |base, prefill_freshness| {
         let mut fleet = [usual, Candidate { prefill: cost(base), prefill_freshness, ..usual }];
         impute_missing_estimates(&mut fleet);
-        fleet.map(|candidate| (1e3 * candidate.prefill.base).round() as u32)
+        fleet.map(|candidate| (1e3 * candidate.prefill.seconds(1_000.0)).round() as u32)
     };
-    assert_eq!(bases_with(1.0, 1.0), [50, 1_000]);
-    assert_eq!(bases_with(1.0, 0.01), [50, 69]);
-    assert_eq!(bases_with(0.01, 0.01)[1], 10, "a low estimate gets requests, so it is tested");
+    assert_eq!(millis_with(1.0, 1.0), [60, 1_010]);
+    assert_eq!(millis_with(1.0, 0.01), [60, 79]);
+    assert_eq!(millis_with(0.01, 0.01)[1], 20, "a low estimate gets requests, so it is tested");
+}
+
+#[test]
+fn the_ratio_of_a_learned_cost_moves_half_way_to_that_of_the_fleet_and_its_time_stays() {
+    let learned = |base, per_token| Candidate {
+        prefill: PrefillCost { base, per_token },
+        prefill_freshness: 1.0,
+        ..idle_candidate()
+    };
+    let mut fleet = [learned(0.05, 1e-4), learned(0.15, 1e-9)];
+    impute_missing_estimates(&mut fleet);
+    let millis = |seconds: f64| (1e3 * seconds).round() as u32;
+    assert_eq!(fleet.map(|candidate| millis(candidate.prefill.base)), [75, 125]);
+    let usual = fleet.map(|candidate| millis(candidate.prefill.seconds(candidate.prefill_tokens)));
+    assert_eq!(usual, [150, 150]);
 }
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.

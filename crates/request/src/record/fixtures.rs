@@ -214,6 +214,7 @@ pub fn believed() -> Candidate {
         output: 100.0,
         backlog: 400.0,
         prefill: PrefillCost::default(),
+        prefill_tokens: 1_000.0,
         prefill_freshness: 1.0,
         tokens_in_flight: 1_300.0,
         is_calibrated: true,

@@ -14,6 +14,7 @@ use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 pub struct LearnedEstimates {
     prefill_base: AtomicF64,
     prefill_per_token: AtomicF64,
+    prefill_tokens: AtomicF64,
     prefill_patience: AtomicF64,
     ttft: AtomicF64,
     tokens_per_byte: AtomicF64,
@@ -57,6 +58,7 @@ impl Default for LearnedEstimates {
         Self {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
+            prefill_tokens: AtomicF64::new(0.0),
             prefill_patience: AtomicF64::new(LinearFit::prefill().patience()),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
@@ -75,44 +77,40 @@ impl Default for LearnedEstimates {
 impl LearnedEstimates {
     /// Forgets all observations.
     pub(super) fn forget(&self) {
-        let Self {
-            prefill_base,
-            prefill_per_token,
-            prefill_patience,
-            ttft,
-            tokens_per_byte,
-            uncached_prompt_tokens,
-            output_tokens,
-            cache_retention,
-            rendezvous_hit_share,
-            response_seconds,
-            text_bytes,
-            text_tokens,
-            prefill_fit,
-        } = Self::default();
-        for (value, initial) in [
-            (&self.prefill_base, prefill_base),
-            (&self.prefill_per_token, prefill_per_token),
-            (&self.prefill_patience, prefill_patience),
-            (&self.ttft, ttft),
-            (&self.tokens_per_byte, tokens_per_byte),
-            (&self.uncached_prompt_tokens, uncached_prompt_tokens),
-            (&self.output_tokens, output_tokens),
-            (&self.cache_retention, cache_retention),
-            (&self.rendezvous_hit_share, rendezvous_hit_share),
-            (&self.response_seconds, response_seconds),
-            (&self.text_bytes, text_bytes),
-            (&self.text_tokens, text_tokens),
-        ] {
+        let initial = Self::default();
+        for (value, initial) in self.values().into_iter().zip(initial.values()) {
             value.set(initial.get());
         }
-        let initial = prefill_fit.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner) = initial;
+        *self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner) = LinearFit::prefill();
+    }
+
+    /// All fields but the fit.
+    fn values(&self) -> [&AtomicF64; 13] {
+        [
+            &self.prefill_base,
+            &self.prefill_per_token,
+            &self.prefill_tokens,
+            &self.prefill_patience,
+            &self.ttft,
+            &self.tokens_per_byte,
+            &self.uncached_prompt_tokens,
+            &self.output_tokens,
+            &self.cache_retention,
+            &self.rendezvous_hit_share,
+            &self.response_seconds,
+            &self.text_bytes,
+            &self.text_tokens,
+        ]
     }
 
     /// Cost of prefill. Before the first output: the default.
     pub fn prefill(&self) -> PrefillCost {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
+    }
+
+    /// Mean tokens of the requests from which the prefill cost was learned, with the backlog before them.
+    pub(super) fn prefill_tokens(&self) -> f64 {
+        self.prefill_tokens.get()
     }
 
     /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
@@ -217,6 +215,7 @@ impl LearnedEstimates {
         let line = prefill_fit.observe(request.work, seconds, request.freshness);
         self.prefill_base.set(line.base);
         self.prefill_per_token.set(line.slope);
+        self.prefill_tokens.set(prefill_fit.mean_x());
         self.prefill_patience.set(prefill_fit.patience());
     }
 

@@ -58,6 +58,17 @@ impl PrefillCost {
     pub fn seconds(&self, tokens: f64) -> f64 {
         self.base + tokens * self.per_token
     }
+
+    /// This cost, of a backend that takes `factor` times as long.
+    pub(crate) fn scaled(&self, factor: f64) -> Self {
+        Self { base: self.base * factor, per_token: self.per_token * factor }
+    }
+
+    /// The mean of this cost, with the weight `own`, and another one.
+    pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
+        let mean = |value: f64, other: f64| other + own * (value - other);
+        Self { base: mean(self.base, other.base), per_token: mean(self.per_token, other.per_token) }
+    }
 }
 
 impl Line {
@@ -119,6 +130,11 @@ impl LinearFit {
     /// doubles; if one contradicts it, the time is the shortest again.
     pub(super) fn patience(&self) -> f64 {
         self.patience
+    }
+
+    /// Mean `x` of the observations. 0: there are none.
+    pub(super) fn mean_x(&self) -> f64 {
+        if self.weight > 0.0 { self.x / self.weight } else { 0.0 }
     }
 
     /// Whether an observation of `y` at `x` is too long for the line.
