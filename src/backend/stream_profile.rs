@@ -110,7 +110,7 @@ impl StreamProfile {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The usage mode of an API. `None`: the API has no `stream_options`.
+    /// How the server reports usage in streams of an API. `None`: the API has no `stream_options`.
     fn usage_mode(&self, api: Option<Api>) -> Option<&AtomicU8> {
         match api {
             Some(Api::Chat) => Some(&self.usage_modes[0]),

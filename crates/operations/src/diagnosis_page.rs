@@ -30,7 +30,9 @@ fn alert_section(alert: &Alert) -> String {
         Runbook::Own { meaning, confirm, action } => {
             write!(section, "{meaning}\n\n**Verify:** {confirm}\n\n**Do:** {action}")
         }
-        Runbook::Verdict(verdict) => write!(section, "The verdict `{verdict}`."),
+        Runbook::Verdict(verdict) => {
+            write!(section, "Fires while the verdict `{verdict}` holds.")
+        }
         Runbook::EachVerdict(meaning) => {
             write!(section, "{meaning} The alert links to the verdict.")
         }

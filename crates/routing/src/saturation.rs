@@ -2,10 +2,10 @@
 //! the gateway can no longer move them to another backend.
 //!
 //! ```text
-//! saturated = in_flight ≥ threshold                        known to this gateway itself
-//!           ∨ certainty × waiting ≥ threshold
-//!           ∨ certainty × k ÷ (1 − k) ≥ threshold ÷ (1 − threshold)
-//! waiting   = waiting + sent_since                         if the last report had waiting requests
+//! saturated = in_flight ≥ max_in_flight                    known to this gateway itself
+//!           ∨ certainty × waiting ≥ max_waiting
+//!           ∨ certainty × k ÷ (1 − k) ≥ max_kv_usage ÷ (1 − max_kv_usage)
+//! waiting   = reported_waiting + sent_since                if the last report had waiting requests
 //!           = sent_since − (batch − running)               if not
 //! k         = estimated KV cache usage
 //! batch     = max(256, 2 × running)
@@ -14,8 +14,8 @@
 //! - `sent_since` is the number of requests sent since the last report, less those that ended.
 //! - An engine without waiting requests does not report how many more it could run. `batch` is an
 //!   assumption about that number.
-//! - `certainty` falls with the age of the report, so a backend whose scrapes fail does not stay
-//!   saturated.
+//! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
+//!   stay saturated.
 //! - An idle backend is never saturated, whatever KV cache usage it reports.
 //! - A frozen engine need not be saturated, because its metrics do not change. While the other
 //!   backends are saturated, requests wait in the admission queue instead, see [`is_stuck`].

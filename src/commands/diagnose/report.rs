@@ -123,7 +123,7 @@ fn render_summary(diagnosis: &Diagnosis) -> String {
         count => format!("{count} backends"),
     };
     format!(
-        "{backends}: {} critical, {} warning; {undetermined} not judged",
+        "{backends}: {} critical verdicts, {} warnings; {undetermined} without enough data",
         count(VerdictSeverity::Critical),
         count(VerdictSeverity::Warning),
     )
@@ -166,7 +166,7 @@ mod tests {
             "queue_time_mean = 4.00 s in 60 s, usually 5.0 ms",
             "-> Add a backend.",
             "stalls, abort_spike: missing gateway",
-            "1 backend: 0 critical, 1 warning; 0 not judged",
+            "1 backend: 0 critical verdicts, 1 warnings; 0 without enough data",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }
@@ -192,6 +192,11 @@ mod tests {
         for line in ["a, b: rules not judged", "c: not judged"] {
             assert!(text.lines().any(|other| other == line), "{line}: {text}");
         }
-        assert!(text.ends_with("\n3 backends: 0 critical, 0 warning; 1 not judged\n"), "{text}");
+        assert!(
+            text.ends_with(
+                "\n3 backends: 0 critical verdicts, 0 warnings; 1 without enough data\n"
+            ),
+            "{text}"
+        );
     }
 }

@@ -180,7 +180,7 @@ impl<'a> RemainingText<'a> {
             return false;
         };
         let value = entries.get(*parent).map(|parent| self.index(parent.value));
-        // A list in a block has the position of its first item.
+        // The position of a list without brackets (`- item`) is that of its first item, so no bracket is there.
         value.and_then(|index| self.chars.get(index)) == Some(if *is_item { &'[' } else { &'{' })
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct RunHead {
     pub(in crate::proxy) length: Option<u64>,
 }
 
-/// A reader of a run as the body of a response.
+/// The body of a response that reads the output of a run.
 pub struct FollowedBody {
     reader: Reader<RunHead>,
     /// `None`: the client did not ask for event ids.

@@ -174,7 +174,9 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
 fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
-        return RuleOutcome::Unknown("its usual hit ratio: it takes five minutes with traffic");
+        return RuleOutcome::Unknown(
+            "its usual hit ratio, which is known after five minutes with traffic",
+        );
     };
     let (Some(ratio), Some(reusable)) =
         (window.get(WindowMeasure::PrefixHitRatio), window.get(WindowMeasure::ReusablePrompt))

@@ -203,7 +203,7 @@ enum SchedulerLimit {
 /// without, so most of the time can be prefill although few steps have a prompt.
 fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<SchedulerLimit> {
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
-    // Steps without a queue say nothing about a limit.
+    // Steps without waiting requests do not show whether a limit was reached.
     let while_waiting = |step: &HistoryStep| {
         step.get(StepSignal::Waiting).filter(|waiting| *waiting >= 1.0)?;
         step.get(StepSignal::Running)

@@ -250,7 +250,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
     }
     let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
         return RuleOutcome::Unknown(
-            "its usual share of disconnecting clients: it takes five minutes",
+            "its usual share of disconnecting clients, which is known after five minutes",
         );
     };
     // By chance alone, a number of disconnects above this bound occurs less than once in a year.

@@ -176,7 +176,7 @@ impl StreamSplicer {
     pub fn restart(&mut self) {
         if !self.is_passive {
             let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
-            // A lack of memory is a property of the request, not of the stream, so this reason stays.
+            // The memory was refused to the request and not to the former stream, so this reason stays.
             let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
             let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
             *self = Self { taken, refusal, ..fresh };

@@ -39,7 +39,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Appends bytes that pass through and are not kept.
+    /// Appends bytes that stay only until the present reader has read them: a client that returns does not get them.
     pub(super) fn append_passing(&mut self, data: &[u8]) {
         self.charge.add_passing(self.growth(data.len()));
         self.write(data);

@@ -35,7 +35,7 @@ enum EventState {
     /// The data may be `[DONE]` instead of JSON. The value is the number of bytes of `[DONE]` that
     /// have arrived. 0: no data has arrived.
     MatchingDone(usize),
-    /// The data, which arrived in one piece, matches the template.
+    /// The data arrived in one piece and equals that of the template, an earlier event, except for its text.
     MatchingTemplate,
     /// The data is being parsed.
     Parsing,
