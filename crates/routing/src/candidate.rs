@@ -45,7 +45,7 @@ pub struct Candidate {
     pub prefill: PrefillCost,
     /// Mean tokens of the requests from which `prefill` was learned, with the backlog before them.
     #[serde(skip)]
-    pub prefill_tokens: f64,
+    pub prefill_tokens: f32,
     /// Weight of `prefill`, from 0 to 1. It falls while the backend is idle. 0: no output yet.
     pub prefill_freshness: f64,
     /// Whether `prefill` was learned from a first output of this backend.
@@ -95,7 +95,7 @@ impl Candidate {
                 + self.backlog
                 + self.prefill.base
                 + self.prefill.per_token
-                + self.prefill_tokens
+                + f64::from(self.prefill_tokens)
                 + self.waiting
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)

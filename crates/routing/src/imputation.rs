@@ -37,7 +37,7 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
             has_unobserved = true;
             continue;
         }
-        let (cost, tokens) = (&mut candidate.prefill, candidate.prefill_tokens);
+        let (cost, tokens) = (&mut candidate.prefill, f64::from(candidate.prefill_tokens));
         let factor = cost.seconds(tokens) / fleet.seconds(tokens);
         if factor.is_finite() {
             *cost = cost.between(&fleet.scaled(factor), OWN_RATIO);

@@ -206,7 +206,8 @@ fn the_ratio_of_a_learned_cost_moves_half_way_to_that_of_the_fleet_and_its_time_
     impute_missing_estimates(&mut fleet);
     let millis = |seconds: f64| (1e3 * seconds).round() as u32;
     assert_eq!(fleet.map(|candidate| millis(candidate.prefill.base)), [75, 125]);
-    let usual = fleet.map(|candidate| millis(candidate.prefill.seconds(candidate.prefill_tokens)));
+    let usual = fleet
+        .map(|candidate| millis(candidate.prefill.seconds(f64::from(candidate.prefill_tokens))));
     assert_eq!(usual, [150, 150]);
 }
 

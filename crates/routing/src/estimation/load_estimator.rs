@@ -187,7 +187,7 @@ impl LoadEstimator {
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
-            prefill_tokens: self.learned_estimates.prefill_tokens(),
+            prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             prefill_freshness: self.prefill_freshness(&local_load, now),
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
