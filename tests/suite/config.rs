@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may end so")]
 
+use crate::support::process::folder;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -46,7 +47,7 @@ fn leaves(view: &Value) -> Vec<(String, Value, String)> {
 
 #[test]
 fn the_error_for_an_unreadable_file_names_it() {
-    let folder = tempdir("unreadable");
+    let folder = folder("config-unreadable");
     let latin1 = folder.join("latin1.yaml");
     std::fs::write(&latin1, b"log:\n  level: \xe9\n").unwrap();
     let endless = folder.join("endless.yaml");
@@ -71,7 +72,7 @@ fn the_error_for_an_unreadable_file_names_it() {
 
 /// Checks a file with this text, without environment variables.
 fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
-    let file = tempdir("check").join(name);
+    let file = folder("config-check").join(name);
     std::fs::write(&file, text).unwrap();
     check(&file, checked, |_| None)
 }
@@ -149,7 +150,7 @@ fn what_the_machine_lacks_is_listed_between_the_mistakes_in_the_order_of_lines()
 
 #[test]
 fn an_invalid_key_or_certificate_fails_a_check() {
-    let folder = tempdir("certificate");
+    let folder = folder("config-certificate");
     let file = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).unwrap();
         folder.join(name).display().to_string()
@@ -189,7 +190,7 @@ fn keys_and_backends_files_are_checked_by_themselves() {
 #[test]
 fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
     let text = "backends: [{ url: a:1, api_key: { env: KEY } }]\nlog: { level: debug }\n";
-    let file = tempdir("check").join("print.yaml");
+    let file = folder("config-check").join("print.yaml");
     std::fs::write(&file, text).unwrap();
     let found = check(&file, CheckedFile::Config, |_| Some("sk-printed".to_owned()));
     let printed = found.effective_yaml().unwrap();
@@ -238,7 +239,7 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
 /// Source and value of every key that a flag can set: default, file, variable and flag.
 #[test]
 fn flags_win_over_variables_over_the_file_over_defaults() {
-    let file = tempdir("precedence").join("gateway.yaml");
+    let file = folder("config-precedence").join("gateway.yaml");
     let text = "listen: 127.0.0.1:2\nadmin: 127.0.0.1:3\nbackends: [{ url: file:1 }]\n\
                 routing: { policy: p2c }\nlog: { level: warn, format: json, access: false }\n\
                 drain: { timeout: 2m }\ntracing: { endpoint: 'http://file:4317' }\n";
@@ -379,10 +380,4 @@ fn the_yaml_samples_of_the_documentation_are_valid() {
 fn samples(page: &str) -> Vec<String> {
     let blocks = page.split("```yaml\n").skip(1);
     blocks.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned())).collect()
-}
-
-fn tempdir(name: &str) -> std::path::PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{name}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
 }

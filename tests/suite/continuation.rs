@@ -2,8 +2,8 @@
 //! at another backend, or ends as it does without continuation, with a reason.
 
 use crate::metrics::value;
-use crate::restart::{Port, folder};
-use crate::support::process::GatewayProcess;
+use crate::restart::Port;
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, chunk, event_stream_head};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body, post, read_rest, read_until, start_with,

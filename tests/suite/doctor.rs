@@ -4,7 +4,7 @@
 use crate::capabilities::{round_robin, rust_front_end};
 use crate::restart::start_simulator;
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
-use crate::support::process::GatewayProcess;
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
@@ -56,7 +56,7 @@ async fn simulated(backends: u16, keep_alive: Duration) -> Vec<SocketAddr> {
 }
 
 fn file(name: &str, text: &str) -> PathBuf {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{name}.yaml"));
+    let file = folder("doctor").join(format!("{name}.yaml"));
     fs::write(&file, text).unwrap();
     file
 }

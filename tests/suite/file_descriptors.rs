@@ -1,8 +1,8 @@
 //! A gateway with few file descriptors rejects excess connections and requests, and marks no
 //! backend down.
 
-use crate::restart::{Port, folder, model, start_backends};
-use crate::support::process::GatewayProcess;
+use crate::restart::{Port, model, start_backends};
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Setup, post, start_with, status};
 use serde_json::Value;

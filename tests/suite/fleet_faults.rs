@@ -2,8 +2,8 @@
 //! the metrics must name the fault at once, in the same words.
 
 use crate::metrics::value;
-use crate::restart::{folder, model, start_backends};
-use crate::support::process::GatewayProcess;
+use crate::restart::{model, start_backends};
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{self, AS_JSON, operate, operator_token};
 use crate::support::test_gateway::{body, gateway_answering, post, status};

@@ -1,9 +1,9 @@
 //! Discovery from Kubernetes: the backends reported for every behaviour of the API server, and the
 //! effect of pod changes on clients.
 
-use crate::restart::{Port, fleet, folder, model, start_backends};
+use crate::restart::{Port, fleet, model, start_backends};
 use crate::support::kubernetes_api_server::{KubernetesApiServer, listed, slice, status};
-use crate::support::process::{GatewayProcess, Load, Outcomes};
+use crate::support::process::{GatewayProcess, Load, Outcomes, folder};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,6 @@
 //! `tokenweir status`, `explain`, `drain`, `undrain` and `reload` as programs against a gateway.
 
+use crate::support::process::folder;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
 use crate::support::test_gateway::{
     Running, Setup, gateway_answering, gateway_answering_with, operator_token,
@@ -136,7 +137,7 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (_, _, err) = run(&admin, &["drain", &backend]).await;
     assert!(err.contains("TOKENWEIR_ADMIN_TOKEN") && err.contains("--token-file"), "{err}");
-    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("operate-token");
+    let file = folder("operate").join("token");
     std::fs::write(&file, "operator\n").unwrap();
     let file = file.display().to_string();
     let (code, _, err) = run(&admin, &["drain", &backend, "--token-file", &file]).await;

@@ -1,8 +1,8 @@
 //! What gateways with the same key learn from each other: over a real Redis server, and from the KV
 //! events of the backends. Without `redis-server` the tests of the exchange are skipped with a message.
 
-use crate::restart::{Port, folder, model, start_backends, start_simulator};
-use crate::support::process::GatewayProcess;
+use crate::restart::{Port, model, start_backends, start_simulator};
+use crate::support::process::{GatewayProcess, folder};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;

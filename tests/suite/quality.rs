@@ -2,6 +2,7 @@
 //! faulty judge on requests.
 
 use crate::metrics::samples;
+use crate::support::process::folder;
 use crate::support::scripted_backend::json as whole;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, chunk, event_stream_head};
 use crate::support::test_gateway::{
@@ -23,11 +24,7 @@ const SECRETS: [&str; 5] = [
 ];
 
 fn file(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    fs::create_dir_all(&folder).unwrap();
-    let file = folder.join(format!("quality-{name}.jsonl"));
-    let _ = fs::remove_file(&file);
-    file
+    folder("quality").join(format!("{name}.jsonl"))
 }
 
 /// A setup in which every request is sampled.

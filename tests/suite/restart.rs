@@ -1,7 +1,7 @@
 //! Reloads and restarts of a gateway under load: the configuration changes and processes replace
 //! each other, and clients notice nothing.
 
-use crate::support::process::{GatewayProcess, Load, Outcomes};
+use crate::support::process::{GatewayProcess, Load, Outcomes, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -51,12 +51,6 @@ pub(crate) async fn start_simulator(settings: SimulatorSettings) -> Vec<SocketAd
 
 pub(crate) fn model() -> String {
     SimulatorSettings::default().models[0].clone()
-}
-
-pub(crate) fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("restart-{name}"));
-    fs::create_dir_all(&folder).unwrap();
-    folder
 }
 
 fn listed(backends: &[SocketAddr]) -> String {

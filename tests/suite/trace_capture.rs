@@ -1,6 +1,7 @@
 //! Trace capture: traffic through a gateway becomes a trace that can be replayed and contains no
 //! text.
 
+use crate::support::process::folder;
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::{CHAT, Setup, post};
 use serde_json::{Value, json};
@@ -24,11 +25,7 @@ async fn capturing(file: &Path) -> Fleet {
 }
 
 fn file(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    fs::create_dir_all(&folder).unwrap();
-    let file = folder.join(format!("capture-{name}.jsonl"));
-    let _ = fs::remove_file(&file);
-    file
+    folder("capture").join(format!("{name}.jsonl"))
 }
 
 /// A chat request of a session with these messages and a response of `tokens` tokens.

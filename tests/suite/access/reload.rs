@@ -1,7 +1,7 @@
 //! The real program with a keys file that changes while it serves.
 
 use super::{ASK, CHAT, get, head, with};
-use crate::support::process::GatewayProcess;
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, paused};
 use crate::support::test_gateway::{body, post, read_rest, read_until, status};
 use std::fs;
@@ -26,9 +26,7 @@ fn file(tenant: &str, key: &str) -> String {
 
 impl Program {
     async fn start(backend: SocketAddr, keys: &str) -> Self {
-        let folder =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{}", backend.port()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder(&format!("keys-{}", backend.port()));
         fs::write(folder.join("keys.yaml"), keys).unwrap();
         let config = format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nlog: {{ level: debug, format: json }}\n\
@@ -124,8 +122,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
 
 #[test]
 fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("keys-bad");
-    fs::create_dir_all(&folder).unwrap();
+    let folder = folder("keys-bad");
     let config = folder.join("gateway.yaml");
     for (keys, problem) in [
         (None, "no such file"),

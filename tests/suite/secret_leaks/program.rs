@@ -1,6 +1,7 @@
 //! The real program with all outputs about requests enabled, and a collector for its exports.
 
 use super::secret_responses::secret;
+use crate::support::process::folder;
 use crate::support::program_log::listener_address;
 use std::fs;
 use std::io::Read;
@@ -50,8 +51,7 @@ impl Program {
         collector: SocketAddr,
     ) -> Self {
         let name = format!("canary-{}", backend.port());
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder(&name);
         let (file, capture) = (folder.join("tokenweir.yaml"), folder.join("capture.jsonl"));
         let texts = folder.join("content.jsonl");
         for file in [&capture, &texts] {

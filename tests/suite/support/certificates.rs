@@ -1,8 +1,9 @@
 //! Certificates that are generated in the test, and TLS clients and servers built on rustls alone.
 
+use super::process::folder;
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::copy_bidirectional;
@@ -70,9 +71,7 @@ pub(crate) struct Files(PathBuf);
 impl Files {
     /// Creates an empty directory.
     pub(crate) fn new(test: &str) -> Self {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{test}"));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(folder(&format!("tls-{test}")))
     }
 
     /// Writes a file atomically and returns its path.

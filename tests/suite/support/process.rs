@@ -3,8 +3,9 @@
 use super::program_log::listener_address;
 use super::scripted_backend::ScriptedBackend;
 use std::ffi::OsStr;
+use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,6 +44,14 @@ pub(crate) struct Outcomes {
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 // === impl GatewayProcess ===
+
+/// A folder for the files of a test. Two runs of the suite at the same time have different folders.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("suite-{}", std::process::id()));
+    let folder = run.join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
 
 impl GatewayProcess {
     /// Starts the gateway and waits until it is ready.
