@@ -60,7 +60,7 @@ pub struct RequestRecord {
     /// Why there was no failover after the last attempt had failed.
     pub not_retried: Option<FailoverDenialReason>,
     /// The result of a request with an `Idempotency-Key`: see
-    /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome). `None`: it has no
+    /// [`ResumeOutcome`](super::ResumeOutcome). `None`: it has no
     /// `Idempotency-Key`, or `streams.resume` is off.
     pub resume: Option<Arc<ResumeNote>>,
     /// The continuations of the stream at other backends.
