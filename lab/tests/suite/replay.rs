@@ -81,7 +81,7 @@ async fn a_trace_is_replayed_in_real_time_as_recorded() {
     assert_eq!((&report["client_disconnects"], &report["model"]), (&5.into(), &"sim-model".into()));
     // The engine counts the same: 15 complete responses, and the tokens generated for disconnected
     // clients.
-    wait_until!(fleet.aborts() >= 5);
+    wait_until!(fleet.backends[0].stats().aborts >= 5);
     let stats = fleet.backends[0].stats();
     assert_eq!((stats.requests, stats.finished, stats.aborts), (20, 15, 5));
     assert_eq!(fleet.prompt_tokens(), 20 * 1_040);
