@@ -3,16 +3,19 @@
 
 use super::atomic_f64::at_most;
 use serde::Serialize;
+use tokenweir_protocol::named_enum;
 
-/// Source of the cached tokens of a candidate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CachedSource {
-    /// The prompts that this gateway sent to the backend.
-    #[default]
-    Approximate,
-    /// The KV events of the backend. They decide how much of the prompt is cached.
-    Exact,
+named_enum! {
+    /// Source of the cached tokens of a candidate.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CachedSource {
+        /// The prompts that this gateway sent to the backend.
+        #[default]
+        Approximate = "approximate",
+        /// The KV events of the backend. They decide how much of the prompt is cached.
+        Exact = "exact",
+    }
 }
 
 /// How much of a prompt the KV events of a backend show in its prefix cache.
@@ -40,19 +43,6 @@ pub(super) struct CachedTokens {
 /// Greatest number of cached prompt tokens that routing believes. The block size is a number of
 /// the engine.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
-
-impl CachedSource {
-    /// All sources.
-    pub const ALL: [Self; 2] = [Self::Approximate, Self::Exact];
-
-    /// The name in metrics, spans and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Approximate => "approximate",
-            Self::Exact => "exact",
-        }
-    }
-}
 
 impl CachedTokens {
     /// The cached part of a prompt of about `prompt` tokens, in blocks of `block_tokens` tokens.

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 
 /// When a backend is ejected and how it is re-admitted.
@@ -81,17 +82,19 @@ struct BreakerInner {
     outcomes: RecentOutcomes,
 }
 
-/// State of a circuit breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BreakerState {
-    /// The backend gets requests.
-    Closed,
-    /// The backend reported a moment ago that it is overloaded or paused.
-    Resting,
-    /// The backend gets no requests, because it failed or is shutting down.
-    Open,
-    /// The backend gets one request at a time.
-    HalfOpen,
+named_enum! {
+    /// State of a circuit breaker.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum BreakerState {
+        /// The backend gets requests.
+        Closed = "closed",
+        /// The backend reported a moment ago that it is overloaded or paused.
+        Resting = "resting",
+        /// The backend gets no requests, because it failed or is shutting down.
+        Open = "open",
+        /// The backend gets one request at a time.
+        HalfOpen = "half_open",
+    }
 }
 
 /// Longest ejection.
@@ -110,21 +113,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Share of its traffic that a backend gets at the beginning of slow start.
 const MIN_TRAFFIC_SHARE: f64 = 0.1;
-
-impl BreakerState {
-    /// All states.
-    pub const ALL: [Self; 4] = [Self::Closed, Self::Resting, Self::Open, Self::HalfOpen];
-
-    /// Name in metrics and in `/status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Resting => "resting",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
-    }
-}
 
 impl Default for CircuitBreakerSettings {
     /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of

@@ -1,57 +1,61 @@
 //! Classifies the failures of an attempt before its response reached the client, and maps each kind
 //! to its effect on failover and on the circuit breaker.
 
-/// How an attempt failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// No connection to the backend could be opened.
-    Unreachable,
-    /// The gateway had no file descriptor or local port for a connection.
-    GatewayExhausted,
-    /// The backend closed the connection before the response had any output.
-    Died,
-    /// The response was not valid HTTP.
-    Garbage,
-    /// The health check marked the backend down while the request waited for output.
-    Down,
-    /// The response head did not arrive in time.
-    ResponseHeadTimeout,
-    /// The first output did not arrive in time.
-    SlowOutput,
-    /// The timeout that the client set for the first output expired.
-    ClientTimeout,
-    /// The request took longer than its total timeout.
-    TotalTimeout,
-    /// The backend reported that it is full, paused or scaling.
-    Busy,
-    /// The backend reported that its engine is dead. Its process will end soon.
-    EngineDead,
-    /// Any other 5xx status.
-    ServerError,
-    /// The backend does not know a model that it listed before.
-    UnknownModel,
-    /// The backend reported an error inside a 200 response.
-    InBandError,
-    /// The backend ended the request without output because it is shutting down.
-    Draining,
-    /// The stream ended without output and without the marker of its end.
-    Empty,
-    /// The backend does not have the stored response that the request is about.
-    NotStored,
-    /// The backend did not accept the credential: 401, 403 or 407.
-    Unauthorized,
-    /// The backend got too many requests: 429.
-    RateLimited,
-    /// The backend does not serve the path: 404, 405 or 501.
-    MissingPath,
-    /// The request is longer than the context of the model at this backend.
-    TooLong,
-    /// The backend does not accept the data-parallel rank that the gateway chose.
-    RankRefused,
-    /// The blocks of the KV cache that a prefill leg computed did not reach the decode backend.
-    TransferFailed,
-    /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
-    UnexpectedStatus,
+use tokenweir_protocol::named_enum;
+
+named_enum! {
+    /// How an attempt failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum FailureKind {
+        /// No connection to the backend could be opened.
+        Unreachable = "connect_error",
+        /// The gateway had no file descriptor or local port for a connection.
+        GatewayExhausted = "gateway_exhausted",
+        /// The backend closed the connection before the response had any output.
+        Died = "connection_reset",
+        /// The response was not valid HTTP.
+        Garbage = "bad_response",
+        /// The health check marked the backend down while the request waited for output.
+        Down = "backend_down",
+        /// The response head did not arrive in time.
+        ResponseHeadTimeout = "timeout",
+        /// The first output did not arrive in time.
+        SlowOutput = "first_output_timeout",
+        /// The timeout that the client set for the first output expired.
+        ClientTimeout = "client_timeout",
+        /// The request took longer than its total timeout.
+        TotalTimeout = "total_timeout",
+        /// The backend reported that it is full, paused or scaling.
+        Busy = "busy",
+        /// The backend reported that its engine is dead. Its process will end soon.
+        EngineDead = "engine_dead",
+        /// Any other 5xx status.
+        ServerError = "server_error",
+        /// The backend does not know a model that it listed before.
+        UnknownModel = "unknown_model",
+        /// The backend reported an error inside a 200 response.
+        InBandError = "inband_error",
+        /// The backend ended the request without output because it is shutting down.
+        Draining = "draining",
+        /// The stream ended without output and without the marker of its end.
+        Empty = "empty",
+        /// The backend does not have the stored response that the request is about.
+        NotStored = "not_stored",
+        /// The backend did not accept the credential: 401, 403 or 407.
+        Unauthorized = "unauthorized",
+        /// The backend got too many requests: 429.
+        RateLimited = "rate_limited",
+        /// The backend does not serve the path: 404, 405 or 501.
+        MissingPath = "missing_path",
+        /// The request is longer than the context of the model at this backend.
+        TooLong = "too_long",
+        /// The backend does not accept the data-parallel rank that the gateway chose.
+        RankRefused = "rank_refused",
+        /// The blocks of the KV cache that a prefill leg computed did not reach the decode backend.
+        TransferFailed = "transfer_failed",
+        /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
+        UnexpectedStatus = "unexpected_status",
+    }
 }
 
 /// Whether the request may fail over to another backend.
@@ -88,34 +92,6 @@ pub enum BreakerAction {
 }
 
 impl FailureKind {
-    /// All kinds.
-    pub const ALL: [Self; 24] = [
-        Self::Unreachable,
-        Self::GatewayExhausted,
-        Self::Died,
-        Self::Garbage,
-        Self::Down,
-        Self::ResponseHeadTimeout,
-        Self::SlowOutput,
-        Self::ClientTimeout,
-        Self::TotalTimeout,
-        Self::Busy,
-        Self::EngineDead,
-        Self::ServerError,
-        Self::UnknownModel,
-        Self::InBandError,
-        Self::Draining,
-        Self::Empty,
-        Self::NotStored,
-        Self::Unauthorized,
-        Self::RateLimited,
-        Self::MissingPath,
-        Self::TooLong,
-        Self::RankRefused,
-        Self::TransferFailed,
-        Self::UnexpectedStatus,
-    ];
-
     /// The kind of a response whose status is not 2xx. 529 is that of Anthropic's API and of servers like
     /// it for overload.
     pub const fn of_status(status: u16) -> Self {
@@ -176,36 +152,6 @@ impl FailureKind {
                 | Self::RankRefused
                 | Self::TransferFailed
         )
-    }
-
-    /// Name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreachable => "connect_error",
-            Self::GatewayExhausted => "gateway_exhausted",
-            Self::Died => "connection_reset",
-            Self::Garbage => "bad_response",
-            Self::Down => "backend_down",
-            Self::ResponseHeadTimeout => "timeout",
-            Self::SlowOutput => "first_output_timeout",
-            Self::ClientTimeout => "client_timeout",
-            Self::TotalTimeout => "total_timeout",
-            Self::Busy => "busy",
-            Self::EngineDead => "engine_dead",
-            Self::ServerError => "server_error",
-            Self::UnknownModel => "unknown_model",
-            Self::InBandError => "inband_error",
-            Self::Draining => "draining",
-            Self::Empty => "empty",
-            Self::NotStored => "not_stored",
-            Self::Unauthorized => "unauthorized",
-            Self::RateLimited => "rate_limited",
-            Self::MissingPath => "missing_path",
-            Self::TooLong => "too_long",
-            Self::RankRefused => "rank_refused",
-            Self::TransferFailed => "transfer_failed",
-            Self::UnexpectedStatus => "unexpected_status",
-        }
     }
 
     /// Whether the request may fail over to another backend.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::named_enum;
 
 /// Identity of a stream. It contains no part of a prompt or a response.
 #[derive(Debug, Clone)]
@@ -27,20 +28,23 @@ pub struct StreamInfo {
     pub accepted: Instant,
 }
 
-/// The phase of an open stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StreamPhase {
-    /// The response head has arrived, but no output: the request waits in the queue of the engine, or
-    /// the engine computes its prompt. An engine does not report which of the two it is for a request.
-    NoOutput,
-    /// Output has arrived, and more can follow.
-    Decode,
-    /// The backend has sent no output for longer than its stall threshold.
-    Stalled,
-    /// The client does not read data that has arrived.
-    WriteStalled,
-    /// The last event has arrived, but not the end of the body.
-    Closing,
+named_enum! {
+    /// The phase of an open stream.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum StreamPhase {
+        /// The response head has arrived, but no output: the request waits in the queue of the
+        /// engine, or the engine computes its prompt. An engine does not report which of the two it
+        /// is for a request.
+        NoOutput = "no_output",
+        /// Output has arrived, and more can follow.
+        Decode = "decode",
+        /// The backend has sent no output for longer than its stall threshold.
+        Stalled = "stalled",
+        /// The client does not read data that has arrived.
+        WriteStalled = "write_stalled",
+        /// The last event has arrived, but not the end of the body.
+        Closing = "closing",
+    }
 }
 
 /// One stream at one moment.
@@ -92,19 +96,6 @@ impl StreamInfo {
                 .as_ref()
                 .map_or(0, |decision| decision.selected_candidate().prompt.round() as u64),
             accepted: record.timings.accepted,
-        }
-    }
-}
-
-impl StreamPhase {
-    /// The name in the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoOutput => "no_output",
-            Self::Decode => "decode",
-            Self::Stalled => "stalled",
-            Self::WriteStalled => "write_stalled",
-            Self::Closing => "closing",
         }
     }
 }
