@@ -21,7 +21,7 @@ pub(crate) const BACKENDS: &str = "PASSTHROUGH_FLOOR";
 type Upstream = Client<HttpConnector, Incoming>;
 
 /// The environment variable with the number of cores of the reference proxy.
-pub(crate) const CORES: &str = "PASSTHROUGH_CORES";
+pub(crate) const CORES: &str = "PASSTHROUGH_FLOOR_CORES";
 
 /// Serves until it is killed, with round robin over the backends. The first line of its output is
 /// its address. On one core, a runtime of one thread costs less than a pool of one worker.

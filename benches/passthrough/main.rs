@@ -1,7 +1,7 @@
 //! `cargo bench --bench passthrough`: measures the cost of the gateway relative to a minimal proxy.
 //!
 //! ```text
-//! core 1: this process                core 0: a child
+//! core 1: this process                core 0: a child                  (PASSTHROUGH_CORES)
 //! clients ───────────────────────────► floor: hyper, and nothing else       ──┐
 //!                                      other proxies, if installed          ──┤
 //!                                      off, metrics, all: the real program  ──┤
@@ -21,6 +21,7 @@
 //! | `PASSTHROUGH_ROUNDS` | number of rounds |
 //! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
 //! | `PASSTHROUGH_RECORD=1` | writes the ratios to hyper to `ratios.txt`; else the bench fails if one is more than 10 % worse |
+//! | `PASSTHROUGH_CORES` | the core of the subjects and the core of this process; default: `0,1` |
 //! | `PASSTHROUGH_BACKENDS` | number of backends in the section `fleet`; default: 1,000 |
 //! | `PASSTHROUGH_ONLY` | subjects: `hyper,nginx,haproxy,envoy,vllm-router,smg,litellm,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
