@@ -110,7 +110,7 @@ impl BackendIdentity {
         self.settings.swap(settings)
     }
 
-    /// The prefix cache of the backend. `None`: its KV events are not received.
+    /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
     pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
         self.kv_cache.get().filter(|cache| !cache.is_withdrawn())
     }

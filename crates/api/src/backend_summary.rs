@@ -44,7 +44,8 @@ pub struct BackendSummary {
     pub models: Vec<String>,
     /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// State of its KV events: `off`, `gap`, `from_here` or `exact`. `None`: they are not received.
+    /// State of its KV events: `off` (no message yet), `gap` (messages are missing), `from_here` (complete
+    /// since some message) or `exact` (complete). `None`: the gateway does not subscribe to them.
     pub kv_events: Option<String>,
     /// Capacity of the KV cache, in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,

@@ -24,9 +24,9 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The engine has almost no work while requests wait elsewhere.",
     evidence: "In 80 % of the samples of the last minute, and now, the engine runs at most one \
-               request and has no queue. In 80 % of the samples requests wait in the gateway; or a \
-               peer has a queue and started at least twice as many requests in this minute as the \
-               backend.",
+               request and has no queue. One of these also holds: in 80 % of the samples requests \
+               wait in the gateway, or another backend with the same models has a queue and started \
+               at least twice as many requests in this minute.",
     excluded: "`blind` holds, or the backend restarted or was unavailable in the last two minutes",
     remedy: "Find out why the backend gets few requests: its weight, its models, a policy with \
              session or prefix affinity, or `admission` limits.",

@@ -40,7 +40,7 @@ pub struct EventStream {
     state: StreamState,
     has_replay: bool,
     phase: Phase,
-    /// Number of the next message. `None`: nothing is applied.
+    /// Sequence number of the next message. `None`: any number is accepted as the first one.
     expected: Option<u64>,
     /// Digest of the payload of the last applied message.
     last_digest: u64,

@@ -95,7 +95,8 @@ fn samples_lost() -> Alert {
                       seen.",
             confirm: "`tokenweir_quality_samples_total` by `result`.",
             action: "`judge_failed`: check that the judge is up and answers within 10 s. \
-                     `dropped`: make space for `log.max_file_bytes`, or lower `quality.sample`.",
+                     `dropped`: the disk or the queue of samples is full. Free disk space for a file of \
+                     `log.max_file_bytes`; if the disk has space, lower `quality.sample`.",
         },
         silences: Vec::new(),
     }

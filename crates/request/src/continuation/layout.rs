@@ -13,8 +13,8 @@ use tokenweir_protocol::json::find_string_end;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
-    /// The offsets of the parts of the event. It has a text, and all other parts except the token
-    /// ids are before the text.
+    /// The offsets of the JSON members of the event. The event has a text, and only the token ids
+    /// may follow the text.
     event: Event,
 }
 
