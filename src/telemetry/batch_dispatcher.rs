@@ -6,8 +6,7 @@
 
 use super::batch_worker::BatchWorkerGuard;
 use super::cpu_time::{self, TelemetryPart};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
@@ -27,9 +26,6 @@ struct BatchDispatcherState {
     /// Queued records. They are boxed, because a record is large and a growing vector moves its
     /// elements.
     records: Arc<BatchQueue<Box<RequestRecord>>>,
-    /// Dispatched records, which threads that end requests free under high load. An allocator does several
-    /// times as much for memory that another thread frees.
-    spent: Mutex<VecDeque<Box<RequestRecord>>>,
     /// Locked while the queued records are dispatched, so that two flushes at the same time keep
     /// the order of the records.
     dispatch_lock: Mutex<()>,
@@ -43,8 +39,6 @@ const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Capacity of the queue, in records (about 16 MiB). If the queue is full, the thread that ends a
 /// request dispatches the record itself.
 const MAX_QUEUED_RECORDS: usize = 8_192;
-/// Greatest number of dispatched records that wait until they are freed: those of a full batch.
-const MAX_SPENT_RECORDS: usize = 256;
 /// Number of records that each sink receives per call under high load. So few records stay in the
 /// CPU cache.
 const DISPATCH_BATCH_SIZE: usize = 32;
@@ -66,7 +60,6 @@ impl BatchDispatcher {
         let state = Arc::new(BatchDispatcherState {
             sinks,
             records: records.clone(),
-            spent: Mutex::default(),
             dispatch_lock: Mutex::default(),
         });
         let dispatcher = Self(state.clone());
@@ -86,8 +79,6 @@ impl BatchDispatcher {
     /// Queues a record. If the queue is full or closed, the calling thread dispatches the queued
     /// records and then this record.
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
-        let spent = self.0.lock_spent().pop_front();
-        drop(spent);
         if let Err(record) = self.0.records.push(record, 1) {
             self.0.flush_before(Some(&record));
         }
@@ -119,19 +110,6 @@ impl BatchDispatcherState {
         if let Some(last) = last {
             self.dispatch(&[last], false);
         }
-        if is_low_load {
-            // They are dropped without the lock.
-            let left = std::mem::take(&mut *self.lock_spent());
-            drop(left);
-        } else {
-            let mut spent = self.lock_spent();
-            let free = MAX_SPENT_RECORDS.saturating_sub(spent.len());
-            spent.extend(records.into_iter().take(free));
-        }
-    }
-
-    fn lock_spent(&self) -> MutexGuard<'_, VecDeque<Box<RequestRecord>>> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes the records to one sink after the other. Under low load the thread yields after each
@@ -176,25 +154,6 @@ mod tests {
         drop(guard);
         dispatcher.enqueue(Box::new(numbered_record(10_000)));
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
-    }
-
-    #[test]
-    fn the_records_of_a_burst_are_freed_by_later_requests_and_under_low_load() {
-        let dispatcher = BatchDispatcher(Arc::new(BatchDispatcherState {
-            sinks: Vec::new(),
-            records: Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS)),
-            spent: Mutex::default(),
-            dispatch_lock: Mutex::default(),
-        }));
-        let enqueue = |number| dispatcher.enqueue(Box::new(numbered_record(number)));
-        let spent = || dispatcher.0.lock_spent().len();
-        (0..300).for_each(enqueue);
-        dispatcher.flush();
-        assert_eq!(spent(), MAX_SPENT_RECORDS);
-        enqueue(300);
-        assert_eq!(spent(), MAX_SPENT_RECORDS - 1);
-        dispatcher.flush();
-        assert_eq!(spent(), 0);
     }
 
     /// A sink that detects calls of several threads at the same time.
