@@ -96,6 +96,7 @@ pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::tests::TempFolder;
     use std::fs;
     use std::time::Duration;
     use tokenweir_request::access::{Cors, KeyDigest};
@@ -110,10 +111,8 @@ mod tests {
     }
 
     /// A watched keys file with tenant `old`, and the access control that it configures.
-    fn watch_keys_file(name: &str) -> (PathBuf, Arc<AccessControl>, JoinHandle<()>) {
-        let name = format!("tokenweir-keys-{name}-{}", std::process::id());
-        let file = std::env::temp_dir().join(name);
-        fs::write(&file, keys_file_text("old")).unwrap();
+    fn watch_keys_file(folder: &TempFolder) -> (PathBuf, Arc<AccessControl>, JoinHandle<()>) {
+        let file = folder.write("keys", &keys_file_text("old"));
         let tiers = config::TiersConfig::default();
         let (watcher, keys) = KeysFileWatcher::open(file.clone(), tiers).unwrap();
         let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
@@ -127,7 +126,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_missing_file_keeps_its_keys_until_it_can_be_read_again() {
-        let (file, access, task) = watch_keys_file("missing");
+        let folder = TempFolder::new("keys-missing");
+        let (file, access, task) = watch_keys_file(&folder);
         fs::remove_file(&file).unwrap();
         tokio::time::sleep(TWO_POLLS).await;
         assert_eq!(tenant_names(&access), ["old"]);
@@ -136,12 +136,12 @@ mod tests {
         tokio::time::sleep(TWO_POLLS).await;
         assert_eq!((tenant_names(&access), access.reload_error()), (vec!["old".to_owned()], None));
         task.abort();
-        fs::remove_file(&file).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_invalid_file_keeps_the_previous_keys_and_its_error_stays_visible() {
-        let (file, access, task) = watch_keys_file("mistake");
+        let folder = TempFolder::new("keys-mistake");
+        let (file, access, task) = watch_keys_file(&folder);
         fs::write(&file, "tenants: [{ name: new }]\n").unwrap();
         tokio::time::sleep(TWO_POLLS * 3).await;
         assert_eq!(tenant_names(&access), ["old"]);
@@ -150,6 +150,5 @@ mod tests {
         tokio::time::sleep(TWO_POLLS).await;
         assert_eq!((tenant_names(&access), access.reload_error()), (vec!["new".to_owned()], None));
         task.abort();
-        fs::remove_file(&file).unwrap();
     }
 }

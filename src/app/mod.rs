@@ -15,3 +15,40 @@ pub(crate) mod process;
 mod reload;
 mod secret_files;
 mod telemetry_pipeline;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// A folder for the files of a test. It is removed when the value is dropped.
+    pub(crate) struct TempFolder(PathBuf);
+
+    impl TempFolder {
+        /// A new folder. No other test has a folder of this name.
+        pub(crate) fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+
+        /// Writes a file, and creates the folders in its name. Returns its path.
+        pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+            let file = self.0.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, text).unwrap();
+            file
+        }
+    }
+
+    impl Drop for TempFolder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -353,10 +353,8 @@ mod tests {
     use super::*;
     use crate::backend::DrainInitiator;
     use crate::backend::Health;
-    use crate::backend::LoadSample;
     use futures_util::FutureExt;
     use serde_json::json;
-    use tokenweir_engine::dialect::EngineLoad;
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
@@ -365,21 +363,6 @@ mod tests {
 
     fn set_health(health: &BackendHealth, value: Health) {
         health.update_state(|state| state.health = value);
-    }
-
-    #[test]
-    fn only_a_backend_that_is_up_and_awake_serves() {
-        let health = new_health();
-        assert!(!health.is_serving(), "its health is unknown");
-        set_health(&health, Health::Up);
-        assert!(health.is_serving());
-        let asleep = EngineLoad { awake: Some(0.0), ..EngineLoad::default() };
-        let sample = LoadSample { load: asleep, scraped_at: clock::now() };
-        health.update_state(|state| state.sample = Some(sample));
-        assert!(!health.is_serving());
-        health.update_state(|state| state.sample = None);
-        set_health(&health, Health::Down);
-        assert!(!health.is_serving());
     }
 
     #[test]
@@ -394,16 +377,6 @@ mod tests {
         }
         health.update_drain(|_| None);
         assert_eq!(health.availability(1, now), Availability::Down);
-    }
-
-    #[test]
-    fn a_backend_of_weight_zero_or_with_an_open_breaker_is_not_available() {
-        let (health, now) = (new_health(), clock::now());
-        set_health(&health, Health::Up);
-        assert_eq!(health.availability(1, now), Availability::Available);
-        assert_eq!(health.availability(0, now), Availability::ZeroWeight);
-        health.apply_to_breaker(BreakerAction::Eject, &BackendId::new("a"), "died", now);
-        assert_eq!(health.availability(1, now), Availability::Ejected);
     }
 
     #[test]

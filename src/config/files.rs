@@ -98,6 +98,7 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::tests::TempFolder;
     use crate::config::sections::discovery::DiscoveryConfig;
     use crate::config::sections::secret::Secret;
     use crate::config::sections::settings::UsageMode;
@@ -116,13 +117,10 @@ mod tests {
     }
 
     fn load(name: &str, text: &str) -> Result<KeyFile, String> {
-        let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let file = folder.join(name);
-        fs::write(&file, text).unwrap();
+        let folder = TempFolder::new(&format!("keys-{name}"));
+        let file = folder.write(name, text);
         let tiers = TiersConfig { names: vec!["gold".into()], ..TiersConfig::default() };
         let loaded = load_keys(&file, &tiers);
-        fs::remove_file(&file).unwrap();
         loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
     }
 
@@ -235,9 +233,9 @@ mod tests {
 
     #[test]
     fn backends_of_a_file_get_defaults_from_their_source() {
-        let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
-        fs::write(&file, r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#)
-            .unwrap();
+        let folder = TempFolder::new("list");
+        let listed = r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#;
+        let file = folder.write("list", listed);
         let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
         let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
         let listed = backends_in(&file).unwrap().into_iter();
@@ -246,9 +244,8 @@ mod tests {
         assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
         assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
         assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
-        fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
+        folder.write("list", "- url: a:1\n- url: http://A:1\n");
         let error = backends_in(&file).unwrap_err().to_string();
         assert!(error.contains("already the url of backends[0]"), "{error}");
-        fs::remove_file(&file).unwrap();
     }
 }

@@ -105,8 +105,8 @@ fn position(error: &ConfigError) -> Option<Position> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::tests::TempFolder;
     use crate::config::files::load_all_keys;
-    use std::fs;
 
     /// Writes a text into a file, and returns the first lines of the mistakes that `load` finds in it.
     fn first_lines<T>(
@@ -114,10 +114,9 @@ mod tests {
         text: &str,
         load: impl Fn(&Path) -> Result<T, Mistakes<T>>,
     ) -> Vec<String> {
-        let file = std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
-        fs::write(&file, text).unwrap();
+        let folder = TempFolder::new(name);
+        let file = folder.write("file", text);
         let loaded = load(&file);
-        fs::remove_file(&file).unwrap();
         let errors = loaded.err().map(|found| found.errors).unwrap_or_default();
         let first_line = |error: &ConfigError| error.to_string().lines().next().unwrap().to_owned();
         let shown = errors.iter().map(first_line);
@@ -244,10 +243,8 @@ tenants:
     #[test]
     fn an_excerpt_shows_the_whole_line_without_secrets() {
         let text = "admission: { max_wait: 10, max_kv_usage: 3 }\nbackends: [{ api_kye: sk-1, wieght: 2, url: a:1 }]\n";
-        let file = std::env::temp_dir().join(format!("tokenweir-excerpt-{}", std::process::id()));
-        fs::write(&file, text).unwrap();
-        let found = Config::load_all(&file).unwrap_err().errors;
-        fs::remove_file(&file).unwrap();
+        let folder = TempFolder::new("excerpt");
+        let found = Config::load_all(&folder.write("file", text)).unwrap_err().errors;
         let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert!(shown[1].contains("max_wait: 10, max_kv_usage: 3 }"), "{}", shown[1]);
         assert!(!shown.concat().contains("sk-1"), "{shown:#?}");

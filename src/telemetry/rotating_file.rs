@@ -114,17 +114,12 @@ fn rotated_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn create_temp_dir(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("tokenweir-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
+    use crate::app::tests::TempFolder;
 
     #[test]
     fn full_file_is_rotated_and_both_files_stay_within_the_limit() {
-        let folder = create_temp_dir("rotation");
-        let path = folder.join("capture.jsonl");
+        let folder = TempFolder::new("rotating-rotation");
+        let path = folder.path().join("capture.jsonl");
         let counters = Arc::new(RotatingFileCounters::default());
         let mut file = RotatingFile::open(&path, 50, counters.clone()).unwrap();
         for number in 0..20 {
@@ -137,26 +132,23 @@ mod tests {
         let expected = (10..20).map(|number| format!("{{\"a\":{number}}}\n")).collect::<Vec<_>>();
         assert_eq!(lines, expected.concat(), "the newest lines, whole and in order");
         assert_eq!(counters.written.load(Ordering::Relaxed), 20);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn existing_file_is_appended_to_and_counts_towards_the_limit() {
-        let folder = create_temp_dir("append");
-        let path = folder.join("capture.jsonl");
-        fs::write(&path, "before\n").unwrap();
+        let folder = TempFolder::new("rotating-append");
+        let path = folder.write("capture.jsonl", "before\n");
         let mut file = RotatingFile::open(&path, 14, Arc::default()).unwrap();
         file.write_all(b"during\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "before\nduring\n");
         file.write_all(b"after\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_line_above_the_limit_is_dropped_and_later_lines_are_written() {
-        let folder = create_temp_dir("long-line");
-        let path = folder.join("capture.jsonl");
+        let folder = TempFolder::new("rotating-long-line");
+        let path = folder.path().join("capture.jsonl");
         let counters = Arc::new(RotatingFileCounters::default());
         let mut file = RotatingFile::open(&path, 8, counters.clone()).unwrap();
         file.write_all(b"too long a line\n").unwrap();
@@ -165,7 +157,6 @@ mod tests {
         let [written, failed] =
             [&counters.written, &counters.failed].map(|counter| counter.load(Ordering::Relaxed));
         assert_eq!((written, failed), (1, 1));
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

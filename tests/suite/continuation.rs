@@ -254,19 +254,10 @@ async fn a_stall_an_abort_and_an_engine_error_are_survived() {
 
 #[tokio::test]
 async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
-    use ContinuationRefusal as R;
-    let image =
-        json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
-    let cases = [
-        (json!({"n": 2}), R::Choices),
-        (json!({"stop": ["x"]}), R::StopStrings),
-        (json!({"presence_penalty": 1}), R::Penalties),
-        (json!({"seed": 1, "temperature": 1}), R::Seed),
-        (json!({"response_format": {"type": "json_object"}}), R::StructuredOutput),
-        (json!({"messages": image}), R::Media),
-        (json!({"echo": true}), R::Field),
-    ];
-    for (members, reason) in cases {
+    for (members, reason) in [
+        (json!({"n": 2}), ContinuationRefusal::Choices),
+        (json!({"echo": true}), ContinuationRefusal::Field),
+    ] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Off).await;
         let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;

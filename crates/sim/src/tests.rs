@@ -79,26 +79,20 @@ async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
 }
 
 #[tokio::test]
-async fn a_client_disconnect_frees_its_sequences_at_once() {
-    let sim = start(SimulatorSettings::default()).await;
-    let body = r#"{"prompt":"hi","max_tokens":8000,"stream":true,"n":2}"#;
-    let mut socket = send(sim.addr, &post("/v1/completions", body)).await;
-    socket.read_u8().await.expect("the answer begins");
-    sim.backend.until(|stats| stats.running == 2 && stats.kv_usage > 0.0).await;
-    drop(socket);
-    let stats = sim.backend.until(|stats| stats.aborts == 1).await;
-    assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0));
-}
-
-#[tokio::test]
-async fn a_client_disconnect_before_the_response_frees_its_sequence() {
-    let sim = start(SimulatorSettings::default()).await;
-    let socket =
-        send(sim.addr, &post("/v1/completions", r#"{"prompt":"hi","max_tokens":8000}"#)).await;
-    sim.backend.until(|stats| stats.running == 1).await;
-    drop(socket);
-    let stats = sim.backend.until(|stats| stats.aborts == 1).await;
-    assert_eq!(stats.running, 0);
+async fn a_client_disconnect_during_or_before_the_response_frees_its_sequences_at_once() {
+    for (is_stream, sequences) in [(true, 2), (false, 1)] {
+        let sim = start(SimulatorSettings::default()).await;
+        let body =
+            format!(r#"{{"prompt":"hi","max_tokens":8000,"stream":{is_stream},"n":{sequences}}}"#);
+        let mut socket = send(sim.addr, &post("/v1/completions", &body)).await;
+        if is_stream {
+            socket.read_u8().await.expect("the answer begins");
+        }
+        sim.backend.until(|stats| stats.running == sequences && stats.kv_usage > 0.0).await;
+        drop(socket);
+        let stats = sim.backend.until(|stats| stats.aborts == 1).await;
+        assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0));
+    }
 }
 
 #[tokio::test]

@@ -213,22 +213,6 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_one_turn_is_part_of_the_cached_prefix_of_the_next_prompt() {
-        let mut prompt = SimulatedPrompt::default();
-        prompt.push_message("user", "How are you?");
-        prompt.push_message("assistant", "");
-        let output = SimulatedOutput { seed: 7, tokens: 20, finish: SimulatedFinishReason::Stop };
-
-        let mut next = SimulatedPrompt::default();
-        next.push_message("user", "How are you?");
-        next.push_message("assistant", &output.text());
-        next.push_message("user", "And now?");
-        let (first, next) = (prompt.block_hashes(&output, 4), next.block_hashes(&EMPTY_OUTPUT, 4));
-        assert!(first.len() > prompt.block_hashes(&EMPTY_OUTPUT, 4).len());
-        assert_eq!(next[..first.len()], first);
-    }
-
-    #[test]
     fn the_last_token_of_an_output_that_stops_has_no_text() {
         let output = SimulatedOutput::stopping(3, 1000);
         assert_eq!(output.finish, SimulatedFinishReason::Stop);

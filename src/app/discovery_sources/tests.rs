@@ -1,42 +1,20 @@
 //! Tests of reloads of discovery sources, with file sources.
 
 use super::*;
+use crate::app::tests::TempFolder;
 use crate::config::Overrides;
-use std::fs;
 use std::path::Path;
 
 /// Time limit for the first results. A source reads an existing file well within this time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A temporary directory for files of discovery sources.
-struct TempConfigDir(PathBuf);
-
-impl TempConfigDir {
-    fn new(name: &str) -> Self {
-        let name = format!("tokenweir-sources-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        fs::write(self.0.join(file), text).unwrap();
-    }
-
-    /// Parses a configuration with these `backends` and `discovery` entries. `FOLDER` in an entry
-    /// is replaced by the path of the directory.
-    fn config(&self, backends: &str, discovery: &str) -> Config {
-        let discovery = discovery.replace("FOLDER", self.0.to_str().unwrap());
-        let text = format!("backends: [{backends}]\ndiscovery: [{discovery}]\n");
-        let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-        parsed.unwrap().config
-    }
-}
-
-impl Drop for TempConfigDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Parses a configuration with these `backends` and `discovery` entries. `FOLDER` in an entry is
+/// replaced by the path of the folder.
+fn config_in(folder: &TempFolder, backends: &str, discovery: &str) -> Config {
+    let discovery = discovery.replace("FOLDER", folder.path().to_str().unwrap());
+    let text = format!("backends: [{backends}]\ndiscovery: [{discovery}]\n");
+    let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+    parsed.unwrap().config
 }
 
 fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
@@ -45,15 +23,15 @@ fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_used_has_a_problem_until_it_can() {
-    let directory = TempConfigDir::new("problem");
-    directory.write("list", "[{ url: 'http://a:1' }]");
-    let config = directory.config("", "{ file: FOLDER/list }");
+    let folder = TempFolder::new("sources-problem");
+    folder.write("list", "[{ url: 'http://a:1' }]");
+    let config = config_in(&folder, "", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     assert_eq!(sources.problem(), None);
     for (text, problem) in [("a mistake", "list:1:1"), ("[]", "no backends"), ("- url: 'b:1'", "")]
     {
-        directory.write("list", text);
+        folder.write("list", text);
         let found = loop {
             sources.changed().await;
             let found = sources.problem().unwrap_or_default();
@@ -69,15 +47,15 @@ async fn a_file_that_cannot_be_used_has_a_problem_until_it_can() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends() {
-    let directory = TempConfigDir::new("settings");
-    directory.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
-    let old = directory.config("", "{ file: FOLDER/list }");
+    let folder = TempFolder::new("sources-settings");
+    folder.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
+    let old = config_in(&folder, "", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&old.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     assert_eq!(backend_urls(&sources, &old), ["http://a:1", "http://b:1"]);
-    directory.write("list", "a mistake");
+    folder.write("list", "a mistake");
     for (settings, key) in [("usage: passive", None), ("api_key: { env: KEY }", Some("KEY"))] {
-        let new = directory.config("", &format!("{{ file: FOLDER/list, {settings} }}"));
+        let new = config_in(&folder, "", &format!("{{ file: FOLDER/list, {settings} }}"));
         let mut next = sources.reconfigured(&old, &new);
         assert!(next.wait_for_new_sources(Duration::ZERO).await, "no source is new");
         let backends = next.backends(&new);
@@ -93,12 +71,12 @@ async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends()
 
 #[tokio::test(start_paused = true)]
 async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
-    let directory = TempConfigDir::new("replaced");
-    directory.write("one", "[{ url: 'http://a:1' }]");
-    let one = directory.config("", "{ file: FOLDER/one, usage: passive }");
-    let two = directory.config("", "{ file: FOLDER/two }");
-    let three = directory.config("", "{ file: FOLDER/two, usage: passive }");
-    let four = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
+    let folder = TempFolder::new("sources-replaced");
+    folder.write("one", "[{ url: 'http://a:1' }]");
+    let one = config_in(&folder, "", "{ file: FOLDER/one, usage: passive }");
+    let two = config_in(&folder, "", "{ file: FOLDER/two }");
+    let three = config_in(&folder, "", "{ file: FOLDER/two, usage: passive }");
+    let four = config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/two }");
     let mut sources = DiscoverySources::start(&one.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     sources = sources.reconfigured(&one, &two);
@@ -120,7 +98,7 @@ async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
         restored.backends(&four)[0].usage.is_none(),
         "a source that is configured again has its new settings"
     );
-    directory.write("two", "[{ url: 'http://b:1' }]");
+    folder.write("two", "[{ url: 'http://b:1' }]");
     // The restored source reports changes, too.
     while backend_urls(&sources, &three) == ["http://a:1"] {
         sources.changed().await;
@@ -130,14 +108,14 @@ async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
 
 #[tokio::test(start_paused = true)]
 async fn the_backends_of_a_removed_source_are_removed_at_once() {
-    let directory = TempConfigDir::new("removed");
-    directory.write("one", "[{ url: 'http://a:1' }]");
-    directory.write("two", "[{ url: 'http://b:1' }]");
-    let both = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
+    let folder = TempFolder::new("sources-removed");
+    folder.write("one", "[{ url: 'http://a:1' }]");
+    folder.write("two", "[{ url: 'http://b:1' }]");
+    let both = config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/two }");
     let more =
-        directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }");
-    let one = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/no }");
-    let none = directory.config("{ url: 'http://c:1' }", "");
+        config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }");
+    let one = config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/no }");
+    let none = config_in(&folder, "{ url: 'http://c:1' }", "");
     let mut sources = DiscoverySources::start(&both.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     sources = sources.reconfigured(&both, &more);
@@ -154,14 +132,14 @@ async fn the_backends_of_a_removed_source_are_removed_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replaced_backend_list_stays_until_the_source_has_results() {
-    let directory = TempConfigDir::new("listed");
-    let list = directory.config("{ url: 'http://a:1' }", "");
-    let source = directory.config("", "{ file: FOLDER/list }");
+    let folder = TempFolder::new("sources-listed");
+    let list = config_in(&folder, "{ url: 'http://a:1' }", "");
+    let source = config_in(&folder, "", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&list.discovery);
     sources = sources.reconfigured(&list, &source);
     assert!(!sources.wait_for_new_sources(TEST_TIMEOUT).await);
     assert_eq!(backend_urls(&sources, &source), ["http://a:1"]);
-    directory.write("list", "[{ url: 'http://b:1' }]");
+    folder.write("list", "[{ url: 'http://b:1' }]");
     sources.changed().await;
     assert_eq!(backend_urls(&sources, &source), ["http://b:1"]);
 }

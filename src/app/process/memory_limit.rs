@@ -47,43 +47,22 @@ fn machine_memory(meminfo: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A temporary directory with files. It is removed when the value is dropped.
-    struct TempFileTree(std::path::PathBuf);
-
-    impl TempFileTree {
-        fn with_files(name: &str, files: &[(&str, &str)]) -> Self {
-            let root =
-                std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
-            for (file, text) in files {
-                let file = root.join(file);
-                fs::create_dir_all(file.parent().unwrap()).unwrap();
-                fs::write(file, text).unwrap();
-            }
-            Self(root)
-        }
-    }
-
-    impl Drop for TempFileTree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::app::tests::TempFolder;
 
     #[test]
     fn the_lowest_limit_of_a_cgroup_and_its_ancestors_applies() {
-        let v2 = TempFileTree::with_files(
-            "cgroup2",
-            &[("a/memory.max", "2048\n"), ("a/b/memory.max", "max\n"), ("memory.max", "4096\n")],
-        );
-        assert_eq!(cgroup_limit("0::/a/b\n", &v2.0), Some(2_048));
-        assert_eq!(cgroup_limit("0::/\n", &v2.0), Some(4_096));
-        assert_eq!(cgroup_limit("0::/kubepods/of/the/host\n", &v2.0), Some(4_096));
-        let files = [("memory/a/memory.limit_in_bytes", "1024\n")];
-        let v1 = TempFileTree::with_files("cgroup1", &files);
-        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n2:memory:/a\n", &v1.0), Some(1_024));
-        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n", &v1.0), None);
-        assert_eq!(cgroup_limit("", &v1.0), None);
+        let v2 = TempFolder::new("cgroup2");
+        v2.write("a/memory.max", "2048\n");
+        v2.write("a/b/memory.max", "max\n");
+        v2.write("memory.max", "4096\n");
+        assert_eq!(cgroup_limit("0::/a/b\n", v2.path()), Some(2_048));
+        assert_eq!(cgroup_limit("0::/\n", v2.path()), Some(4_096));
+        assert_eq!(cgroup_limit("0::/kubepods/of/the/host\n", v2.path()), Some(4_096));
+        let v1 = TempFolder::new("cgroup1");
+        v1.write("memory/a/memory.limit_in_bytes", "1024\n");
+        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n2:memory:/a\n", v1.path()), Some(1_024));
+        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n", v1.path()), None);
+        assert_eq!(cgroup_limit("", v1.path()), None);
     }
 
     #[test]

@@ -142,21 +142,18 @@ mod tests {
 
     #[test]
     fn an_idle_backend_has_the_max_interval_and_one_under_load_the_min_interval() {
-        assert_eq!(converged_interval(BackendActivity::default()), MAX_INTERVAL);
-        assert_eq!(
-            converged_interval(BackendActivity {
-                has_waiting_requests: true,
-                ..BackendActivity::default()
-            }),
-            MIN_INTERVAL
-        );
-        assert!(
-            converged_interval(BackendActivity { in_flight: 100, ..BackendActivity::default() })
-                < MIN_INTERVAL.mul_f64(1.1)
-        );
-        let full =
-            BackendActivity { kv_usage: 0.95, has_changed: true, ..BackendActivity::default() };
-        assert_eq!(converged_interval(full), MIN_INTERVAL);
+        let idle = BackendActivity::default();
+        for (activity, expected) in [
+            (idle, MAX_INTERVAL),
+            (BackendActivity { has_waiting_requests: true, ..idle }, MIN_INTERVAL),
+            (BackendActivity { kv_usage: 0.95, has_changed: true, ..idle }, MIN_INTERVAL),
+            // A full cache of an idle engine is no load.
+            (BackendActivity { kv_usage: 1.0, ..idle }, MAX_INTERVAL),
+        ] {
+            assert_eq!(converged_interval(activity), expected, "{activity:?}");
+        }
+        let busy = BackendActivity { in_flight: 100, ..idle };
+        assert!(converged_interval(busy) < MIN_INTERVAL.mul_f64(1.1));
     }
 
     #[test]
@@ -169,14 +166,6 @@ mod tests {
         assert!(intervals.windows(2).all(|pair| pair[0] >= pair[1]), "{intervals:?}");
         // One request has urgency 0.5: the geometric mean of the bounds.
         assert!((intervals[1].as_secs_f64() - 0.707).abs() < 0.001, "{:?}", intervals[1]);
-    }
-
-    #[test]
-    fn a_full_cache_of_an_idle_engine_does_not_count_as_load() {
-        assert_eq!(
-            converged_interval(BackendActivity { kv_usage: 1.0, ..BackendActivity::default() }),
-            MAX_INTERVAL
-        );
     }
 
     #[test]

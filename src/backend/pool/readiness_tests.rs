@@ -1,36 +1,27 @@
 //! Tests of availability, readiness and panic mode.
 
 use super::*;
-use crate::backend::pool::{BackendPool, BackendRequirements};
+use crate::backend::pool::tests::{backend_at, pool_of, requirements};
+use crate::backend::pool::{BackendPool, BackendRequirements, Peers};
 use crate::backend::{BackendSettings, Drain, DrainInitiator, Health, LoadSample, PoolSettings};
-use serde_json::json;
 use std::time::Duration;
-use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_engine::model::ServedModel;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_routing::resilience;
-use tokenweir_routing::resilience::Availability;
-use tokenweir_routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
+use tokenweir_routing::resilience::{Availability, BreakerAction};
+use tokenweir_routing::{PANIC, Policy, PolicyKind};
 
 /// A pool of backends that are up, one backend for each model list.
 fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
-    let backend = |port: usize| {
-        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
-        let settings =
-            resilience::CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
-        Backend::new(address.default_id(), address, None).with_circuit_breaker(settings)
-    };
+    let breaker =
+        resilience::CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
+    let backend = |port| backend_at(port).with_circuit_breaker(breaker);
+    let backends = (8000..).map(backend).take(models.len()).collect();
+    let models: Vec<_> = models.iter().copied().map(Some).collect();
     let policy = Policy { kind, ..Policy::default() };
     let settings = PoolSettings { policy, panic_threshold, ..PoolSettings::default() };
-    let pool = BackendPool::with_settings((0..models.len()).map(backend).collect(), &settings);
-    for (backend, ids) in pool.backends().iter().zip(models) {
-        backend.update_state(|state| state.health = Health::Up);
-        let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
-        pool.set_models(backend, &ids.iter().map(model).collect());
-    }
-    pool
+    pool_of(backends, &models, &settings, Peers::default())
 }
 
 fn pool_of_two_backends(panic_threshold: f64) -> BackendPool {
@@ -38,7 +29,8 @@ fn pool_of_two_backends(panic_threshold: f64) -> BackendPool {
 }
 
 fn eject(backend: &Backend, now: Instant) {
-    assert!(backend.health.breaker.on_death(now));
+    backend.health.apply_to_breaker(BreakerAction::Eject, &backend.identity.id, "died", now);
+    assert!(backend.health.breaker.is_ejected(now));
 }
 
 /// The reason of the next routing decision.
@@ -59,19 +51,7 @@ fn routing_reason_after(
     seed: u64,
     now: Instant,
 ) -> Result<&'static str, GatewayError> {
-    let prompt = Arc::new(PromptFingerprint::default());
-    let requirements = BackendRequirements {
-        model: Some(model),
-        prompt: &prompt,
-        is_stream: true,
-        backend: None,
-        path: None,
-        max_tokens: None,
-        choices: 1,
-        longer_than: None,
-        session: None,
-        seed,
-    };
+    let requirements = BackendRequirements { seed, ..requirements(Some(model)) };
     pool.lease(requirements, tried, now).map(|(_, decision)| decision.reason())
 }
 

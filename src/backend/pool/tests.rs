@@ -16,12 +16,18 @@ pub(super) fn pool(models: &[Option<&[&str]>]) -> BackendPool {
 }
 
 pub(super) fn pool_with_peers(models: &[Option<&[&str]>], peers: Peers) -> BackendPool {
-    let backend = |port: usize| {
-        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
-        Backend::new(address.default_id(), address, None)
-    };
-    let backends = (0..models.len()).map(backend).collect();
-    let pool = BackendPool::with_peers(backends, &PoolSettings::default(), peers);
+    let backends = (8000..).map(backend_at).take(models.len()).collect();
+    pool_of(backends, models, &PoolSettings::default(), peers)
+}
+
+/// A pool of these backends, which are up, with their model lists.
+pub(super) fn pool_of(
+    backends: Vec<Backend>,
+    models: &[Option<&[&str]>],
+    settings: &PoolSettings,
+    peers: Peers,
+) -> BackendPool {
+    let pool = BackendPool::with_peers(backends, settings, peers);
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
@@ -197,7 +203,7 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
 }
 
 #[tokio::test]
-async fn freed_capacity_is_notified_only_while_requests_wait() {
+async fn freed_capacity_and_an_update_are_notified_only_while_requests_wait() {
     let pool = pool(&[None]);
     let is_notified = || {
         futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
@@ -213,12 +219,15 @@ async fn freed_capacity_is_notified_only_while_requests_wait() {
     assert!(is_notified() && !is_notified(), "one notification per change");
     pool.first_output(&tokenweir_request::record::fixtures::streamed());
     assert!(is_notified(), "a prefill has ended");
+    let update = pool.plan_update(vec![backend_at(8000), backend_at(8001)]);
+    pool.apply_update(update, &PoolSettings::default());
+    assert!(is_notified(), "an update");
 }
 
 // === updates ===
 
 /// A configured backend at `127.0.0.1` and this port.
-fn backend_at(port: usize) -> Backend {
+pub(super) fn backend_at(port: usize) -> Backend {
     let address = BackendAddress::parse(&format!("http://127.0.0.1:{port}")).unwrap();
     Backend::new(address.default_id(), address, None)
 }
@@ -347,22 +356,6 @@ fn an_update_changes_the_models_and_the_policy() {
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     set_backends(&pool, vec![backend_at(8001)]);
     assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [0; 0], "the alias is removed");
-}
-
-#[test]
-fn an_update_notifies_queued_requests() {
-    let pool = pool(&[None]);
-    pool.capacity_notifier().set_waiting_requests(1);
-    let is_notified = || {
-        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
-            .is_some()
-    };
-    assert!(!is_notified());
-    pool.apply_update(
-        pool.plan_update(vec![backend_at(8000), backend_at(8001)]),
-        &PoolSettings::default(),
-    );
-    assert!(is_notified());
 }
 
 #[test]

@@ -165,23 +165,20 @@ fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use tokenweir_diagnose::{Confidence, DiagnosedBackend, Verdict, VerdictScope};
+    use tokenweir_diagnose::{Confidence, DiagnosedBackend, Verdict};
 
     pub(in crate::commands) fn verdict(severity: VerdictSeverity) -> Verdict {
         Verdict {
             verdict: "kv_backlog".into(),
             backend: "gpu-0".into(),
-            scope: VerdictScope::Backend,
             severity,
             confidence: Confidence::High,
             meaning: "The KV cache is full.".into(),
             cause: Some("a cause".into()),
-            is_held: false,
             age_seconds: 65.0,
-            evidence: Vec::new(),
             remedy: "Add a backend.".into(),
             disproof: "The queue drains.".into(),
-            runbook: "docs/operate/diagnose.md#kv_backlog".into(),
+            ..Verdict::default()
         }
     }
 

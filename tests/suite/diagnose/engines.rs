@@ -1,7 +1,7 @@
 //! Tests the diagnosis rules on metrics of the simulator's engine in virtual time: a KV cache that
 //! is too small, and prompts that arrive faster than they are computed.
 
-use super::fleet_model::poisson;
+use super::fleet_model::{MINUTE_STEPS, empty_page, poisson};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_num_seqs};
@@ -30,20 +30,7 @@ pub(super) struct EngineFixture {
 
 impl EngineFixture {
     pub(super) fn new(spec: EngineSpec, seed: u64) -> Self {
-        let zero = Some(0.0);
-        let page = EngineLoad {
-            block_size: Some(f64::from(spec.block_size)),
-            blocks: Some(f64::from(spec.blocks)),
-            queue_seconds: zero,
-            queued: zero,
-            prefill_seconds: zero,
-            prefilled: zero,
-            first_token_seconds: zero,
-            first_tokens: zero,
-            gap_seconds: zero,
-            gaps: zero,
-            ..EngineLoad::default()
-        };
+        let page = empty_page(spec.block_size.into(), spec.blocks.into());
         Self {
             engine: Engine::new(spec),
             now: Duration::ZERO,
@@ -151,7 +138,6 @@ fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'st
 }
 
 const WARM_UP_STEPS: u64 = 84;
-const STEPS_PER_MINUTE: u64 = 60 / EVERY.as_secs();
 
 /// A cache of 6,400 tokens.
 const SMALL: EngineSpec = EngineSpec { blocks: 400, ..EngineSpec::DEFAULT };
@@ -166,7 +152,7 @@ fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, times: f64, wanted: &st
         let calm = names(&mut bench, traffic, WARM_UP_STEPS);
         let times = times * (1.0 + 0.5 * fastrand::Rng::with_seed(seed).f64());
         let busy = Traffic { rate: traffic.rate * times, ..traffic };
-        let verdict_names = names(&mut bench, busy, STEPS_PER_MINUTE);
+        let verdict_names = names(&mut bench, busy, MINUTE_STEPS);
         right += u64::from(verdict_names == [wanted]);
         wrong += u64::from(!calm.is_empty() || verdict_names.iter().any(|name| *name != wanted));
     }
@@ -200,13 +186,13 @@ fn the_recommended_batch_size_ends_the_thrashing() {
     let busy = Traffic { rate: 7.0, ..CHAT };
     for seed in 0..4 {
         let mut bench = EngineFixture::new(SMALL, seed);
-        names(&mut bench, busy, 3 * STEPS_PER_MINUTE);
+        names(&mut bench, busy, 3 * MINUTE_STEPS);
         let before = bench.preemptions_per_request();
         assert!(before > 0.1, "{before}");
         // About 120 prompt tokens and 300 output tokens.
         let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();
         let mut bench = EngineFixture::new(EngineSpec { max_num_seqs: safe, ..SMALL }, seed);
-        names(&mut bench, busy, 3 * STEPS_PER_MINUTE);
+        names(&mut bench, busy, 3 * MINUTE_STEPS);
         assert!(
             bench.preemptions_per_request() < before / 20.0,
             "{} of {before}",
@@ -220,7 +206,7 @@ fn the_verdict_recommends_a_batch_size() {
     let mut bench = EngineFixture::new(SMALL, 1);
     names(&mut bench, CHAT, WARM_UP_STEPS);
     let busy = Traffic { rate: 7.0, ..CHAT };
-    let diagnoses: Vec<Diagnosis> = (0..2 * STEPS_PER_MINUTE).map(|_| bench.step(busy)).collect();
+    let diagnoses: Vec<Diagnosis> = (0..2 * MINUTE_STEPS).map(|_| bench.step(busy)).collect();
     let verdict = &diagnoses.last().unwrap().verdicts[0];
     assert_eq!(verdict.verdict, "kv_thrashing");
     let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();

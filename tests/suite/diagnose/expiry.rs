@@ -1,13 +1,7 @@
 //! Old evidence expires: a verdict does not outlive the load or the drain in which it was measured.
 
 use super::faults::FAULTS;
-use super::fleet_model::{Plant, Tick};
-use std::time::Instant;
-use tokenweir_diagnose::EVERY;
-
-/// Healthy steps before a fault: eight minutes in which the baselines are learned.
-const BASELINE_STEPS: u64 = 96;
-const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
+use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
 /// Removes all load from a step.
 fn end_load(tick: &mut Tick) {
@@ -18,14 +12,11 @@ fn end_load(tick: &mut Tick) {
 #[test]
 fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
     for fault in &FAULTS {
-        let mut plant = Plant::new(fault.min_backends + 1, 7, Instant::now());
-        for _ in 0..BASELINE_STEPS {
-            plant.step(|_, _, _, _| {});
-        }
+        let mut plant = Plant::with_baselines(fault.min_backends + 1, 7);
         let mut during = plant.step(|_, _, _, _| {});
         for _ in 0..2 * MINUTE_STEPS {
             during = plant.step(|place, shape, tick, random| {
-                (fault.apply)(place, 0.7, shape, tick, random);
+                fault.apply(place, 0.7, shape, tick, random);
             });
         }
         let is_named = during.verdicts.iter().any(|it| it.verdict == fault.name);
@@ -41,10 +32,7 @@ fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
 
 #[test]
 fn a_backend_is_not_called_underused_while_it_is_drained_and_in_the_minute_after() {
-    let mut plant = Plant::new(3, 11, Instant::now());
-    for _ in 0..BASELINE_STEPS {
-        plant.step(|_, _, _, _| {});
-    }
+    let mut plant = Plant::with_baselines(3, 11);
     for step in 0..5 * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| {
             if place == 0 {

@@ -86,6 +86,49 @@ pub(super) struct Plant {
     now: Instant,
 }
 
+/// Healthy steps before an event: eight minutes in which the baselines are learned.
+pub(super) const BASELINE_STEPS: u64 = 96;
+pub(super) const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
+
+/// The last of this many diagnoses of the backends `gpu-0`, `gpu-1`, … `samples` makes the samples of a
+/// step from its number and its time.
+pub(super) fn last_diagnosis(
+    steps: u64,
+    samples: impl Fn(u64, Instant) -> Vec<DiagnosisSample>,
+) -> Diagnosis {
+    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
+    let diagnoses = (0..steps).map(|step| {
+        let at = start + EVERY * step as u32;
+        let named = samples(step, at).into_iter().enumerate();
+        let named = named.map(|(place, it)| (BackendId::new(&format!("gpu-{place}")), it));
+        diagnoser.diagnose(named.collect(), at)
+    });
+    diagnoses.last().unwrap_or_default()
+}
+
+/// The page of an engine with this number of cache blocks whose counters are zero.
+pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
+    let zero = Some(0.0);
+    EngineLoad {
+        block_size: Some(block_size),
+        blocks: Some(blocks),
+        preemptions: zero,
+        prefix_queries: zero,
+        prefix_hits: zero,
+        prompt_tokens: zero,
+        generation_tokens: zero,
+        queue_seconds: zero,
+        queued: zero,
+        prefill_seconds: zero,
+        prefilled: zero,
+        first_token_seconds: zero,
+        first_tokens: zero,
+        gap_seconds: zero,
+        gaps: zero,
+        ..EngineLoad::default()
+    }
+}
+
 // === impl Shape ===
 
 impl Shape {
@@ -162,37 +205,15 @@ pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
 
 impl FleetBackend {
     fn new(name: usize, shape: Shape) -> Self {
-        let mut load = EngineLoad {
-            block_size: Some(16.0),
-            blocks: Some((shape.capacity / 16.0).floor()),
-            ..EngineLoad::default()
-        };
+        let mut load = empty_page(16.0, (shape.capacity / 16.0).floor());
         Self::start(&mut load);
         Self { shape, id: BackendId::new(&format!("gpu-{name}")), load, stalls: 0 }
     }
 
     fn start(load: &mut EngineLoad) {
-        let zero = Some(0.0);
-        let EngineLoad { block_size, blocks, started, .. } = *load;
-        *load = EngineLoad {
-            block_size,
-            blocks,
-            started: Some(started.unwrap_or(1_000.0) + 100.0),
-            preemptions: zero,
-            prefix_queries: zero,
-            prefix_hits: zero,
-            prompt_tokens: zero,
-            generation_tokens: zero,
-            queue_seconds: zero,
-            queued: zero,
-            prefill_seconds: zero,
-            prefilled: zero,
-            first_token_seconds: zero,
-            first_tokens: zero,
-            gap_seconds: zero,
-            gaps: zero,
-            ..EngineLoad::default()
-        };
+        let started = Some(load.started.unwrap_or(1_000.0) + 100.0);
+        *load =
+            EngineLoad { started, ..empty_page(load.block_size.unwrap(), load.blocks.unwrap()) };
     }
 
     /// The sample for the diagnosis after a step.
@@ -270,6 +291,15 @@ impl FleetBackend {
 // === impl Plant ===
 
 impl Plant {
+    /// Healthy backends with the same traffic whose baselines are learned.
+    pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
+        let mut plant = Self::new(backend_count, seed, Instant::now());
+        for _ in 0..BASELINE_STEPS {
+            plant.step(|_, _, _, _| {});
+        }
+        plant
+    }
+
     /// Healthy backends with the same traffic.
     pub(super) fn new(backend_count: usize, seed: u64, start: Instant) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,8 +1,8 @@
 //! Verdicts about the GPUs of a backend.
 
-use std::time::{Duration, Instant};
-use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY};
-use tokenweir_engine::address::BackendId;
+use super::fleet_model::last_diagnosis;
+use std::time::Duration;
+use tokenweir_diagnose::{Diagnosis, DiagnosisSample, EVERY};
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_engine::gpu::GpuCondition;
 
@@ -15,39 +15,25 @@ fn after(
     gpus: impl Fn(Duration) -> Option<GpuCondition>,
     waiting: f64,
 ) -> Diagnosis {
-    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
-    let mut diagnosis = Diagnosis::default();
-    for number in 0..time.as_secs() / EVERY.as_secs() {
-        let elapsed = EVERY * number as u32;
+    last_diagnosis(time.as_secs() / EVERY.as_secs(), |step, at| {
         let page = EngineLoad {
             running: Some(8.0),
             waiting: Some(waiting),
             kv_usage: Some(0.4),
-            generation_tokens: Some(1e3 * number as f64),
+            generation_tokens: Some(1e3 * step as f64),
             ..EngineLoad::default()
         };
-        let sample = DiagnosisSample {
-            at: start + elapsed,
-            is_up: true,
-            page: Some(page),
-            gateway: None,
-            gpus: gpus(elapsed),
-        };
-        diagnosis = diagnoser.diagnose(vec![(BackendId::new("gpu-0"), sample)], start + elapsed);
-    }
-    diagnosis
+        let gpus = gpus(EVERY * step as u32);
+        vec![DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus }]
+    })
 }
 
 /// The diagnosis of three busy backends, of which the first, with these GPUs, needs 25 times as long
 /// for a token.
 fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
-    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
-    let mut diagnosis = Diagnosis::default();
-    for number in 0..36 {
-        let at = start + EVERY * number;
-        let gaps = 50.0 * f64::from(number);
-        let samples = [0.5, 0.02, 0.02].into_iter().zip(["gpu-0", "gpu-1", "gpu-2"]);
-        let samples = samples.map(|(seconds, name)| {
+    last_diagnosis(36, |step, at| {
+        let gaps = 50.0 * step as f64;
+        let samples = [(0.5, Some(gpus)), (0.02, None), (0.02, None)].map(|(seconds, gpus)| {
             let page = EngineLoad {
                 running: Some(8.0),
                 waiting: Some(0.0),
@@ -55,13 +41,10 @@ fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
                 gaps: Some(gaps),
                 ..EngineLoad::default()
             };
-            let gpus = (name == "gpu-0").then_some(gpus);
-            let sample = DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus };
-            (BackendId::new(name), sample)
+            DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus }
         });
-        diagnosis = diagnoser.diagnose(samples.collect(), at);
-    }
-    diagnosis
+        samples.into()
+    })
 }
 
 /// GPUs that work well: busy, with constant memory.

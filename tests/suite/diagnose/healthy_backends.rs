@@ -1,13 +1,7 @@
 //! A fault of another backend, or of the machine, is not attributed to a healthy backend, and a fault of a
 //! backend with few requests or a long queue is named.
 
-use super::fleet_model::{Plant, Tick};
-use std::time::Instant;
-use tokenweir_diagnose::EVERY;
-
-/// Healthy steps before an event: eight minutes in which the baselines are learned.
-const BASELINE_STEPS: u64 = 96;
-const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
+use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
 /// The verdicts of this rule in the three minutes that begin with an event, with their backend.
 /// `change` gets the number of the step and the index of the backend.
@@ -22,10 +16,7 @@ fn named_within(
     backends: usize,
     change: impl Fn(u64, usize, &mut Tick),
 ) -> Vec<String> {
-    let mut plant = Plant::new(backends, 5, Instant::now());
-    for _ in 0..BASELINE_STEPS {
-        plant.step(|_, _, _, _| {});
-    }
+    let mut plant = Plant::with_baselines(backends, 5);
     let mut named = Vec::new();
     for step in 0..minutes * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| change(step, place, tick));

@@ -1,5 +1,6 @@
 //! Diagnosis with insufficient data: half of the metrics, no gateway, or too little time.
 
+use super::fleet_model::last_diagnosis;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
@@ -7,16 +8,10 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
 /// The diagnosis of a backend with this page after a number of samples.
-fn after(samples: u32, page: Option<&EngineLoad>) -> Diagnosis {
-    let (mut watch, start) = (Diagnoser::default(), Instant::now());
-    let mut diagnosis = Diagnosis::default();
-    for sample_number in 0..samples {
-        let at = start + EVERY * sample_number;
-        let sample =
-            DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None };
-        diagnosis = watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at);
-    }
-    diagnosis
+fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
+    last_diagnosis(samples, |_, at| {
+        vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]
+    })
 }
 
 fn missing(diagnosis: &Diagnosis) -> BTreeMap<&str, Vec<&str>> {

@@ -1,7 +1,7 @@
 //! Precision and recall of every rule over seeded scenarios.
 
 use super::faults::{FAULTS, Fault};
-use super::fleet_model::Plant;
+use super::fleet_model::{BASELINE_STEPS, MINUTE_STEPS, Plant};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -16,10 +16,6 @@ struct Score {
     seconds: u64,
 }
 
-/// Healthy steps before the fault: eight minutes in which the baselines are learned.
-const BASELINE_STEPS: usize = 96;
-/// Maximum number of steps until a fault is named.
-const MAX_DETECTION_STEPS: u64 = 60 / EVERY.as_secs();
 /// Further steps in which other verdicts count as wrong.
 const FURTHER_STEPS: u64 = 6;
 
@@ -34,9 +30,9 @@ fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, S
         let diagnosis = plant.step(|_, _, _, _| {});
         verdicts.extend(diagnosis.verdicts.into_iter().map(|it| ((it.verdict, it.backend), 0)));
     }
-    for step in 1..=MAX_DETECTION_STEPS + FURTHER_STEPS {
+    for step in 1..=MINUTE_STEPS + FURTHER_STEPS {
         let diagnosis = plant.step(|place, shape, tick, random| {
-            (fault.apply)(place, how, shape, tick, random);
+            fault.apply(place, how, shape, tick, random);
         });
         for verdict in diagnosis.verdicts {
             verdicts.entry((verdict.verdict, verdict.backend)).or_insert(step);
@@ -56,7 +52,7 @@ fn run_scenarios(scenarios: u64) -> BTreeMap<&'static str, Score> {
                 .find(|((name, backend), _)| *name == fault.name && backend == "gpu-0");
             let score = scores.get_mut(fault.name).unwrap();
             match right {
-                Some((_, step)) if (1..=MAX_DETECTION_STEPS).contains(step) => {
+                Some((_, step)) if (1..=MINUTE_STEPS).contains(step) => {
                     score.named += 1;
                     score.seconds = score.seconds.max(step * EVERY.as_secs());
                 }

@@ -7,8 +7,7 @@ use serde_json::Value;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use tokenweir_diagnose::{
-    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictScope,
-    VerdictSeverity,
+    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictSeverity,
 };
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::TcpListener;
@@ -28,18 +27,13 @@ async fn report(arguments: String) -> (Value, i32) {
 fn verdict(severity: VerdictSeverity) -> Verdict {
     Verdict {
         verdict: "kv_thrashing".into(),
-        backend: "b0".into(),
-        scope: VerdictScope::Backend,
         severity,
         confidence: Confidence::High,
         meaning: "The KV cache is too small.".into(),
-        cause: None,
-        is_held: false,
         age_seconds: 30.0,
-        evidence: Vec::new(),
         remedy: "Lower --max-num-seqs.".into(),
         disproof: "Preemptions stop.".into(),
-        runbook: "docs/operate/diagnose.md#kv_thrashing".into(),
+        ..Verdict::default()
     }
 }
 

@@ -3,20 +3,16 @@
 
 use super::engines::{EngineFixture, Traffic};
 use super::faults::FAULTS;
-use super::fleet_model::{Plant, Tick};
-use std::time::{Duration, Instant};
+use super::fleet_model::{BASELINE_STEPS, MINUTE_STEPS, Plant, Tick, last_diagnosis};
+use std::time::Instant;
 use tokenweir_diagnose::{
-    AttemptCounts, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
-    FleetBackend, GatewayObservations, Verdict, VerdictSeverity,
+    AttemptCounts, BackendRequestCounts, Diagnosis, DiagnosisSample, FleetBackend,
+    GatewayObservations, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_routing::resilience::Availability;
 use tokenweir_sim::engine::EngineSpec;
-
-/// Healthy steps before an event: eight minutes in which the baselines are learned.
-const BASELINE_STEPS: u64 = 96;
-const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
 
 fn healthy(backends: usize, seed: u64) -> Plant {
     let mut plant = Plant::new(backends, seed, Instant::now());
@@ -150,11 +146,8 @@ fn two_backends(
     steps: u64,
     sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),
 ) -> Diagnosis {
-    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
-    let mut last = Diagnosis::default();
-    for step in 0..steps {
-        let at = start + EVERY * step as u32;
-        let samples = (0..2).map(|place| {
+    last_diagnosis(steps, |step, at| {
+        let samples = [0, 1].map(|place| {
             let total = |per_step: f64| Some(per_step * step as f64);
             let mut page = EngineLoad {
                 kv_usage: Some(0.2),
@@ -173,12 +166,10 @@ fn two_backends(
                 GatewayObservations { in_flight: 4, weight: 1, counts, ..Default::default() };
             sample(step, place, &mut page, &mut gateway);
             let (page, gateway) = (Some(page), Some(gateway));
-            let sample = DiagnosisSample { at, is_up: true, page, gateway, gpus: None };
-            (BackendId::new(&format!("gpu-{place}")), sample)
+            DiagnosisSample { at, is_up: true, page, gateway, gpus: None }
         });
-        last = diagnoser.diagnose(samples.collect(), at + Duration::from_millis(1));
-    }
-    last
+        samples.into()
+    })
 }
 
 #[test]
@@ -230,7 +221,7 @@ fn severity_follows_from_the_share_of_all_clients_that_wait() {
         let mut severity = None;
         for _ in 0..2 * MINUTE_STEPS {
             let diagnosis = plant.step(|place, shape, tick, random| {
-                (fault.apply)(place, 1.0, shape, tick, random);
+                fault.apply(place, 1.0, shape, tick, random);
             });
             severity = at_first(&diagnosis, fault.name).map(|it| it.severity);
         }

@@ -253,6 +253,7 @@ impl AttemptFailures {
 
 #[cfg(test)]
 mod tests {
+    use super::super::observation;
     use super::*;
     use crate::history::test_instant;
 
@@ -282,16 +283,7 @@ mod tests {
     }
 
     fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
-        FleetBackend {
-            id: BackendId::new(name),
-            models: Vec::new(),
-            state: Availability::Available,
-            is_up: true,
-            reason: None,
-            drain: None,
-            attempts,
-            restarts: 0,
-        }
+        FleetBackend { attempts, ..observation::tests::backend(name, Availability::Available) }
     }
 
     /// The number of evaluations, of `steps`, until the verdict. `every`: evaluations from one attempt
@@ -344,11 +336,7 @@ mod tests {
             fixture.step(10, 10);
             for _ in 0..down_steps {
                 fixture.now += Duration::from_secs(5);
-                let down = FleetBackend {
-                    state: Availability::Down,
-                    is_up: false,
-                    ..backend("bad", AttemptCounts::default())
-                };
+                let down = observation::tests::backend("bad", Availability::Down);
                 let fleet =
                     FleetObservation { backends: vec![down], ..FleetObservation::default() };
                 assert_eq!(fixture.rule.judge(&fleet, fixture.now).len(), 0);

@@ -89,11 +89,10 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AttemptCounts, DrainNote, FleetBackend};
+    use super::super::{DrainNote, FleetBackend, observation};
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
-    use tokenweir_engine::address::BackendId;
     use tokenweir_routing::resilience::Availability::{
         self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
     };
@@ -106,14 +105,9 @@ mod tests {
             remaining_seconds: Some(480.0),
         };
         FleetBackend {
-            id: BackendId::new(name),
-            models: Vec::new(),
-            state,
-            is_up: state == Available,
             reason: (state == Down).then(|| "Connection refused (os error 111)".to_owned()),
             drain: (state == Drained).then_some(drain),
-            attempts: AttemptCounts::default(),
-            restarts: 0,
+            ..observation::tests::backend(name, state)
         }
     }
 

@@ -232,3 +232,22 @@ fn label(state: Availability) -> &'static str {
         state => state.as_str(),
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A backend in this state without attempts.
+    pub(in crate::fleet) fn backend(name: &str, state: Availability) -> FleetBackend {
+        FleetBackend {
+            id: BackendId::new(name),
+            models: Vec::new(),
+            state,
+            is_up: state == Availability::Available,
+            reason: None,
+            drain: None,
+            attempts: AttemptCounts::default(),
+            restarts: 0,
+        }
+    }
+}

@@ -110,35 +110,20 @@ impl Interruptions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observation::{AttemptCounts, FleetBackend};
+    use super::super::observation::{self, FleetBackend};
     use super::*;
 
     /// The seconds of ten minutes at which the condition holds. `at(second)`: the number of restarts and
     /// the state.
     fn named(at: impl Fn(u64) -> (u64, Availability)) -> Vec<u64> {
         let (mut rule, start) = (Restarts::default(), crate::history::test_instant());
-        let is_named = |second: &u64| {
+        let mut is_named = |second: &u64| {
             let (restarts, state) = at(*second);
-            let backend = FleetBackend {
-                id: BackendId::new("gpu-0"),
-                models: Vec::new(),
-                state,
-                is_up: state == Availability::Available,
-                reason: None,
-                drain: None,
-                attempts: AttemptCounts::default(),
-                restarts,
-            };
+            let backend = FleetBackend { restarts, ..observation::tests::backend("gpu-0", state) };
             let fleet = FleetObservation { backends: vec![backend], ..FleetObservation::default() };
             !rule.judge(&fleet, start + Duration::from_secs(*second)).is_empty()
         };
-        (0..600)
-            .step_by(5)
-            .filter({
-                let mut is_named = is_named;
-                move |second| is_named(second)
-            })
-            .collect()
+        (0..600).step_by(5).filter(|second| is_named(second)).collect()
     }
 
     #[test]

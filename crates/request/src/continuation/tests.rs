@@ -285,6 +285,7 @@ fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
         (json!({"prompt_logprobs": 1}), R::Logprobs),
         (json!({"stop": ["x"]}), R::StopStrings),
         (json!({"frequency_penalty": 0.5}), R::Penalties),
+        (json!({"presence_penalty": 1}), R::Penalties),
         (json!({"seed": 1, "temperature": 1.5}), R::Seed),
         (json!({"temperature": 0.7}), R::Sampled),
         (json!({}), R::Sampled),
@@ -294,6 +295,7 @@ fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
         (json!({"store": true}), R::Stored),
         (json!({"messages": image}), R::Media),
         (json!({"kv_transfer_params": {"a": 1}}), R::Field),
+        (json!({"echo": true}), R::Field),
     ];
     for (body, reason) in cases {
         let read = |api| {

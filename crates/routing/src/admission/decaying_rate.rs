@@ -55,12 +55,8 @@ impl DecayingRate {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::start;
     use super::*;
-
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    fn start() -> Instant {
-        Instant::now()
-    }
 
     #[test]
     fn a_steady_rate_is_correct_from_the_start_and_a_change_within_the_time_constant() {

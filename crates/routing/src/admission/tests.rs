@@ -277,16 +277,6 @@ proptest! {
 }
 
 #[test]
-fn a_tenant_with_many_requests_delays_only_itself() {
-    let now = start();
-    let mut queue = AdmissionQueue::new(100, 1);
-    enter_all(&mut queue, 0..50, 0, now);
-    assert_eq!(grant(&mut queue, now).unwrap().tenant, 1);
-    queue.enter(request(50, 0, 2, now), now);
-    assert_eq!(grant(&mut queue, now).unwrap().tenant, 2, "a request of another tenant is next");
-}
-
-#[test]
 fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
     let now = start();
     let mut queue = AdmissionQueue::new(4, 2);

@@ -48,11 +48,6 @@ fn submit(engine: &mut Engine, id: u64, request: SequenceRequest) {
 }
 
 #[test]
-fn an_idle_engine_has_nothing_to_do() {
-    assert_eq!(engine(8, 16).step(Duration::ZERO), None);
-}
-
-#[test]
 fn a_cached_prompt_is_not_computed_again_except_for_its_last_block() {
     let mut engine = engine(8, 64);
     submit(&mut engine, 1, request(1, 12, 1));
@@ -84,20 +79,6 @@ fn an_evicted_prompt_is_copied_from_the_host_instead_of_computed() {
     let (loaded_computed, loaded_cached, loaded_duration) = with_offload(64);
     assert_eq!((loaded_computed, loaded_cached), (4, 20));
     assert_eq!(loaded_duration + MILLISECOND * 12, duration + MILLISECOND / 10 * 12);
-}
-
-#[test]
-fn the_output_of_one_turn_is_cached_for_the_next() {
-    let mut engine = engine(8, 64);
-    let mut turn = request(1, 8, 9);
-    turn.block_hashes.extend([71, 72]);
-    submit(&mut engine, 1, turn);
-    run(&mut engine);
-
-    let mut next = request(1, 20, 1);
-    next.block_hashes.splice(2.., [71, 72, 73]);
-    submit(&mut engine, 2, next);
-    assert_eq!(engine.step(Duration::ZERO).expect("work").tokens[0].cached_tokens, 16);
 }
 
 #[test]
@@ -183,20 +164,6 @@ fn a_finished_sequence_reports_its_queue_prefill_and_decode_times() {
     };
     assert_eq!((finished.arrived, finished.scheduled), (MILLISECOND * 5, MILLISECOND * 7));
     assert_eq!((finished.first_token, finished.last_token), (MILLISECOND * 35, MILLISECOND * 47));
-}
-
-#[test]
-fn the_engine_runs_on_virtual_time_without_a_clock() {
-    let mut engine = Engine::new(EngineSpec::default());
-    let (mut now, mut id) = (Duration::ZERO, 0);
-    while now < Duration::from_mins(5) {
-        if engine.load().waiting == 0 {
-            submit(&mut engine, id, request(id % 7, 400, 100));
-            id += 1;
-        }
-        now += engine.step(now).expect("work").duration;
-    }
-    assert!(engine.load().generation_tokens > 250_000);
 }
 
 proptest! {

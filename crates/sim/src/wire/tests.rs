@@ -70,13 +70,49 @@ fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput)
 }
 
 #[test]
-fn a_chat_stream_is_as_recorded() {
-    let output = output(5, SimulatedFinishReason::Length);
-    let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-a9d5374d321e2fb1", 1_795_191_578, 12, output);
-    reply.include_usage = true;
-    let words = ["one", " two", " three", " four", " five"];
-    assert_eq!(stream(reply), with_simulated_words(CHAT_STREAM, &words, output));
+fn the_stream_of_each_api_is_as_recorded() {
+    let numbers = ["one", " two", " three", " four", " five"];
+    let loop_words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
+    let hello = ["H", "el", "lo", "!", " I"];
+    for (api, id, created, prompt_tokens, words, recorded) in [
+        (
+            GenerationApi::Chat,
+            "chatcmpl-a9d5374d321e2fb1",
+            1_795_191_578,
+            12,
+            &numbers[..],
+            CHAT_STREAM,
+        ),
+        (
+            GenerationApi::Completions,
+            "cmpl-92117cfcbb24dab7",
+            1_795_191_581,
+            2,
+            &loop_words,
+            COMPLETION_STREAM,
+        ),
+        (
+            GenerationApi::Responses,
+            "resp_8e0cbd9e8c9b59fc",
+            1_795_191_581,
+            12,
+            &numbers,
+            RESPONSES_STREAM,
+        ),
+        (
+            GenerationApi::Messages,
+            "chatcmpl-a6db9eb8594535e2",
+            1_795_191_581,
+            13,
+            &hello,
+            MESSAGES_STREAM,
+        ),
+    ] {
+        let output = output(words.len() as u32, SimulatedFinishReason::Length);
+        let mut reply = reply(api, id, created, prompt_tokens, output);
+        reply.include_usage = api == GenerationApi::Chat;
+        assert_eq!(stream(reply), with_simulated_words(recorded, words, output), "{id}");
+    }
 }
 
 #[test]
@@ -99,32 +135,6 @@ fn the_finish_chunk_of_a_chat_that_stopped_is_as_recorded() {
     let stream =
         stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, output));
     assert_eq!(stream.split("\n\n").nth(3), Some(CHAT_STOP));
-}
-
-#[test]
-fn a_completion_stream_is_as_recorded() {
-    let output = output(8, SimulatedFinishReason::Length);
-    let reply =
-        reply(GenerationApi::Completions, "cmpl-92117cfcbb24dab7", 1_795_191_581, 2, output);
-    let words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
-    assert_eq!(stream(reply), with_simulated_words(COMPLETION_STREAM, &words, output));
-}
-
-#[test]
-fn a_responses_stream_is_as_recorded() {
-    let output = output(5, SimulatedFinishReason::Length);
-    let reply = reply(GenerationApi::Responses, "resp_8e0cbd9e8c9b59fc", 1_795_191_581, 12, output);
-    let words = ["one", " two", " three", " four", " five"];
-    assert_eq!(stream(reply), with_simulated_words(RESPONSES_STREAM, &words, output));
-}
-
-#[test]
-fn a_messages_stream_is_as_recorded() {
-    let output = output(5, SimulatedFinishReason::Length);
-    let reply =
-        reply(GenerationApi::Messages, "chatcmpl-a6db9eb8594535e2", 1_795_191_581, 13, output);
-    let words = ["H", "el", "lo", "!", " I"];
-    assert_eq!(stream(reply), with_simulated_words(MESSAGES_STREAM, &words, output));
 }
 
 #[test]

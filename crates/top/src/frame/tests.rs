@@ -120,6 +120,14 @@ fn render_screen_with(
     text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
 }
 
+/// The cells of a frame of 40 rows.
+fn render_cells(state: &TopState, width: u16, has_colour: bool) -> Buffer {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, 40));
+    let options = FrameOptions { has_colour, has_keys: true };
+    TopFrame { state, options }.render(buffer.area, &mut buffer);
+    buffer
+}
+
 fn has_line_with(lines: &[String], words: &str) -> bool {
     lines.iter().any(|line| line.contains(words))
 }
@@ -147,7 +155,6 @@ fn every_width_shows_backends_streams_and_verdicts() {
 #[test]
 fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green() {
     let mut state = TopState::new();
-    let area = Rect::new(0, 0, 80, 40);
     for (gateway, label, colour) in [
         (GatewayState::Ready, "ready", Color::Green),
         (GatewayState::Degraded, "degraded", Color::Yellow),
@@ -162,9 +169,7 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
         let lines = render_screen(&state, 80, 40);
         assert!(lines[0].contains(label), "{}", lines[0]);
         assert_eq!(lines[1], "2 of 3 backends drained; 94 % refused");
-        let mut buffer = Buffer::empty(area);
-        let options = FrameOptions { has_colour: true, has_keys: true };
-        TopFrame { state: &state, options }.render(area, &mut buffer);
+        let buffer = render_cells(&state, 80, true);
         let column = lines[0].find(label).unwrap() as u16;
         assert_eq!(buffer[(column, 0)].fg, colour, "{label}");
     }
@@ -258,11 +263,8 @@ fn a_screen_that_is_too_small_is_reported_and_no_size_panics() {
 #[test]
 fn without_colour_nothing_is_coloured() {
     let state = state_with_snapshot();
-    let area = Rect::new(0, 0, 80, 40);
     for has_colour in [true, false] {
-        let mut buffer = Buffer::empty(area);
-        let options = FrameOptions { has_colour, has_keys: true };
-        TopFrame { state: &state, options }.render(area, &mut buffer);
+        let buffer = render_cells(&state, 80, has_colour);
         let is_coloured = buffer.content().iter().any(|cell| cell.fg != Color::Reset);
         assert_eq!(is_coloured, has_colour);
     }
@@ -396,9 +398,7 @@ fn backends_that_need_attention_are_counted_coloured_and_first() {
     let first = lines.iter().position(|line| line.starts_with("BACKEND")).unwrap() + 1;
     let rows: Vec<&str> = lines[first..first + 3].iter().map(|line| &line[..6]).collect();
     assert_eq!(rows, ["gpu-50", "gpu-40", "gpu-10"]);
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 40, 40));
-    let options = FrameOptions { has_colour: true, has_keys: true };
-    TopFrame { state: &state, options }.render(buffer.area, &mut buffer);
+    let buffer = render_cells(&state, 40, true);
     let colours = [0, 1, 2].map(|row| buffer[(0, (first + row) as u16)].fg);
     assert_eq!(colours, [Color::Red, Color::Yellow, Color::Reset]);
 }

@@ -3,7 +3,7 @@
 //! have one stream in other conventions.
 
 use super::conventions::{Semconv, SpanConventions, ViewerProfile};
-use super::tests::{assert_matches_golden, before_output};
+use super::tests::{assert_matches_golden, refused_by_gateway};
 use crate::telemetry::otel::sampling::TailSampler;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
@@ -121,18 +121,10 @@ fn unreachable_backend_is_one_failed_attempt() {
 #[test]
 fn shed_request_has_no_attempt() {
     assert_golden_for_all_apis("shed", |record| {
-        let accepted = record.timings.accepted;
-        *record = before_output(record.clone());
-        record.status = Some(429);
-        record.refusal = Some("shed");
-        record.outcome = Outcome::Rejected;
-        record.end = Termination::LocalReply;
-        record.attempts.clear();
-        record.decision = None;
+        *record = refused_by_gateway(record.clone(), 429, "shed");
         let timings = &mut record.timings;
-        (timings.queued, timings.dequeued) = (Some(at(accepted, 2)), Some(at(accepted, 9)));
-        (timings.routed, timings.sent, timings.headers) = (None, None, None);
-        record.bytes_out = 0;
+        timings.queued = Some(at(timings.accepted, 2));
+        timings.dequeued = Some(at(timings.accepted, 9));
     });
 }
 

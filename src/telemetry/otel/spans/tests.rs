@@ -62,46 +62,8 @@ fn backend_4xx_is_an_error_of_the_client_span() {
 
 #[test]
 fn request_without_available_backend_has_no_attempt() {
-    let mut record = before_output(streamed());
-    record.status = Some(503);
-    record.refusal = Some("no_backend");
-    record.outcome = Outcome::Rejected;
-    record.end = Termination::LocalReply;
-    record.attempts = Vec::new();
-    record.decision = None;
-    record.timings.routed = None;
-    record.timings.sent = None;
-    record.timings.headers = None;
-    record.bytes_out = 0;
+    let record = refused_by_gateway(streamed(), 503, "no_backend");
     assert_matches_golden("refused", &record, &SpanConventions::default());
-}
-
-#[test]
-fn queue_wait_is_a_phase_and_two_events() {
-    let mut record = streamed();
-    let accepted = record.timings.accepted;
-    record.timings.queued = Some(at(accepted, 2));
-    record.timings.dequeued = Some(at(accepted, 7));
-    assert_matches_golden("queued", &record, &SpanConventions::default());
-}
-
-#[test]
-fn queue_timeout_has_no_attempt() {
-    let mut record = before_output(streamed());
-    let accepted = record.timings.accepted;
-    record.status = Some(429);
-    record.refusal = Some("queue_timeout");
-    record.outcome = Outcome::Rejected;
-    record.end = Termination::LocalReply;
-    record.attempts = Vec::new();
-    record.decision = None;
-    record.timings.queued = Some(at(accepted, 2));
-    record.timings.dequeued = Some(at(accepted, 9));
-    record.timings.routed = None;
-    record.timings.sent = None;
-    record.timings.headers = None;
-    record.bytes_out = 0;
-    assert_matches_golden("queue_timeout", &record, &SpanConventions::default());
 }
 
 #[test]
@@ -140,7 +102,7 @@ fn valid_trace_state_of_the_client_is_preserved() {
 }
 
 /// Changes a record to the record of a short response without output.
-pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
+fn before_output(record: RequestRecord) -> RequestRecord {
     let accepted = record.timings.accepted;
     let timings = Timings {
         received: record.timings.received,
@@ -151,6 +113,23 @@ pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
         ..Timings::begin(accepted)
     };
     RequestRecord { timings, observed: ObservedResponse::default(), bytes_out: 150, ..record }
+}
+
+/// Changes a record to the record of a request that the gateway refused without an attempt.
+pub(super) fn refused_by_gateway(
+    record: RequestRecord,
+    status: u16,
+    refusal: &'static str,
+) -> RequestRecord {
+    let mut record = before_output(record);
+    (record.status, record.refusal) = (Some(status), Some(refusal));
+    (record.outcome, record.end) = (Outcome::Rejected, Termination::LocalReply);
+    record.attempts.clear();
+    record.decision = None;
+    let timings = &mut record.timings;
+    (timings.routed, timings.sent, timings.headers) = (None, None, None);
+    record.bytes_out = 0;
+    record
 }
 
 // === Rendering ===

@@ -224,18 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_a_first_token_has_waited_until_its_end() {
-        let slow = slow_cause_after(|record, at| {
-            record.timings.first_output = None;
-            record.timings.last_output = None;
-            record.timings.ended = Some(at(5_000));
-            record.outcome = Outcome::Cancelled;
-            set_waiting(record, 1);
-        });
-        assert_eq!(slow, Some(SlowCause::EngineQueue));
-    }
-
-    #[test]
     fn time_before_the_last_attempt_is_queue_gateway_or_retry() {
         let queued = slow_cause_after(|record, at| {
             delay_output(record, 3_000);
