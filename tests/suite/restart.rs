@@ -188,6 +188,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
 }
 
 /// The domain name is reserved and never resolves (RFC 6761, section 6.4).
+#[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
     let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
