@@ -227,17 +227,26 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
-    for tokens in [0, 4] {
+    // The first request has no usage in its events.
+    let mut is_first = true;
+    loop {
         let mut client = gateway.begin(CHAT, PLAIN).await;
         let mut got = read_until(&mut client, WORD).await;
         fake.go();
         got.extend(read_rest(client).await);
         assert_eq!(text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
-        assert_eq!(
-            (observed.inter_token_latency.count(), observed.inter_chunk_latency.count()),
-            (tokens, 1)
-        );
+        // On a loaded machine the client may read late, and a gap that it causes does not count.
+        if observed.write_stall.is_zero() {
+            assert_eq!(
+                (observed.inter_token_latency.count(), observed.inter_chunk_latency.count()),
+                (if is_first { 0 } else { 4 }, 1)
+            );
+            if !is_first {
+                break;
+            }
+        }
+        is_first = false;
     }
 }
 
