@@ -168,10 +168,6 @@ instructions-record:
 bench NAME *ARGS:
     cargo bench --locked --bench {{ NAME }} {{ ARGS }}
 
-# Compare TTFT of BINARY with a direct connection and with hyper. BENCH is the passthrough program.
-first-token BINARY BENCH:
-    benches/passthrough/first_token.py {{ BINARY }} {{ BENCH }}
-
 # --- packages ----------------------------------------------------------------------------------
 
 # Build the shipped binary: twice, with profile-guided optimization. Needs llvm-tools and lld.

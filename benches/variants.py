@@ -3,8 +3,8 @@
 
     benches/variants.py PROGRAM [ROUNDS [CORE,CORE]]
 
-The gateway has all telemetry and the first core (0); h2load, `tokenweir sim` and Redis have the second one (1). The variants take turns in each round.
-Needs h2load (nghttp2-client), redis-server, openssl and taskset. Takes about a minute for each round.
+The gateway has all telemetry and the first core (0); h2load, `tokenweir sim` and Redis have the second one (1). The variants
+take turns in each round. Needs h2load (nghttp2-client), redis-server, openssl and taskset. Takes about a minute for each round.
 """
 
 import hashlib
@@ -49,7 +49,9 @@ def start(folder, core, until, *command):
     output = folder / "output"
     output.unlink(missing_ok=True)
     with output.open("w") as file:
-        process = subprocess.Popen(["taskset", "-c", CORES[core], *command], stdout=subprocess.DEVNULL if "serve" in command else file, stderr=file)
+        # The standard output of the gateway is its access log.
+        stdout = subprocess.DEVNULL if "serve" in command else file
+        process = subprocess.Popen(["taskset", "-c", CORES[core], *command], stdout=stdout, stderr=file)
     while process.poll() is None:
         for line in output.read_text().splitlines():
             if until in line:

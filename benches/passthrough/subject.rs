@@ -82,8 +82,9 @@ pub(crate) struct Subject {
 
 /// Maximum number of backends that are scraped at the default intervals.
 const MAX_SCRAPED_BACKENDS: usize = 16;
+
 /// The core of the subject, and the core of clients and backends. A subject with two cores uses both.
-fn cores() -> (String, String) {
+fn pinned_cores() -> (String, String) {
     let cores = std::env::var("PASSTHROUGH_CORES").unwrap_or_else(|_| "0,1".into());
     let (subject, other) = cores.split_once(',').unwrap();
     (subject.into(), other.into())
@@ -92,7 +93,7 @@ fn cores() -> (String, String) {
 /// Moves this process off the cores of the subjects, where the system supports it.
 pub(crate) fn pin_to_the_other_core() {
     let id = std::process::id().to_string();
-    let moved = Command::new("taskset").args(["-a", "-c", "-p", &cores().1, &id]).output();
+    let moved = Command::new("taskset").args(["-a", "-c", "-p", &pinned_cores().1, &id]).output();
     if !moved.is_ok_and(|output| output.status.success()) {
         eprintln!("taskset is not available: subjects and load share the cores");
     }
@@ -227,7 +228,7 @@ fn on_its_cores(cores: usize, program: &Path) -> Command {
     let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
     let mut command = if has_taskset {
         let mut taskset = Command::new("taskset");
-        let (subject, other) = self::cores();
+        let (subject, other) = pinned_cores();
         let used = if cores == 1 { subject } else { format!("{subject},{other}") };
         taskset.args(["-c", &used]).arg(program);
         taskset
