@@ -260,11 +260,12 @@ impl MetricDescriptor {
     /// All combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
     ///
-    /// While no model is known, no request reaches a backend. A metric with both labels has no
-    /// series then, which would otherwise stay as series of the model `_other` of each backend.
+    /// `rate()` sees the first value of these series. Labelled histograms have none, nor have backends
+    /// with another label: their combinations would be most series of the page.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
-        let has = |wanted: &MetricLabel| self.labels.iter().any(|label| label.name == wanted.name);
-        if known.models.is_empty() && has(&MetricLabel::MODEL) && has(&MetricLabel::BACKEND) {
+        let has_backend = self.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
+        let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();
+        if is_histogram || has_backend && self.labels.len() > 1 {
             return Vec::new();
         }
         let mut combinations = vec![Vec::new()];

@@ -97,7 +97,6 @@ async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
     for (metric, bound) in [
         ("gen_ai_server_time_to_first_token_seconds", "1.234"),
         ("tokenweir_inter_chunk_latency_seconds", "0.033"),
-        ("tokenweir_inter_token_latency_seconds", "0.033"),
     ] {
         let is_bound =
             |line: &str| line.starts_with(metric) && line.contains(&format!("le=\"{bound}\""));

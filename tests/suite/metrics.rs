@@ -163,7 +163,7 @@ fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
 }
 
 #[tokio::test]
-async fn every_row_has_series_from_the_start_without_any_backend_up() {
+async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
@@ -174,7 +174,7 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
     // The values of engines and GPUs exist only after a scrape, costs, KV events and the exchange
-    // between gateways only if they are configured, and series of a model at a backend only after the model is known.
+    // between gateways only if they are configured, and counters of backends with another label only after a value.
     let is_optional = |row: &&MetricDescriptor| {
         let is_cost = ["tokenweir_backend_gpus", "tokenweir_backend_price_per_hour"];
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
@@ -189,7 +189,9 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
             // A counter of the engine is absent until its page has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
-            || (has("gen_ai_request_model") && has("backend"))
+            || row.name == "tokenweir_diagnosis_active"
+            || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
+            || matches!(row.kind, MetricKind::Histogram(_))
     };
     for row in catalog::rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {

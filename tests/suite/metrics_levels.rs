@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
 /// Maximum number of series for each further backend at the level `standard`, with one model.
-const MAX_STANDARD_SERIES_PER_BACKEND: usize = 166;
+const MAX_STANDARD_SERIES_PER_BACKEND: usize = 110;
 /// Maximum size of a compressed page of 50 backends at the level `standard`.
-const MAX_COMPRESSED_BYTES: usize = 100_000;
+const MAX_COMPRESSED_BYTES: usize = 60_000;
 
 /// A gateway with this number of backends after requests of all kinds, and its backends.
 async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<ScriptedBackend>) {

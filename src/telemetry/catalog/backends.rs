@@ -7,7 +7,7 @@ use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictScope, VerdictSeverity, measure_names};
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
 
 /// Bucket bounds of the duration of a scrape, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
@@ -204,23 +204,25 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_diagnosis_active",
-        help: "1 while the verdict holds on the backend. NaN: not enough data. Empty backend: it is about all backends or the gateway.",
+        help: "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
+            // A series for each rule that does not hold would be most series of the page.
             for backend in status.registered_backends() {
                 for rule in &RULES {
                     let is_active = status.diagnosis.has(rule.name, &backend.backend);
-                    let value = is_active.map_or(f64::NAN, |active| f64::from(u8::from(active)));
-                    emit(&[&backend.backend, rule.name], value);
+                    if is_active != Some(false) {
+                        let value = is_active.map_or(f64::NAN, |_| 1.0);
+                        emit(&[&backend.backend, rule.name], value);
+                    }
                 }
             }
             for rule in FLEET_RULES {
-                let all = std::iter::once("").filter(|_| rule.scope != VerdictScope::Backend);
                 let names = status.registered_backends().map(|backend| &*backend.backend);
-                for backend in all.chain(names.filter(|_| rule.scope == VerdictScope::Backend)) {
-                    let is_active = status.diagnosis.is_active(rule.name, backend);
-                    emit(&[backend, rule.name], f64::from(u8::from(is_active)));
+                let all = std::iter::once("").chain(names);
+                for backend in all.filter(|name| status.diagnosis.is_active(rule.name, name)) {
+                    emit(&[backend, rule.name], 1.0);
                 }
             }
         }),

@@ -1,8 +1,9 @@
 //! The catalogue of all metrics of the gateway: name, help text, kind and labels of each metric,
 //! and how its values are read.
 //!
-//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A series
-//! whose label values are all known at the start exists from the start, with the value 0.
+//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter
+//! whose label values are all known at the start has series with the value 0 from the start, unless a
+//! backend is one of several labels.
 
 mod backends;
 mod connections;
