@@ -16,7 +16,7 @@ pub enum PublishedEvent<'a> {
 pub struct StoredBlocks<'a> {
     /// Hashes of the blocks.
     pub hashes: Vec<u64>,
-    /// Hash of the block before the first one. `None`: the first one begins a prompt.
+    /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<u64>,
     /// The tokens of the blocks.
     pub token_ids: Vec<u32>,
@@ -41,7 +41,7 @@ pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8>
     writer.0
 }
 
-/// `MessagePack` values, each with the shortest head of those that are used here.
+/// Writes `MessagePack` values. It uses few kinds of heads, and of these the shortest that fits.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 

@@ -2,9 +2,10 @@
 //!
 //! An engine publishes an event for each block that it stores or removes. [`zmtp`] receives the
 //! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, [`groups`] counts
-//! which groups of prompts fill it and evict each other, and [`correlation`] learns which blocks of an
-//! engine are which text, from the session id that the gateway sets on its requests. No tokenizer is
-//! needed. With the feature `publisher`, `encoder` writes events and [`zmtp`] publishes them.
+//! which groups of prompts fill the cache and evict each other, and [`correlation`] learns which
+//! blocks of an engine contain which text, from the session id that the gateway sets on its
+//! requests. No tokenizer is needed. With the feature `publisher`, `encoder` writes events and
+//! [`zmtp`] publishes them.
 //!
 //! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
 //! modules above it in this file.

@@ -1,5 +1,5 @@
-//! The prefix cache of one backend, as its KV events show it: the contents of each data-parallel
-//! rank, and how far they can be trusted.
+//! The prefix cache of one backend, as its KV events show it: the known contents of each
+//! data-parallel rank, and how far these can be trusted.
 
 use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
@@ -19,9 +19,10 @@ pub struct BackendCache {
     pub(in crate::backend) number: u32,
     ranks: ArcSwap<Vec<Arc<RankCache>>>,
     space: ArcSwap<KeySpace>,
-    /// Whether the backend shares the key space of another one.
+    /// Whether the backend shares the key space of another backend.
     has_joined: AtomicBool,
-    /// Whether the backend has stopped publishing events, and is not expected to.
+    /// Whether the gateway has stopped to expect events from the backend, for example because the
+    /// backend lists no publisher any more.
     is_withdrawn: AtomicBool,
     errors: AtomicU64,
 }
@@ -46,11 +47,13 @@ pub struct CacheStatus {
     pub bytes: usize,
     /// Batches of events that were applied.
     pub batches: u64,
-    /// Failed connections, failed requests for the sources, and batches that could not be applied.
+    /// Failed connections to publishers, failed requests of `/kv_event_sources`, and batches that
+    /// could not be applied.
     pub errors: u64,
 }
 
-/// Every state, the least trusted first. The index is the value of [`RankCache::state`].
+/// All states. The first is the least trustworthy. The index of a state is its value in
+/// [`RankCache::state`].
 const STATES: [StreamState; 4] =
     [StreamState::Off, StreamState::Gap, StreamState::FromHere, StreamState::Exact];
 
@@ -73,12 +76,12 @@ impl BackendCache {
     /// Names of all states, as metrics have them.
     pub const STATES: [&str; 4] = ["off", "gap", "from_here", "exact"];
 
-    /// How far the contents can be trusted: the least trusted rank decides.
+    /// How far the known contents can be trusted. The state of the least trustworthy rank counts.
     pub fn state(&self) -> StreamState {
         Self::least_state(&self.ranks.load())
     }
 
-    /// The state of the least trusted of these ranks.
+    /// The state of the least trustworthy of these ranks.
     pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
         let least = ranks.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
         STATES[usize::from(least.unwrap_or(0)).min(STATES.len() - 1)]
@@ -124,13 +127,14 @@ impl BackendCache {
         self.ranks()
     }
 
-    /// Forgets the contents. The backend counts as one without events until it has ranks again.
+    /// Forgets the contents. The backend counts as one without KV events until
+    /// [`Self::set_rank_count`] sets ranks again.
     pub(in crate::backend) fn withdraw(&self) {
         self.set_rank_count(0);
         self.is_withdrawn.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the backend counts as one without events.
+    /// Whether the backend counts as one without KV events.
     pub(in crate::backend) fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Ordering::Relaxed)
     }
@@ -139,15 +143,15 @@ impl BackendCache {
         self.space.load_full()
     }
 
-    /// Leaves the key space, and so forgets which texts the blocks contain: the engine may have
-    /// restarted with another seed.
+    /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
+    /// engine may have restarted with another seed of its hashes.
     pub(in crate::backend) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
         self.has_joined.store(false, Ordering::Relaxed);
     }
 
     /// Joins the key space of another backend if both engines have stored a block with the same
-    /// name, which shows that they name equal blocks equally.
+    /// hash. This shows that they give equal blocks the same hash.
     pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
         if self.has_joined.load(Ordering::Relaxed) {
             return;
@@ -158,12 +162,13 @@ impl BackendCache {
         }
     }
 
-    /// Passes the groups of prompts of each rank to `visit`. For background tasks.
+    /// Passes the groups of prompts of each rank to `visit`. Only background tasks call this,
+    /// because it waits for the lock of the contents.
     pub(in crate::backend) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
         self.ranks.load().iter().for_each(|rank| visit(rank.contents().groups()));
     }
 
-    /// Number of tokens in a block. 0: it is not known, or a writer holds the contents.
+    /// Number of tokens in a block. 0: the size is not known, or a writer has locked the contents.
     pub(in crate::backend) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
         let contents = ranks.first().and_then(|rank| rank.try_contents());
@@ -177,8 +182,8 @@ impl BackendCache {
 
 impl RequestCache for BackendCache {
     fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not report which rank had the request. The call has no effect at ranks
-        // that do not have the blocks.
+        // The engine does not report which rank had the request, so all ranks get the text. The
+        // call has no effect at ranks that do not have the blocks.
         let RequestChain { parent, first_depth, blocks } = chain;
         for rank in self.ranks.load().iter() {
             rank.contents_mut().set_text(*parent, *first_depth, blocks, text);
@@ -201,7 +206,7 @@ impl RankCache {
         }
     }
 
-    /// The contents. `None`: a writer holds them, and requests do not wait.
+    /// The contents. `None`: a writer has locked them, and a request does not wait for it.
     pub(in crate::backend) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
         match self.contents.try_read() {
             Ok(contents) => Some(contents),

@@ -1,5 +1,6 @@
-//! What the learner needs of a followed request that has ended. A request is followed if the
-//! gateway set its session id, so that KV events show which blocks it stored.
+//! The data that the learner needs about a followed request that has ended. A request is followed
+//! if the gateway set its session id, so that KV events show which blocks the engine stored for the
+//! request.
 
 use super::key_space::KeySpace;
 use std::sync::{Arc, Weak};
@@ -8,7 +9,8 @@ use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 /// The cache in which the engine stored the blocks of a request.
 pub(super) trait RequestCache: Send + Sync {
-    /// Records that a request stored a chain of blocks, and that its text begins with the text block `text`.
+    /// Records that the engine stored a chain of blocks for a request, and that the text of the
+    /// request begins with the text block `text`.
     fn set_text(&self, chain: &RequestChain, text: u64);
 }
 
@@ -18,7 +20,7 @@ pub(super) struct EndedRequest {
     pub(super) key: RequestKey,
     /// The cache of the backend. It owns the queue in which this value waits.
     pub(super) cache: Weak<dyn RequestCache>,
-    /// The key space in which the blocks of the request have their names.
+    /// The key space to which the hashes of the request's blocks belong.
     pub(super) space: Arc<KeySpace>,
     /// Tokens in an engine block.
     pub(super) block_size: u32,

@@ -1,4 +1,5 @@
-//! A request whose stored blocks the gateway recognizes in KV events, by the session id that it set.
+//! A request whose stored blocks the gateway recognizes in KV events, because the events have the
+//! session id that the gateway set.
 
 use super::backend_cache::BackendCache;
 use super::ended_request::EndedRequest;
@@ -7,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
 use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
-/// One attempt of such a request. When it is dropped, the learner compares the prompt with the blocks.
+/// One attempt of a followed request. When the value is dropped, the learner compares the prompt
+/// with the blocks that the engine stored.
 #[derive(Debug)]
 pub(in crate::backend) struct FollowedRequest {
     cache: Arc<BackendCache>,
@@ -18,7 +20,8 @@ pub(in crate::backend) struct FollowedRequest {
 }
 
 impl FollowedRequest {
-    /// Begins to follow a request of about `prompt_tokens` prompt tokens. `None`: it has no text.
+    /// Begins to follow a request of about `prompt_tokens` prompt tokens. `None`: the prompt has no
+    /// text.
     pub(in crate::backend) fn begin(
         cache: &Arc<BackendCache>,
         prompt: &Arc<PromptFingerprint>,

@@ -1,16 +1,19 @@
-//! Engines that give equal blocks equal names share a key space: what the gateway learned about a text
-//! from one request holds for all these engines. Processes of vLLM since 0.30 with the default hash do;
-//! older versions and other hashes begin with a random seed for each process.
+//! Engines that give equal blocks the same hash share a key space: what the gateway learned about a
+//! text from one request holds for all these engines. Processes of vLLM since 0.30 with the default
+//! hash function share one. Older versions and other hash functions begin with a random seed in
+//! each process.
 //!
-//! A backend begins with a key space of its own. It joins another key space when its engine stores a
-//! block that an engine of that key space has stored: equal names are evidence, equal versions are not.
+//! A backend begins with a key space of its own. It joins another key space when its engine stores
+//! a block whose hash an engine of that key space has stored too. An equal hash is evidence of
+//! equal hashing; an equal version is not.
 
 use std::sync::{Arc, RwLockWriteGuard};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::residency::StoredChain;
 
-/// What the gateway has learned about texts and blocks, for engines that name equal blocks equally.
+/// What the gateway has learned about texts and blocks, for engines that give equal blocks the same
+/// hash.
 #[derive(Debug)]
 pub(in crate::backend) struct KeySpace {
     index: RwLock<TextIndex>,
@@ -20,12 +23,12 @@ pub(in crate::backend) struct KeySpace {
 #[derive(Debug, Default)]
 pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 
-/// Numbers of the blocks of a prompt that are compared with those of other engines. The blocks before
-/// them can be equal for unrelated prompts, or have no predecessor in an index.
+/// Positions of the blocks of a prompt that are searched in other key spaces. Earlier blocks can be
+/// equal for unrelated prompts, or have no predecessor in an index.
 const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
 
 impl KeySpace {
-    /// The index. `None`: a writer holds it, and requests do not wait.
+    /// The index. `None`: a writer has locked the index, and a request does not wait for it.
     pub(super) fn try_index(&self) -> Option<RwLockReadGuard<'_, TextIndex>> {
         match self.index.try_read() {
             Ok(index) => Some(index),
@@ -46,19 +49,19 @@ impl KeySpace {
 }
 
 impl KeySpaces {
-    /// Adds an empty key space for at most `entries` text blocks and of engines each.
+    /// Adds an empty key space for at most `entries` text blocks and as many engine blocks.
     pub(super) fn add(&self, entries: usize) -> Arc<KeySpace> {
         let index = TextIndex::new(entries, entries, fastrand::u64(..));
         let space = Arc::new(KeySpace { index: RwLock::new(index) });
         let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // No backend uses a key space any more if only this list refers to it.
+        // A key space to which only this list refers is used by no backend, and is removed.
         spaces.retain(|space| Arc::strong_count(space) > 1);
         spaces.push(space.clone());
         space
     }
 
-    /// The key space, other than `own`, of an engine that has stored one of the compared blocks of this
-    /// chain.
+    /// The key space, other than `own`, of an engine that has stored a block of this chain at one
+    /// of the positions in [`COMPARED_BLOCKS`].
     pub(super) fn other_with(
         &self,
         own: &Arc<KeySpace>,
@@ -75,7 +78,8 @@ impl KeySpaces {
             !Arc::ptr_eq(space, own) && compared().any(|hash| index.has_block(hash))
         };
         let other = spaces.iter().find(has_one).cloned()?;
-        // No backend may join the space that this backend leaves.
+        // The key space that this backend leaves is removed from the list, so that no backend joins
+        // it.
         spaces.retain(|space| !Arc::ptr_eq(space, own));
         Some(other)
     }

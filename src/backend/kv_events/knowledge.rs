@@ -1,5 +1,5 @@
-//! The state of KV events that all backends share: session ids, key spaces, and the requests whose
-//! blocks are followed.
+//! The state of KV events that all backends share: session ids, key spaces, and the followed
+//! requests.
 
 use super::ended_request::EndedRequest;
 use super::key_space::KeySpaces;
@@ -15,11 +15,13 @@ pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
     pub(in crate::backend) session_ids: SessionIds,
     pub(super) spaces: KeySpaces,
-    /// Background tasks lock it, requests do not.
+    /// The blocks of the requests in flight. Only background tasks lock the table, so that no
+    /// request waits.
     chains: Mutex<RequestChains>,
-    /// The requests that have ended, for the learner. A full queue drops them.
+    /// The queue of ended requests for the learner. If the queue is full, further requests are
+    /// dropped.
     pub(super) ended: mpsc::Sender<EndedRequest>,
-    /// Held by the learner while it runs.
+    /// The receiving end of the queue. The learner keeps it locked while it runs.
     pub(super) inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>>,
     next_backend: AtomicU32,
     learned: AtomicU64,
@@ -33,7 +35,8 @@ pub struct CacheKnowledge {
 pub struct LearningCounts {
     /// Requests whose blocks were aligned with their text.
     pub learned: u64,
-    /// Requests without events, or whose events do not belong to their text for certain.
+    /// Requests that had no events, and requests whose blocks could not be assigned to their text
+    /// with certainty.
     pub unlearned: u64,
     /// Requests that were dropped because the queue of the learner was full.
     pub dropped: u64,
@@ -41,7 +44,7 @@ pub struct LearningCounts {
     pub outlines: u64,
 }
 
-/// Requests that have ended and wait for the learner.
+/// Maximum number of ended requests that wait for the learner.
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {

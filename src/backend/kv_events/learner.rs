@@ -1,4 +1,4 @@
-//! Learns which cache blocks contain the prompts of requests that have ended.
+//! Learns which engine blocks contain the prompts of requests that have ended.
 
 use super::ended_request::EndedRequest;
 use super::knowledge::CacheKnowledge;
@@ -10,8 +10,8 @@ use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokio::time::sleep_until;
 
-/// Time after the end of a request for its last events to arrive. A batch arrives within a few
-/// milliseconds of its step.
+/// Time that the learner waits after the end of a request, so that the last events of the request
+/// arrive. A batch arrives a few milliseconds after the step of the engine.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Starts the task that learns. The task ends when the returned value is dropped.
@@ -47,7 +47,8 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
     }
 }
 
-/// Learns from one request. Returns whether it could.
+/// Learns from one request. Returns whether the blocks of the request could be assigned to its
+/// text.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     let Some(chain) = knowledge.chains().end(ended.key) else { return false };
     if let (Some(cache), Some(text)) = (ended.cache.upgrade(), ended.prompt.blocks.first()) {
@@ -62,8 +63,8 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
         prompt_tokens,
         cached_tokens: ended.counts.cached,
     };
-    // Requests do not read the index while it is locked for a write. So only the short step, not
-    // the alignment, takes this lock.
+    // While the index is locked for a write, routing treats it as unknown. So the long step,
+    // `align`, takes only a read lock, and the short step, `learn`, takes the write lock.
     let alignment = ended.space.index().align(&request, &chain, ended.block_size);
     let Some(alignment) = alignment else { return false };
     ended.space.index_mut().learn(&alignment);

@@ -1,4 +1,4 @@
-//! The parts of the prompt of one request that backends have in their prefix caches.
+//! Finds out how much of the prompt of one request each backend has in its prefix cache.
 
 use super::backend_cache::{BackendCache, RankCache};
 use super::key_space::KeySpace;
@@ -9,13 +9,14 @@ use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
 
-/// Looks the prompt of one request up in the caches of backends. A table that a background task is
-/// changing counts as unknown: the request does not wait for it.
+/// Looks the prompt of one request up in the caches of backends. If a background task has locked an
+/// index or the contents of a cache for a change, nothing counts as known: the request does not
+/// wait.
 pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
-    /// The known blocks of the text, by key space.
+    /// One lookup of the text for each key space that was needed so far.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
-    /// The leading blocks of the prompt that the last candidate has cached.
+    /// Number of leading text blocks of the prompt that the last candidate has cached.
     pub(in crate::backend) cached_blocks: u32,
 }
 
@@ -25,8 +26,8 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new(), cached_blocks: 0 }
     }
 
-    /// The part of the prompt in the prefix cache of a backend, or of the rank at `place`. `None`: the KV
-    /// events of the backend show nothing about the prompt.
+    /// The part of the prompt in the prefix cache of a backend. `place`: the rank whose cache
+    /// counts. `None`: nothing is known from KV events about this prompt at this backend.
     pub(in crate::backend) fn resident(
         &mut self,
         cache: &BackendCache,
@@ -34,7 +35,7 @@ impl<'a> CacheLookup<'a> {
     ) -> Option<ResidentPrompt> {
         let all = cache.loaded_ranks();
         // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
-        // not known which rank has none.
+        // not known which rank has no publisher, and all caches count.
         let place = place.filter(|place| place.count == all.len());
         let ranks = match place.and_then(|place| all.get(place.index)) {
             Some(rank) => slice::from_ref(rank),
@@ -54,7 +55,7 @@ impl<'a> CacheLookup<'a> {
             is_expected |= cached.is_expected;
         }
         Some(ResidentPrompt {
-            // The engine decides which rank gets the request.
+            // The mean of the ranks, because the engine decides which rank gets the request.
             tokens: tokens as f64 / ranks.len().max(1) as f64,
             blocks: u32::try_from(blocks).unwrap_or(0),
             is_decided: is_decided && ranks.len() == 1,

@@ -1,8 +1,9 @@
-//! KV events of backends: which blocks their prefix caches contain, and which of them are the text
-//! of a prompt. Routing reads the result; nothing here makes a request wait.
+//! KV events of backends: which blocks their prefix caches contain, and which of these blocks
+//! contain the text of a prompt. Routing reads the result. No request waits for this module.
 //!
-//! One task for each backend receives the events (`receiver.rs`). One task for the gateway learns
-//! from requests that have ended (`learner.rs`). The modules of `tokenweir_kv_events` describe both.
+//! One task for each backend receives the events (`tasks/kv_event_receiver.rs`). One task for the
+//! gateway learns from requests that have ended (`learner.rs`). The modules of
+//! `tokenweir_kv_events` describe both.
 
 pub(super) mod backend_cache;
 mod ended_request;

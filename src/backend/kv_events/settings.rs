@@ -19,8 +19,8 @@ pub struct KvEventsSettings {
     /// asks the backend; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
-    /// bytes each. If an engine announces more, the gateway forgets all of them. Also the maximum
-    /// number of blocks whose text it remembers.
+    /// bytes each. If an engine announces more blocks, the gateway forgets all blocks of the rank.
+    /// Also the maximum number of blocks whose text the gateway remembers.
     pub max_blocks: usize,
 }
 
@@ -53,8 +53,8 @@ impl Default for KvEventsSettings {
 }
 
 impl KvEventSource {
-    /// The source of a backend at `address`, with the defaults of `settings`. `None`: the gateway
-    /// does not subscribe to the events of the backend.
+    /// The source of the KV events of a backend at `address`. Missing values come from `settings`.
+    /// `None`: the gateway does not subscribe to the events of the backend.
     pub fn resolve(&self, settings: &KvEventsSettings, address: &BackendAddress) -> Option<Self> {
         let host = host_of(address);
         let at = |port: u16| {
@@ -72,7 +72,7 @@ impl KvEventSource {
         })
     }
 
-    /// The first problem of the source, and the key that has it.
+    /// The first invalid setting of the source: its key, and the problem.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         for (key, endpoint) in
             [("endpoint", &self.endpoint), ("replay_endpoint", &self.replay_endpoint)]
@@ -93,7 +93,7 @@ impl KvEventSource {
     }
 }
 
-/// The host of a backend. An IPv6 address has no brackets.
+/// The host of a backend. An IPv6 address is returned without brackets.
 pub(in crate::backend) fn host_of(address: &BackendAddress) -> String {
     address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
 }

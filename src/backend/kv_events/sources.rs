@@ -45,7 +45,8 @@ pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publi
     (0..source.ranks.unwrap_or(1)).map(publisher).collect()
 }
 
-/// Asks a backend for its publishers. `None`: it did not answer, or its list cannot be used.
+/// Asks a backend for its publishers. `None`: the backend did not answer, or its list cannot be
+/// used.
 pub(in crate::backend) async fn discover(
     fetcher: &mut PageFetcher,
     host: &str,
@@ -57,8 +58,8 @@ pub(in crate::backend) async fn discover(
     }
 }
 
-/// Reads a list of sources. The host of each is that of the backend: a backend must not be able to
-/// make the gateway connect elsewhere.
+/// Reads a list of sources. The host of the backend replaces the host of each source: a backend
+/// must not be able to make the gateway connect to another machine.
 fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
     if listed.len() > usize::from(MAX_RANKS) {

@@ -6,10 +6,11 @@
 //! ends within the text up to the end of the text block.
 //!
 //! Gateways with a shared key write an *outline* of each prompt into the session id: hashes of some
-//! of its text blocks, the *anchors*. So each gateway also learns from the requests of the others.
+//! of its text blocks, the *anchors*. So each gateway also learns from requests that other gateways
+//! sent.
 //!
-//! Nothing is guessed: a request whose events do not form one chain, or that contradict the cached
-//! tokens that the engine reported, teaches nothing.
+//! The gateway ignores a request whose events do not form one chain, or whose events contradict the
+//! number of cached tokens that the engine reported.
 
 mod bounded_map;
 mod prompt_lookup;

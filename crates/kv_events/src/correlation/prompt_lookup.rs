@@ -1,5 +1,5 @@
-//! Finds how much of one prompt each of several engines has in its cache. The places of the prompt
-//! are looked up once for all engines that name equal blocks equally.
+//! Finds how much of one prompt each of several engines has in its cache. The places of the text
+//! blocks are looked up once for all engines that give equal blocks the same hash.
 
 use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
@@ -8,7 +8,7 @@ use crate::residency::CacheContents;
 /// The text of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptText<'a> {
-    /// Hashes of its text blocks. Each covers the block and all text before it.
+    /// Hashes of the text blocks of the prompt. Each hash covers the block and all text before it.
     pub blocks: &'a [u64],
     /// Hash of the whole text.
     pub whole: u64,
@@ -17,18 +17,19 @@ pub struct PromptText<'a> {
 /// Looks one prompt up in the caches of engines that share an index.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of leading text blocks whose places the index knows. The whole text counts as the
-    /// last block. With `is_outline`, the number of known anchors.
+    /// Number of known places: of leading text blocks, and one more if the index knows the whole
+    /// text. With `is_outline`, the number of known anchors.
     known: usize,
-    /// Whether the index knows the text only from an outline: then it has places for the anchors only.
+    /// Whether the known places are those of anchors, which the index learned from an outline.
     is_outline: bool,
-    /// Whether the index has a block hash for each block of the prompt.
+    /// Whether the index knows the place of the whole text.
     is_whole: bool,
-    /// The places of the first and the last known text block. Most engines have nothing or all of a
-    /// prompt, so the lookup needs both for each engine.
+    /// The first and the last known place. Most engines have nothing or all of a prompt in the
+    /// cache, so the lookup needs these two places for each engine.
     ends: [Option<ChainBlock>; 2],
-    /// The engine blocks between the known place `span_place` and the place before it, where the
-    /// cached part of the prompt ended in the last lookup.
+    /// The engine blocks after one known place and up to the next, which has the number
+    /// `span_place`. The last engine that had only a part of the prompt in its cache lacked a block
+    /// of this span.
     span: Vec<ChainBlock>,
     span_place: Option<usize>,
 }
@@ -40,10 +41,11 @@ pub struct CachedPrompt {
     pub tokens: u64,
     /// Number of leading text blocks that are cached completely.
     pub text_blocks: usize,
-    /// Whether the engine has no more of the prompt than `tokens`: it lacks a known block, or the
-    /// index knows the whole text.
+    /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine
+    /// lacks a known block, or the index knows the whole text.
     pub is_decided: bool,
-    /// Whether the places come from an outline, so that `tokens` is an estimate.
+    /// Whether a place near the end of the cached prompt comes from an outline, so that `tokens` is
+    /// an estimate.
     pub is_expected: bool,
 }
 
@@ -55,14 +57,15 @@ const SPAN_BLOCKS: usize = 16;
 const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
-    /// The hash of the text up to the end of a block. The whole text is the block after the last.
+    /// The hash of the text up to the end of the text block `index`, or of the whole text if there
+    /// is no such block.
     fn up_to(&self, index: usize) -> u64 {
         self.blocks.get(index).copied().unwrap_or(self.whole)
     }
 }
 
 impl PromptLookup {
-    /// Finds the text blocks whose places the index knows.
+    /// Finds out for which text blocks the index has a place.
     pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
         let is_whole = index.block(text.whole).is_some();
         let known = if is_whole {
@@ -82,7 +85,8 @@ impl PromptLookup {
         lookup
     }
 
-    /// Uses the places of anchors if they reach further into the text than the known text blocks.
+    /// Uses the places of anchors instead if they reach further into the text than the leading text
+    /// blocks with a known place.
     fn extend_by_outline(&mut self, text: PromptText<'_>, index: &TextIndex) {
         let is_known = |number| index.block(text.up_to(anchor(number) - 1)).is_some();
         let known = leading(anchor_count(text.blocks.len()), is_known);
@@ -96,7 +100,7 @@ impl PromptLookup {
         self.known > 0
     }
 
-    /// The text block of the `number`-th known place.
+    /// The index of the text block whose place is the known place `number`, counted from 0.
     fn text_block(&self, number: usize) -> usize {
         if self.is_outline { anchored_block(number) } else { number }
     }
@@ -109,8 +113,8 @@ impl PromptLookup {
         contents: &CacheContents,
     ) -> CachedPrompt {
         let known = self.known;
-        // The number of engine blocks at the last known place that is cached. The search goes up
-        // from one such place to the next.
+        // Engine blocks up to the last known place that is cached. Each place for which the closure
+        // returns true is after the previous such place.
         let mut whole_blocks = 0;
         let resident = leading(known, |number| match self.place(number, text, index) {
             Some(place) if place.blocks() > 0 && !contents.contains(place.hash()) => false,
@@ -134,12 +138,12 @@ impl PromptLookup {
         }
     }
 
-    /// Number of leading text blocks that end at the first `count` known places.
+    /// Number of leading text blocks that the first `count` known places cover.
     fn text_blocks(&self, count: usize) -> usize {
         if self.is_outline && count > 0 { anchor(count - 1) } else { count }
     }
 
-    /// Whether the known place with the number `resident` or the one before it comes from an outline.
+    /// Whether one of two known places comes from an outline: `resident`, or the place before it.
     #[cold]
     fn is_expected(&self, resident: usize, text: PromptText<'_>, index: &TextIndex) -> bool {
         let numbers = resident.saturating_sub(1)..(resident + 1).min(self.known);
@@ -149,7 +153,7 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The `number`-th known place.
+    /// The known place `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],
@@ -158,8 +162,8 @@ impl PromptLookup {
         }
     }
 
-    /// The engine blocks up to the `number`-th known place, after the first `before` blocks of the
-    /// prompt. Empty: there are more than [`MAX_SPAN_BLOCKS`].
+    /// The engine blocks of the prompt after the first `before` ones, up to the known place
+    /// `number`. Empty: there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
         number: usize,
@@ -183,7 +187,8 @@ impl PromptLookup {
     }
 }
 
-/// The text block that ends at an anchor. Out of line: this keeps the lookup without outlines short.
+/// The index of the text block that ends at the anchor `number`. A function that is not inlined, so
+/// that the code of a lookup without outlines stays short.
 #[cold]
 fn anchored_block(number: usize) -> usize {
     anchor(number) - 1
@@ -200,7 +205,7 @@ fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
     if holds(last) {
         return count;
     }
-    // `holds` holds for `low - 1` and does not for `high`.
+    // `holds` is true for `low - 1` and false for `high`.
     let (mut low, mut high) = (1, last);
     while low < high {
         let middle = low.midpoint(high);

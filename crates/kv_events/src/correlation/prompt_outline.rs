@@ -17,13 +17,13 @@ pub struct PromptOutline {
     hashes: Vec<u64>,
 }
 
-/// Blocks at the beginning of a prompt that are all in the outline.
+/// Number of blocks at the beginning of a prompt that are all in the outline.
 const LEADING_BLOCKS: usize = 8;
-/// After the first [`LEADING_BLOCKS`] blocks: number of blocks in the outline for each doubling of
-/// the length.
+/// Number of blocks in the outline for each doubling of the length of the text, after the first
+/// [`LEADING_BLOCKS`] blocks.
 const PER_DOUBLING: usize = 4;
-/// Maximum number of hashes: those of a text of 8,192 blocks, which is the longest text that the
-/// gateway hashes.
+/// Maximum number of hashes: an outline of 8,192 text blocks has so many. The gateway hashes no
+/// more blocks of a prompt.
 const MAX_HASHES: usize = 48;
 /// Bytes before the hashes.
 const HEAD_BYTES: usize = 8;
@@ -67,7 +67,8 @@ impl PromptOutline {
         self.hashes.iter().enumerate().map(move |(index, hash)| (*hash, place(index)))
     }
 
-    /// The outline as text, followed by `tag`.
+    /// The outline as text. `tag` computes the authentication tag, which is appended to the bytes
+    /// of the outline.
     pub(super) fn encode(&self, tag: impl FnOnce(&[u8]) -> [u8; TAG_BYTES]) -> String {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + 8 * self.hashes.len() + TAG_BYTES);
         bytes.extend(self.tokens.to_be_bytes());
@@ -78,8 +79,8 @@ impl PromptOutline {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads what [`Self::encode`] wrote. `is_authentic` checks whether a tag belongs to the bytes
-    /// before it. `None`: the text is no outline, or it is not authentic.
+    /// Reads the text that [`Self::encode`] wrote. `is_authentic` checks whether the tag belongs to
+    /// the bytes before it. `None`: the text is no outline, or its tag is wrong.
     pub(super) fn decode(
         text: &str,
         is_authentic: impl FnOnce(&[u8], &[u8]) -> bool,

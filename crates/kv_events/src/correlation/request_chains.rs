@@ -4,7 +4,8 @@ use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 use std::collections::HashMap;
 
-/// Identifies a request: its backend and the number of its session id, which no other request has.
+/// Identifies a request: its backend, and the number of its session id. No other request has this
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
     /// Number that identifies the backend.
@@ -16,15 +17,17 @@ pub struct RequestKey {
 /// The engine blocks that one request stored. Each is the child of the block before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChain {
-    /// The block before the first one: the last block that the engine reused. `None`: it reused none.
+    /// The block of the prompt before the first of `blocks`: the last block that the engine reused.
+    /// `None`: the engine reused no block.
     pub parent: Option<BlockHash>,
-    /// Number of blocks of the prompt before the first one.
+    /// Number of blocks of the prompt before the first of `blocks`.
     pub first_depth: u32,
     /// The blocks.
     pub blocks: Vec<BlockHash>,
 }
 
-/// The requests that have stored blocks, until they end.
+/// The requests in flight whose blocks an engine has stored. A request leaves the table when it
+/// ends.
 #[derive(Debug, Default)]
 pub struct RequestChains {
     requests: HashMap<RequestKey, PendingRequest>,
@@ -34,13 +37,13 @@ pub struct RequestChains {
 
 #[derive(Debug, Default)]
 struct PendingRequest {
-    /// Whether later events do not continue the chain.
+    /// Whether the chain is complete: the blocks of later events are not added to it.
     is_broken: bool,
     chain: RequestChain,
 }
 
-/// Maximum number of requests in this table. If there are more, ends of requests were not reported,
-/// and the table forgets all requests.
+/// Maximum number of requests in the table. A full table forgets all its requests: the calls of
+/// `end` for many requests must be missing.
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of engine blocks of all requests: 67 million tokens in blocks of 16, in 32 MiB.
 const MAX_BLOCKS: usize = 1 << 22;
@@ -60,8 +63,8 @@ impl RequestChains {
         if chain.blocks.is_empty() {
             (chain.parent, chain.first_depth) = (stored.parent, stored.first_depth);
         } else if chain.blocks.last().copied() != stored.parent {
-            // Several choices of one request, or a preemption, break the chain. The blocks before
-            // this event stay valid.
+            // The event does not continue the chain: the request has several choices, or was
+            // preempted. The blocks of earlier events stay valid.
             request.is_broken = true;
             return;
         }

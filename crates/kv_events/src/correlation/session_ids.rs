@@ -5,8 +5,9 @@
 //! tw . PROCESS . NUMBER [ . OUTLINE ]
 //! ```
 //!
-//! Gateways that share a key add the outline of the prompt. An HMAC of the whole id authenticates the
-//! outline, so a client that chooses its own session ids cannot make a gateway learn a wrong text.
+//! Gateways that share a key add the outline of the prompt. An HMAC of the whole id authenticates
+//! the outline, so a client that chooses its own session id cannot make a gateway learn a wrong
+//! text.
 
 use super::prompt_outline::PromptOutline;
 use ring::hmac;
@@ -29,8 +30,8 @@ pub type OutlineKey = hmac::Key;
 const MARK: &str = "tw.";
 
 impl SessionIds {
-    /// Ids of a process. `process`: a secret random number. `outline_key`: a secret that all gateways
-    /// share; `None`: the ids have no outlines.
+    /// The maker of the ids of this process. `process`: a secret random number. `outline_key`: a
+    /// secret that all gateways share. `None`: the ids have no outlines.
     pub fn new(process: u64, outline_key: Option<OutlineKey>) -> Self {
         Self { prefix: format!("{MARK}{process:016x}."), next: AtomicU64::new(0), outline_key }
     }
@@ -63,13 +64,13 @@ impl SessionIds {
     }
 
     /// The outline in an id, for an event whose first block begins at the token `first_token` of
-    /// its prompt. `None`: the id has no outline, its author does not have the key, or the event is
-    /// about blocks of output, which no outline covers.
+    /// its prompt. `None`: the id has no outline, its outline was not made with the shared key, or
+    /// the blocks of the event contain output, which no outline covers.
     pub fn outline(&self, id: &str, first_token: u64) -> Option<PromptOutline> {
         let key = self.outline_key.as_ref()?;
         let (head, outline) = id.strip_prefix(MARK).and_then(|_| id.rsplit_once('.'))?;
-        // An engine announces each block of output with the id again. This check is cheaper than the
-        // HMAC.
+        // The events of all blocks of output have the same id. This check rejects them, and costs
+        // less than the HMAC.
         if first_token >= u64::from(PromptOutline::peek_tokens(outline)?) {
             return None;
         }
@@ -79,8 +80,9 @@ impl SessionIds {
     }
 }
 
-/// The bytes that the HMAC of the outline `content` authenticates, in an id that begins with `head`. No
-/// head has the separator, so different pairs have different bytes.
+/// The bytes that the HMAC authenticates: `head`, which is the beginning of the id, a zero byte,
+/// and `content`, which is the outline. No head contains a zero byte, so different pairs of head
+/// and content give different bytes.
 fn authenticated(head: &str, content: &[u8]) -> Vec<u8> {
     [head.as_bytes(), &[0], content].concat()
 }

@@ -1,11 +1,12 @@
 //! The place of each known text block: the last engine block within the text. One index serves all
-//! engines that name equal blocks equally: vLLM since 0.30 with its default hash. An engine that
-//! begins with a random seed needs an index of its own.
+//! engines that give equal blocks the same hash: vLLM since 0.30 with its default hash function. An
+//! engine whose hashes begin with a random seed needs an index of its own.
 //!
 //! The text of a request and its chain of blocks are aligned in proportion to their lengths. The
-//! alignment can be wrong by some tokens, because tokens differ in length. If two texts differ
-//! within a text block, the second request shows how far their chains agree, and the index corrects
-//! the entry to that block.
+//! alignment can be wrong by some tokens, because tokens differ in length. So the place of a text
+//! block can include text that follows the block. When a second request has the same text block,
+//! its chain shows this, and the index moves the place back to the last engine block that both
+//! chains have.
 
 use super::bounded_map::BoundedMap;
 use super::prompt_outline::PromptOutline;
@@ -13,37 +14,39 @@ use super::request_chains::RequestChain;
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 
-/// Which blocks of an engine belong to which text.
+/// Which engine blocks contain which text.
 #[derive(Debug)]
 pub struct TextIndex {
     /// Maps the hash of a text block and all text before it to its place: the last engine block
     /// within that text.
     texts: BoundedMap<ChainBlock>,
-    /// Maps the hash of an engine block to the block before it.
+    /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
     /// Whether the index has learned a place from an outline.
     has_outlines: bool,
 }
 
-/// A block of an engine, by its place in a prompt.
+/// An engine block, with its position in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainBlock {
     /// The hash in two halves, so that the struct is aligned to 4 bytes.
     hash: [u32; 2],
     /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter
-    /// than one engine block. The bit [`EXPECTED`] is set if the place comes from an outline.
+    /// than one engine block. The bit [`EXPECTED`] is set if the place was estimated from an
+    /// outline.
     blocks: u32,
 }
 
-/// The bit of `blocks` that marks a place from an outline.
+/// The bit of `blocks` that marks a place that was estimated from an outline.
 const EXPECTED: u32 = 1 << 31;
 
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredRequest<'a> {
-    /// Hashes of the blocks of the request's text. Each hash covers a block and all blocks before it.
+    /// Hashes of the text blocks of the prompt. Each hash covers a text block and all text before
+    /// it.
     pub text_blocks: &'a [u64],
-    /// Hash of the whole text.
+    /// Hash of the whole text of the prompt.
     pub whole: u64,
     /// Bytes in a text block.
     pub block_bytes: u32,
@@ -58,12 +61,12 @@ pub struct AnsweredRequest<'a> {
 /// Pairs of the hash of a text block and its place.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
-/// Maximum number of blocks that the index walks to find the last common block of two chains.
+/// Maximum number of engine blocks that the search for the last common block of two chains visits.
 const MAX_WALK: usize = 64;
 
 impl TextIndex {
-    /// An empty index for at most `texts` text blocks and `blocks` blocks of engines. `seed`: a
-    /// random number.
+    /// An empty index for at most `texts` text blocks and `blocks` engine blocks. `seed`: a random
+    /// number.
     pub fn new(texts: usize, blocks: usize, seed: u64) -> Self {
         Self {
             texts: BoundedMap::new(texts, seed),
@@ -77,7 +80,7 @@ impl TextIndex {
         self.texts.bytes() + self.parents.bytes()
     }
 
-    /// Records blocks that an engine stored for any request.
+    /// Records engine blocks that an engine stored, for any request of any client.
     pub fn on_stored(&mut self, stored: &StoredChain<'_>) {
         let parent = stored.parent.filter(|_| stored.first_depth > 0);
         let mut parent = parent.map(|parent| ChainBlock::new(parent, stored.first_depth));
@@ -89,14 +92,14 @@ impl TextIndex {
         }
     }
 
-    /// Whether the index knows the block before this engine block.
+    /// Whether the index knows which engine block precedes this one.
     pub fn has_block(&self, hash: BlockHash) -> bool {
         self.parents.get(hash).is_some()
     }
 
     /// Finds the places of the text blocks of a request in the chain of engine blocks that the
     /// request stored. `block_size`: tokens of an engine block. `None`: it is not certain that the
-    /// chain belongs to the text.
+    /// chain contains the text of the request.
     pub fn align(
         &self,
         request: &AnsweredRequest<'_>,
@@ -109,8 +112,8 @@ impl TextIndex {
             return None;
         }
         let prompt_blocks = (request.prompt_tokens / u64::from(block_size)) as u32;
-        // An engine stores all full blocks of a prompt. A chain that is shorter is not of this text
-        // alone, for example one of several prompts.
+        // An engine stores all full blocks of a prompt. A shorter chain means that the tokens
+        // belong to more than this text, for example to several prompts.
         if (chain.first_depth as usize).saturating_add(chain.blocks.len()) < prompt_blocks as usize
         {
             return None;
@@ -150,8 +153,8 @@ impl TextIndex {
     }
 
     /// Learns the places of the anchors from blocks that an engine stored for a request of another
-    /// gateway. `outline`: the outline of its prompt. A place that was learned from a request of
-    /// this gateway is more exact, so it stays.
+    /// gateway. `outline`: the outline of its prompt. An existing place that was learned from a
+    /// request of this gateway is more exact, and is kept.
     pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
         let first = stored.first_depth;
         let blocks = stored.event.block_hashes.iter();
@@ -175,8 +178,8 @@ impl TextIndex {
         self.has_outlines = true;
     }
 
-    /// Whether the index has learned places from outlines, so that the engine blocks between two
-    /// places can be unknown.
+    /// Whether the index has learned places from outlines. Engine blocks between two such places
+    /// can be unknown.
     pub(super) fn has_outlines(&self) -> bool {
         self.has_outlines
     }
@@ -206,9 +209,10 @@ impl TextIndex {
         known
     }
 
-    /// Checks a place that the index learned from another request. Returns the place, unless the
-    /// chain of this request shows that it includes text of the other request that this one does
-    /// not have: then the last block that both chains have.
+    /// Checks the place `entry` that the index learned from another request with the same text
+    /// block. Returns `entry` if this request has the same engine block. Otherwise `entry` includes
+    /// text that only the other request has, and the result is the last engine block that both
+    /// chains have.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
         let at = |blocks: u32| known.binary_search_by_key(&blocks, |block| block.blocks).ok();
         let mut next = Some(entry);
@@ -216,7 +220,8 @@ impl TextIndex {
             let Some(block) = next else { break };
             match at(block.blocks) {
                 Some(index) if known[index] == block => return block,
-                // The index does not know the chain of this request up to this place.
+                // The known part of this chain does not include the position of `entry`, so nothing
+                // contradicts it.
                 None if block == entry => return entry,
                 _ => next = self.parent(block),
             }
@@ -230,12 +235,13 @@ impl ChainBlock {
         Self { hash: [(hash >> 32) as u32, hash as u32], blocks }
     }
 
-    /// The name of the block.
+    /// The hash of the block.
     pub fn hash(self) -> BlockHash {
         u64::from(self.hash[0]) << 32 | u64::from(self.hash[1])
     }
 
-    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block.
+    /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter
+    /// than one engine block.
     pub fn blocks(self) -> u32 {
         self.blocks & !EXPECTED
     }

@@ -10,7 +10,7 @@ pub struct EventBatch<'a> {
     count: usize,
 }
 
-/// Iterates over the events of a batch. It ends after an error.
+/// Iterates over the events of a batch. The iteration ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Events<'a> {
     reader: Reader<'a>,

@@ -21,7 +21,7 @@ pub enum KvEvent<'a> {
 pub struct BlockStored<'a> {
     /// The blocks.
     pub block_hashes: BlockHashes<'a>,
-    /// The block before the first one. `None`: the first one begins a prompt.
+    /// The parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
     /// Tokens in a block.
     pub block_size: u32,
@@ -29,7 +29,7 @@ pub struct BlockStored<'a> {
     pub medium: Medium,
     /// Group of layers. `None`: the version does not name groups.
     pub group: Option<u32>,
-    /// Kind of cache of the group.
+    /// Kind of cache that this group of layers has.
     pub cache_kind: CacheKind,
     /// Session of the request that stored the blocks: its header `X-Session-ID`.
     pub session_id: Option<&'a str>,
@@ -52,7 +52,7 @@ pub struct BlockRemoved<'a> {
     pub group: Option<u32>,
 }
 
-/// All fields that any event has.
+/// The fields of all kinds of events together.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fields<'a> {
     block_hashes: Option<BlockHashes<'a>>,
@@ -235,7 +235,7 @@ fn small(number: Option<u64>) -> Result<Option<u32>, DecodeError> {
     number.map(u32::try_from).transpose().map_err(|_| DecodeError::WrongType)
 }
 
-/// Whether a value is or contains anything but nil and empty arrays.
+/// Whether a value has content: anything except nil, empty arrays, and arrays of these.
 fn has_content(value: &[u8]) -> Result<bool, DecodeError> {
     let mut reader = Reader::new(value);
     while !reader.is_at_end() {

@@ -1,6 +1,7 @@
-//! Reader of MessagePack values in a byte slice. It takes heads that are not the shortest, which
-//! newer versions of msgspec write. No function recurses, and a length that exceeds the rest of the
-//! input is an error, so hostile input costs at most one pass over its bytes.
+//! Reader of MessagePack values in a byte slice. It accepts values whose head is longer than
+//! necessary, which newer versions of msgspec write. No function recurses, and a length that
+//! exceeds the rest of the input is an error, so hostile input costs at most one pass over its
+//! bytes.
 //!
 //! <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
@@ -102,8 +103,8 @@ impl<'a> Reader<'a> {
     /// Skips a whole value with everything in it. Returns its bytes.
     pub(super) fn skip(&mut self) -> Result<&'a [u8], DecodeError> {
         let start = self.rest;
-        // Values that are still to be skipped. Each head stands for at most as many values as bytes
-        // follow it, so the sum cannot overflow.
+        // Number of values that are still to be skipped. The head of an array or map announces at
+        // most as many values as bytes follow, so the sum cannot overflow.
         let mut pending = 1_usize;
         while pending > 0 {
             pending -= 1;
@@ -136,13 +137,14 @@ impl<'a> Reader<'a> {
         self.count(length, 2).map(Value::Map)
     }
 
-    /// A number of elements of at least `size` bytes each, if the rest can hold them.
+    /// Returns `length`, a number of elements, if the rest of the input can hold as many elements
+    /// of at least `size` bytes. Otherwise returns an error.
     fn count(&self, length: u64, size: usize) -> Result<usize, DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Truncated)?;
         if length > self.rest.len() / size { Err(DecodeError::Truncated) } else { Ok(length) }
     }
 
-    /// A big-endian number of `size` bytes, at most 8.
+    /// Reads a big-endian number of `size` bytes. `size` is at most 8.
     fn number(&mut self, size: u64) -> Result<u64, DecodeError> {
         Ok(self.bytes(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }

@@ -2,8 +2,8 @@
 
 use super::msgpack::{DecodeError, Reader, Value};
 
-/// Name of a block, as the engine computes it: the lowest 64 bits of the hash of the block and all
-/// blocks before it. It is never computed again here, because the engine may use a random seed.
+/// Hash of an engine block and all blocks before it, as the engine computes it: the lowest 64 bits.
+/// The gateway never computes this hash itself, because the engine may use a random seed.
 pub type BlockHash = u64;
 
 /// The block hashes of an event.
@@ -16,7 +16,7 @@ pub struct BlockHashes<'a> {
 /// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Medium {
-    /// Memory of the GPU. Also blocks whose event names no medium.
+    /// Memory of the GPU. An event that names no medium means this one.
     Gpu,
     /// Any other place: memory of the CPU, a disk, a shared store.
     Offloaded,
@@ -26,9 +26,10 @@ pub enum Medium {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CacheKind {
     /// The blocks of a prompt are cached from its beginning without holes: full attention and MLA.
-    /// Also events that name no kind.
+    /// An event that names no kind means this one.
     Contiguous,
-    /// Old blocks are dropped, or states are kept: sliding windows, Mamba and others.
+    /// The cache drops old blocks (sliding windows), or holds states instead of blocks (Mamba).
+    /// Also any other kind.
     Other,
 }
 
@@ -82,7 +83,8 @@ impl CacheKind {
     }
 }
 
-/// Reads one hash: a number, or at least 8 bytes whose last 8 are the number. `None`: nil.
+/// Reads one hash: a number, or at least 8 bytes of which the last 8 are the number. `None`: the
+/// value is nil.
 pub(super) fn read_hash(reader: &mut Reader<'_>) -> Result<Option<BlockHash>, DecodeError> {
     match reader.value()? {
         Value::Nil => Ok(None),

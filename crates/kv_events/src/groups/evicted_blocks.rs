@@ -1,8 +1,8 @@
 //! The last blocks that a cache has evicted, each with the group that took its space. A block that is
 //! stored again was evicted too early.
 //!
-//! The table has a fixed size. A later block replaces an earlier one at the same position, so a block may be
-//! forgotten and its second computation is not counted.
+//! The table has a fixed size. A later block replaces an earlier block at the same position. The
+//! table then no longer knows the earlier block, and does not count that it is computed again.
 
 use super::group_number::{FreedGroups, GroupNumber};
 use crate::decoder::BlockHash;
@@ -11,8 +11,9 @@ use crate::key_hash::position;
 /// Evicted blocks.
 #[derive(Debug)]
 pub(super) struct EvictedBlocks {
-    /// A tag of the block in the upper 24 bits, and the group that took its space in the lower 8 bits. 0: no
-    /// block. Empty before the first eviction.
+    /// Each entry has a tag in the upper 24 bits, derived from the hash of the evicted block, and
+    /// the group that took its space in the lower 8 bits. 0: no block. The table is empty before
+    /// the first eviction.
     entries: Box<[u32]>,
     /// Number of entries of the table after the first eviction.
     capacity: usize,
@@ -23,7 +24,7 @@ const GROUP_BITS: u32 = 8;
 const GROUP_MASK: u32 = (1 << GROUP_BITS) - 1;
 
 impl EvictedBlocks {
-    /// An empty table for about `capacity` blocks of 4 bytes each.
+    /// An empty table for about `capacity` blocks, in 4 bytes each.
     pub(super) fn new(capacity: usize, seed: u64) -> Self {
         Self { entries: Box::default(), capacity: capacity.max(1), seed }
     }
@@ -49,7 +50,8 @@ impl EvictedBlocks {
         Some(GroupNumber((std::mem::take(entry) & GROUP_MASK) as u8))
     }
 
-    /// Forgets the blocks of these groups, because their numbers are given to other groups.
+    /// Assigns the blocks whose space these groups took to [`GroupNumber::OTHER`], because new
+    /// groups get the numbers.
     pub(super) fn forget_groups(&mut self, freed: &FreedGroups) {
         for entry in &mut self.entries {
             if freed.contains(GroupNumber((*entry & GROUP_MASK) as u8)) {
@@ -63,7 +65,7 @@ impl EvictedBlocks {
         self.entries = Box::default();
     }
 
-    /// The position and the tag of a block. The tag is never 0.
+    /// The index of a block in `entries`, and its tag. The tag is never 0.
     fn place(&self, block: BlockHash) -> (usize, u32) {
         let position = position(block, self.seed);
         (

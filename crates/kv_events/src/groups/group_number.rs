@@ -1,4 +1,5 @@
-//! Numbers of groups within one cache. A number takes one byte, so that each block can have it.
+//! Numbers of groups within one cache. A number takes one byte, because the table stores one for
+//! each block.
 
 /// The number of a group within one cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,7 +11,7 @@ pub struct GroupNumber(pub u8);
 pub struct FreedGroups([bool; GroupNumber::COUNT]);
 
 impl GroupNumber {
-    /// The number of all blocks that belong to no group.
+    /// The number for all blocks that belong to no group.
     pub const OTHER: Self = Self(0);
     /// Number of groups, with [`Self::OTHER`].
     pub const COUNT: usize = 256;

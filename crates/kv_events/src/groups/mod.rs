@@ -1,8 +1,9 @@
-//! Groups of prompts in one prefix cache. The prompts of a group begin with the same text. For each group:
-//! how many blocks the cache has of it, and which other groups evicted its blocks.
+//! Groups of prompts in one prefix cache. The prompts of a group begin with the same text. Counts
+//! how many blocks of each group the cache has, and which other groups evicted blocks of the group.
 //!
-//! [`PrefixGroups`] counts for a cache whose blocks are known from events. [`ModelledCache`] models the
-//! cache of an engine without events from the prompts that were sent to it.
+//! [`PrefixGroups`] keeps these counts. The events of an engine show which blocks it stores and
+//! removes. [`ModelledCache`] models the cache of an engine without events from the prompts that
+//! were sent to it.
 
 mod evicted_blocks;
 mod group_number;

@@ -1,5 +1,6 @@
-//! A model of the prefix cache of one engine, from the prompts that were sent to it: the least recently
-//! used blocks are evicted first, and the last block of a prompt before its first one, as vLLM does.
+//! A model of the prefix cache of one engine, from the prompts that were sent to the engine. Like
+//! vLLM, the model evicts the least recently used blocks first, and of one prompt the last block
+//! first.
 
 use super::group_number::GroupNumber;
 use super::prefix_groups::PrefixGroups;
@@ -12,7 +13,8 @@ use lru::LruCache;
 pub struct ModelledCache {
     blocks: LruCache<BlockHash, GroupNumber>,
     groups: PrefixGroups,
-    /// Number of cached blocks that no prompt can match.
+    /// Number of stored blocks so far that no prompt can match. The number makes a hash of its own
+    /// for each of them.
     unmatched: u64,
     seed: u64,
 }
@@ -22,11 +24,13 @@ pub struct ModelledCache {
 pub struct UsedPrompt<'a> {
     /// Hashes of the text blocks of the prompt. Each covers the block and all text before it.
     pub blocks: &'a [u64],
-    /// Number of blocks in the cache that no prompt can match: output, and the rest of the prompt.
+    /// Number of blocks in the cache that no prompt can match: those of the output, and of the end
+    /// of the prompt, which has no hash.
     pub unmatched: usize,
 }
 
-/// Greatest number of blocks: two million tokens in blocks of 128. A larger cache counts as this large.
+/// Maximum number of blocks of the model: two million tokens in blocks of 128. The model of a
+/// larger cache has this size.
 const MAX_BLOCKS: usize = 1 << 14;
 /// Number of evicted blocks that are remembered.
 const EVICTED_BLOCKS: usize = 1 << 13;

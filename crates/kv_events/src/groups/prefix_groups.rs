@@ -21,7 +21,7 @@ pub struct PrefixGroups {
     evicted: EvictedBlocks,
     /// Removed blocks whose space no stored block has taken yet, with their groups.
     removed: Vec<(BlockHash, GroupNumber)>,
-    /// Number of calls that used a group. It serves as a clock.
+    /// Number of calls of [`Self::number`]. It serves as a clock.
     uses: u64,
 }
 
@@ -31,7 +31,7 @@ struct Group {
     key: u64,
     text: Option<u64>,
     blocks: u32,
-    /// Value of [`PrefixGroups::uses`] at the last use.
+    /// Value of [`PrefixGroups::uses`] when the group was last used.
     last_use: u64,
 }
 
@@ -48,12 +48,12 @@ pub struct GroupCounts {
     pub blocks: u32,
 }
 
-/// How often one group evicted the blocks of another one, or its own.
+/// How many blocks of one group another group evicted. A group can also evict its own blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EvictionCounts {
     /// Evicted blocks.
     pub evicted: u64,
-    /// Evicted blocks that were stored again: they were evicted too early.
+    /// Number of evicted blocks that were stored again, so they were evicted too early.
     pub recomputed: u64,
 }
 
@@ -79,9 +79,9 @@ impl PrefixGroups {
         }
     }
 
-    /// The number of the group with this key, and whether the group is new. If no number is free,
-    /// `relabel` gets the groups that lose their numbers, before the first of these numbers is used
-    /// again.
+    /// The number of the group with this key, and whether the group is new. If no number is free
+    /// for a new group, some groups lose their numbers. `relabel` gets these groups before a new
+    /// group gets one of the numbers.
     pub fn number(&mut self, key: u64, relabel: impl FnOnce(&FreedGroups)) -> (GroupNumber, bool) {
         self.uses += 1;
         let known = self.numbers.get(&key).copied();
@@ -90,12 +90,13 @@ impl PrefixGroups {
         (number, known.is_none())
     }
 
-    /// The number of the group with this key. `None`: there is none.
+    /// The number of the group with this key. `None`: no group has this key.
     pub fn known(&self, key: u64) -> Option<GroupNumber> {
         self.numbers.get(&key).copied()
     }
 
-    /// Sets the hash of the text with which the prompts of a group begin, unless it is known already.
+    /// Sets the hash of the text with which the prompts of a group begin, unless the hash is known
+    /// already.
     pub fn set_text(&mut self, group: GroupNumber, text: u64) {
         if group != GroupNumber::OTHER {
             self.groups[group.index()].text.get_or_insert(text);
@@ -162,8 +163,8 @@ impl PrefixGroups {
         number
     }
 
-    /// Takes the numbers from the groups with the fewest blocks; of equal ones, from those that
-    /// have been unused for longest.
+    /// Takes the numbers from the groups with the fewest blocks. Of groups with equally many
+    /// blocks, those that have been unused for longest lose their numbers.
     fn free_smallest(&mut self) -> FreedGroups {
         let mut numbers: Vec<GroupNumber> = self.numbers.values().copied().collect();
         let rank = |number: &GroupNumber| {

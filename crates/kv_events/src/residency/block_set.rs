@@ -17,7 +17,8 @@ pub struct BlockSet {
     /// Copies beyond the first.
     copies: HashMap<BlockHash, u32>,
     max_blocks: usize,
-    /// Mixed into the positions in the table, so that nobody can choose prompts whose blocks collide.
+    /// A random number that changes the positions in the table, so that nobody can choose prompts
+    /// whose blocks collide.
     seed: u64,
 }
 
@@ -37,7 +38,7 @@ pub const UNKNOWN_DEPTH: u32 = (1 << 24) - 1;
 /// Number of bits of a [`BlockPlace`] that the group takes.
 const GROUP_BITS: u32 = u8::BITS;
 
-/// An engine announced more blocks than a cache can have.
+/// An engine announced more blocks than `kv_events.max_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the engine announced more than {0} blocks (kv_events.max_blocks): its blocks are forgotten"
@@ -78,8 +79,8 @@ impl BlockSet {
         block.map(|block| block.place)
     }
 
-    /// Adds a block. If the set contains it already, adds a copy of it if `counts_copy`. Returns
-    /// whether the block is new in the set.
+    /// Adds a block. If the set contains the block already and `counts_copy` is true, adds a copy
+    /// of the block. Returns whether the block is new in the set.
     pub fn store(
         &mut self,
         hash: BlockHash,

@@ -6,13 +6,15 @@ use crate::groups::{GroupNumber, PrefixGroups};
 
 /// Contents of the prefix cache of one engine.
 ///
-/// A prompt is cached as far as the group of layers with full attention has it, so this type keeps
-/// the blocks of one such group of layers and ignores those of others. If a model has several, it
-/// keeps the first that the engine announces.
+/// vLLM divides the layers of a model into groups, and caches blocks for each group. An engine can
+/// reuse a prompt only as far as a group with full attention has its blocks. So this type keeps the
+/// blocks of one such group, the first that the engine announces, and ignores the blocks of other
+/// groups.
 #[derive(Debug)]
 pub struct CacheContents {
     on_gpu: BlockSet,
-    /// Blocks on offload tiers, which the engine loads faster than it computes them.
+    /// Blocks in CPU memory, on a disk or in a shared store. The engine loads them faster than it
+    /// would compute them.
     offloaded: BlockSet,
     /// The group of layers whose blocks are kept. `None`: no event has arrived.
     followed: Option<Group>,
@@ -23,8 +25,8 @@ pub struct CacheContents {
 }
 
 /// Number of leading tokens that the prompts of a group share: about as many as a text block of the
-/// gateway has. The first blocks of an engine are equal for unrelated prompts, because of the chat
-/// template.
+/// gateway has. Fewer tokens would not separate groups: the chat template makes the first blocks of
+/// unrelated prompts equal.
 const GROUP_TOKENS: u32 = 128;
 /// Number of evicted blocks to remember: half a million tokens in blocks of 16.
 const EVICTED_BLOCKS: usize = 1 << 15;
@@ -36,16 +38,17 @@ struct Group(Option<u32>);
 /// Blocks of one event that the engine stored, if their depth in the prompt is known.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredChain<'a> {
-    /// The block before the first one. `None`: the first one begins a prompt.
+    /// The parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
-    /// Number of blocks of the prompt before the first one.
+    /// Number of blocks of the prompt before the first block of the event.
     pub first_depth: u32,
-    /// The event.
+    /// The event, which has the stored blocks.
     pub event: &'a BlockStored<'a>,
 }
 
 impl CacheContents {
-    /// An empty cache. `max_blocks`: limit for each medium. `seed`: a random number.
+    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and of offloaded blocks.
+    /// `seed`: a random number.
     pub fn new(max_blocks: usize, seed: u64) -> Self {
         Self {
             on_gpu: BlockSet::new(max_blocks, seed),
@@ -90,7 +93,8 @@ impl CacheContents {
         let group = if let Some(key) = key.and_then(|index| blocks.get(index as usize)) {
             self.groups.known(*key)
         } else {
-            // An engine evicts the last block of a prompt first.
+            // An engine evicts the last block of a prompt first, so the blocks that are still
+            // cached are the first ones of `blocks`.
             let resident = blocks.partition_point(|block| self.on_gpu.contains(*block));
             let last = blocks[..resident].last().copied().or(parent);
             last.and_then(|block| self.on_gpu.place(block)).map(BlockPlace::group)
@@ -110,7 +114,8 @@ impl CacheContents {
         self.on_gpu.contains(hash) || !self.offloaded.is_empty() && self.offloaded.contains(hash)
     }
 
-    /// Applies an event. Returns the stored blocks if their place in a prompt is known.
+    /// Applies an event. Returns the blocks that the engine stored on the GPU, if their depth in
+    /// the prompt is known.
     pub fn apply<'a>(
         &mut self,
         event: &'a KvEvent<'a>,
@@ -133,11 +138,13 @@ impl CacheContents {
         self.on_gpu.clear();
         self.offloaded.clear();
         self.groups.on_cleared();
-        // The engine may have restarted with another model.
+        // The next stored block decides which group of layers is kept: the engine may have
+        // restarted with another model.
         self.followed = None;
     }
 
-    /// Number of blocks of a prompt before the block whose hash is the key of its group.
+    /// Number of blocks of a prompt before the key block: the block whose hash is the key of the
+    /// prompt's group.
     fn group_depth(&self) -> u32 {
         GROUP_TOKENS.div_ceil(self.block_size.max(1)) - 1
     }
@@ -157,10 +164,11 @@ impl CacheContents {
             Some(Some(parent)) if parent.depth() < UNKNOWN_DEPTH - 1 => parent.depth() + 1,
             Some(_) => UNKNOWN_DEPTH,
         };
-        // With `kv_cache_report_mode: full` an engine announces the blocks that a request reuses,
-        // and never removes these announcements. Such an announcement begins a prompt. So no copy
-        // of a block that begins a prompt is counted, not even a real one: the table then forgets
-        // the block too early, not too late.
+        // With `kv_cache_report_mode: full` an engine also announces the blocks that a request
+        // reuses, without a later event that removes them. Counted as copies, they would keep the
+        // blocks in the table forever. These events have no parent. So events without a parent add
+        // no copies, even if the engine stored real copies: then the table removes the block too
+        // early, which is better than too late.
         let counts_copies = stored.parent.is_some();
         match stored.medium {
             Medium::Gpu => {
@@ -176,8 +184,9 @@ impl CacheContents {
         Ok(is_placed.then_some(chain))
     }
 
-    /// Stores blocks on the GPU and assigns them to the group of their prompt. `parent`: the place
-    /// of the block before the first one. `first_depth`: number of blocks before the first one.
+    /// Stores blocks on the GPU and assigns them to the group of their prompt. `parent`: the depth
+    /// and the group of the parent of the first block. `first_depth`: number of blocks of the
+    /// prompt before the first block.
     fn store_on_gpu(
         &mut self,
         stored: &BlockStored<'_>,
@@ -193,8 +202,8 @@ impl CacheContents {
             Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
             None => parent.map_or(GroupNumber::OTHER, BlockPlace::group),
         };
-        // The blocks before the key block are in no group, but the prompt of this group needed
-        // their space, too.
+        // The blocks before the key block belong to no group. But the prompt of this group needed
+        // their space too, so the group counts as the evictor.
         self.groups.settle(group);
         for (index, hash) in stored.block_hashes.iter().enumerate() {
             let depth = first_depth.saturating_add(index as u32);
@@ -208,7 +217,8 @@ impl CacheContents {
         Ok(())
     }
 
-    /// Stores blocks on an offload tier. `first_depth`: number of blocks before the first one.
+    /// Stores offloaded blocks. `first_depth`: number of blocks of the prompt before the first
+    /// block.
     fn store_offloaded(
         &mut self,
         stored: &BlockStored<'_>,

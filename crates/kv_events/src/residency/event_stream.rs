@@ -1,21 +1,25 @@
-//! Which messages of a publisher are applied, and how far the contents can be trusted. A state
-//! machine without I/O: the subscriber tells what it receives and does what each step asks for.
+//! Decides which messages of a publisher are applied, and how far the known contents of the cache
+//! can be trusted. A state machine without I/O: the subscriber calls it for each received message,
+//! and performs the actions of the returned [`StreamStep`].
 //!
-//! Numbers begin at 0 in each process of the engine and grow by 1 with each message. A publisher
-//! with a replay endpoint answers with its last messages (10,000 by default) from a number on, then
-//! with an end mark. It may have restarted while the subscriber was not connected, and then its
-//! numbers begin again. After a reconnection the last applied message is therefore asked for again:
-//! the same payload proves that the publisher is the same process.
+//! The number of the first message is 0 in each process of the engine, and each further message has
+//! the next number. A replay endpoint answers a request for the messages from a number on with
+//! those that it still has (the last 10,000 by default), then with an end mark. The engine may have
+//! restarted while the subscriber was not connected, and then its numbers begin again. After a
+//! reconnection the subscriber therefore requests the last applied message again: the same payload
+//! proves that the engine is the same process.
 
 /// How far the contents can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StreamState {
-    /// No message has been received.
+    /// The subscriber has never been connected.
     #[default]
     Off,
-    /// Messages are missing.
+    /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
+    /// it yet, or a replay is under way.
     Gap,
-    /// All messages since some moment were applied. Blocks that were stored before are not known.
+    /// All messages since some moment were applied. The blocks that the engine stored earlier are
+    /// not known.
     FromHere,
     /// All messages since the start of the engine, or since its cache was cleared, were applied.
     Exact,
@@ -29,7 +33,7 @@ pub struct StreamStep {
     pub clears: bool,
     /// Whether to apply the message.
     pub applies: bool,
-    /// The number from which on to request a replay. `None`: no replay.
+    /// Number of the first message of the replay to request. `None`: request no replay.
     pub replay_from: Option<u64>,
 }
 
@@ -50,9 +54,8 @@ pub struct EventStream {
     after_replay: StreamState,
     /// Value of `expected` when the current replay was requested.
     asked_from: Option<u64>,
-    /// Whether the publisher had sent a message with the number `asked_from` or a later one when
-    /// the replay was requested. The replay then has this message, unless the publisher has dropped
-    /// it.
+    /// Whether the publisher had sent message `asked_from` or a later one before the replay was
+    /// requested. If so, the replay contains this message, unless the publisher no longer has it.
     asked_late: bool,
     /// Number of requested replays whose end mark has not arrived. Only the last replay counts.
     pending_replays: u32,
@@ -98,8 +101,7 @@ impl EventStream {
         }
     }
 
-    /// Records that a message could not be decoded or applied. The contents so far cannot be
-    /// trusted any more.
+    /// Records that a message could not be decoded or applied. The known contents must be cleared.
     pub fn on_damage(&mut self) -> StreamStep {
         self.after_replay = StreamState::FromHere;
         if self.phase == Phase::Live {
@@ -116,8 +118,9 @@ impl EventStream {
         }
     }
 
-    /// Records that nothing was received for a while. The last messages may have been lost, which
-    /// only the next message would show.
+    /// Records that no message arrived for a while. Requests a replay, because the last messages
+    /// may have been lost: without a replay, only the number of the next message would show the
+    /// loss.
     pub fn on_idle(&mut self) -> StreamStep {
         match self.expected {
             Some(expected) if self.has_replay && self.phase == Phase::Live => self.ask(expected),
@@ -134,7 +137,8 @@ impl EventStream {
             return if self.has_replay { step } else { self.apply_live(number, digest, true) };
         }
         if self.phase != Phase::Live {
-            // The replay contains this message, or the stream requests another replay at its end.
+            // The current replay contains this message. If it does not, another replay is requested
+            // when the current one ends.
             return StreamStep::default();
         }
         match self.expected {
@@ -151,8 +155,8 @@ impl EventStream {
     /// A message was replayed.
     pub fn on_replayed(&mut self, number: u64, digest: u64) -> StreamStep {
         match self.phase {
-            // This is the replay after an idle time. If it lacks a message, the next published
-            // message shows the gap.
+            // The replay was requested after an idle time. If the replay lacks a message, the
+            // number of the next published message shows the gap.
             Phase::Live if self.expected == Some(number) => self.apply_live(number, digest, false),
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
@@ -195,12 +199,12 @@ impl EventStream {
                 }
                 self.phase = Phase::Live;
                 if is_behind {
-                    // The publisher does not have the missing messages any more.
+                    // The publisher no longer has the missing messages.
                     self.state = StreamState::Gap;
                     self.expected = None;
                     return StreamStep { clears: true, ..StreamStep::default() };
                 }
-                // A publisher without any message belongs to an engine with an empty cache.
+                // If there is no message yet, the engine has just started and its cache is empty.
                 let is_new = self.expected.is_none();
                 self.state = if is_new { StreamState::Exact } else { self.after_replay };
                 self.expected = Some(next);
@@ -209,7 +213,7 @@ impl EventStream {
         }
     }
 
-    /// Begins again with a publisher that has restarted.
+    /// Begins again, because the publisher has restarted or may have restarted.
     fn restart(&mut self) -> StreamStep {
         self.expected = None;
         self.after_replay = StreamState::FromHere;

@@ -48,9 +48,9 @@ pub struct Connection {
     out: Vec<u8>,
 }
 
-/// Time limit of the connection and of the handshake each, and of a write.
+/// Time limit of each of these: the connection, the handshake, and a write.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that a read asks for.
+/// Maximum number of bytes of one read.
 const READ_BYTES: usize = 16 << 10;
 
 impl FromStr for ZmqEndpoint {
@@ -70,13 +70,13 @@ impl FromStr for ZmqEndpoint {
 }
 
 impl Connection {
-    /// Connects, and completes the handshake as a socket of this type.
+    /// Connects, and performs the handshake as a socket of the type `socket`.
     pub async fn open(endpoint: &ZmqEndpoint, socket: SocketType) -> Result<Self, ConnectionError> {
         let address = (endpoint.host.as_str(), endpoint.port);
         Self::accept(within(TcpStream::connect(address)).await??, socket).await
     }
 
-    /// Completes the handshake on an open connection as a socket of this type.
+    /// Performs the handshake on an accepted connection as a socket of the type `socket`.
     pub(super) async fn accept(
         stream: TcpStream,
         socket: SocketType,
@@ -87,7 +87,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The handshake. Both sides send at once.
+    /// Performs the handshake: both sides send their greeting and then READY, without waiting for
+    /// each other.
     async fn shake(&mut self, socket: SocketType) -> Result<(), ConnectionError> {
         self.stream.write_all(&greeting()).await?;
         let mut theirs = [0; GREETING_BYTES];
@@ -129,7 +130,8 @@ impl Connection {
         self.flush().await
     }
 
-    /// The next message. `None`: the answer to a ping. The future can be dropped at any time.
+    /// The parts of the next message. `None`: a PONG arrived, the answer to a ping. The future can
+    /// be dropped at any time without the loss of a message.
     pub async fn receive(&mut self) -> Result<Option<Vec<Bytes>>, ConnectionError> {
         loop {
             match self.traffic().await? {
@@ -161,7 +163,8 @@ impl Connection {
         }
     }
 
-    /// Writes what is in `out`. A dropped future leaves the rest there.
+    /// Writes the bytes in `out`. If the future is dropped, `out` keeps the bytes that were not
+    /// written.
     async fn write_out(&mut self) -> Result<(), ConnectionError> {
         while !self.out.is_empty() {
             let written = self.stream.write(&self.out).await?;

@@ -1,4 +1,5 @@
-//! Frames: splits received bytes into messages and commands, and writes both.
+//! ZMTP frames: splits received bytes into messages and commands, and writes messages and commands.
+//! A message consists of one or more parts, each in a frame of its own.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -11,7 +12,7 @@ pub(super) enum Traffic {
     Command(Bytes),
 }
 
-/// The peer violates the protocol, or it is not the expected peer.
+/// The other side of the connection violates the protocol, or is another program than expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The greeting is not that of ZMTP 3.
@@ -43,7 +44,7 @@ pub enum ProtocolError {
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     buffer: BytesMut,
-    /// Parts of a message that is not complete.
+    /// The parts that have arrived of a message that is not complete.
     parts: Vec<Bytes>,
     part_bytes: usize,
 }

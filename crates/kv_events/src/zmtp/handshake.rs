@@ -1,4 +1,4 @@
-//! The handshake: greeting and READY command of both sides.
+//! The handshake of ZMTP: each side sends a greeting, and then the command READY.
 
 use super::frame::{ProtocolError, write_command};
 
@@ -46,7 +46,7 @@ impl SocketType {
     }
 }
 
-/// The own greeting: signature, version 3.0, mechanism NULL, not a server.
+/// The greeting that this side sends: signature, version 3.0, mechanism NULL, not a server.
 pub(super) fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     (greeting[0], greeting[9]) = (0xff, 0x7f);
@@ -90,7 +90,8 @@ pub(super) fn check_ready(socket: SocketType, command: &[u8]) -> Result<(), Prot
     Err(ProtocolError::Frame)
 }
 
-/// Splits the first property off: name, value and rest.
+/// Reads the first property of the metadata. Returns its name, its value and the properties after
+/// it.
 fn property(properties: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (length, rest) = properties.split_first()?;
     let (name, rest) = rest.split_at_checked((*length).into())?;
@@ -100,7 +101,7 @@ fn property(properties: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// A text of the peer for an error message.
+/// Formats a text that the peer sent, for an error message.
 fn shown(text: &[u8]) -> String {
     let text = &text[..text.len().min(MAX_SHOWN_BYTES)];
     text.escape_ascii().to_string()

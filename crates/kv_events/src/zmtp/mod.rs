@@ -1,6 +1,6 @@
-//! A subscriber of KV events over ZeroMQ: ZMTP 3.0 with the NULL mechanism over TCP, as much of it
-//! as a SUB and a DEALER socket need. The feature `publisher` adds the PUB and the ROUTER socket of a
-//! simulated engine.
+//! A subscriber of KV events over ZeroMQ. It implements the part of ZMTP 3.0 that a SUB and a
+//! DEALER socket need, with the NULL mechanism (no authentication) over TCP. The feature
+//! `publisher` adds the PUB and the ROUTER socket of a simulated engine.
 //!
 //! <https://rfc.zeromq.org/spec/23/>. Decision 0015 states why this is not the crate `zeromq`.
 

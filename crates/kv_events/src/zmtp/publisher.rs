@@ -1,8 +1,9 @@
 //! Publishes the events of one engine as vLLM does: a PUB socket for new messages, and a ROUTER socket
 //! that replays the last ones.
 //!
-//! Publishing waits for no subscriber. All connections read the same buffer of the last messages; a
-//! subscriber that falls behind its beginning misses messages, and sees the gap in their numbers.
+//! Publishing waits for no subscriber. All connections read the same buffer of the last messages. A
+//! slow subscriber misses the messages that the buffer has dropped, and sees the gap in the
+//! numbers.
 
 use super::connection::{Connection, ConnectionError};
 use super::frame::ProtocolError;
@@ -35,13 +36,13 @@ struct Buffer {
     bytes: usize,
 }
 
-/// Messages that can be replayed: `buffer_steps` of vLLM.
+/// Maximum number of messages that can be replayed, as vLLM's default of `buffer_steps`.
 pub const BUFFER_MESSAGES: usize = 10_000;
-/// Bytes of messages that can be replayed.
+/// Maximum size in bytes of the messages that can be replayed.
 const BUFFER_BYTES: usize = 16 << 20;
 /// Messages of one write.
 const MESSAGES_PER_WRITE: usize = 64;
-/// Subscriptions of one connection. Further ones are ignored.
+/// Maximum number of subscriptions of one connection. Further subscriptions are ignored.
 const MAX_SUBSCRIPTIONS: usize = 64;
 
 impl Buffer {
@@ -72,8 +73,8 @@ impl Publisher {
         self.next.send_replace(buffer.end());
     }
 
-    /// Serves subscribers and replays until the future is dropped, which closes all connections. While
-    /// the future is not polled, the publisher is silent like a stopped process.
+    /// Serves subscribers and replays until the future is dropped, which closes all connections.
+    /// While the future is not polled, the publisher sends nothing, like a stopped process.
     pub async fn serve(&self, live: TcpListener, replay: TcpListener) -> Infallible {
         let mut connections = FuturesUnordered::new();
         loop {
@@ -137,8 +138,8 @@ impl Publisher {
         }
     }
 
-    /// Sends all messages from a number on, with these parts before the number. Returns the number of
-    /// the next message.
+    /// Sends all messages from `number` on. `parts`: the parts of each message before its number.
+    /// Returns the number of the next message.
     async fn send_from(
         &self,
         mut number: u64,
@@ -159,8 +160,8 @@ impl Publisher {
         }
     }
 
-    /// Some of the stored messages from `number` on, and the number of the first of them: older ones may
-    /// have been dropped.
+    /// Returns some of the stored messages from `number` on, after the number of the first returned
+    /// message. This number is greater than `number` if the buffer has dropped messages.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
         let buffer = self.lock();
         let first = number.clamp(buffer.first, buffer.end());

@@ -1,6 +1,6 @@
 //! Receives the events of one publisher for as long as it runs: connects, subscribes, asks for
-//! replays, and begins again after each failure. A subscriber that falls behind loses messages at
-//! the publisher, sees the gap in their numbers and asks for a replay. It never makes anything wait.
+//! replays, and begins again after each failure. A subscriber that is too slow misses messages,
+//! sees the gap in their numbers and asks for a replay. The publisher never waits for it.
 
 use super::connection::{Connection, ConnectionError, ZmqEndpoint};
 use super::frame::ProtocolError;
@@ -15,13 +15,15 @@ use tokenweir_protocol::clock;
 use tokio::time::{sleep, sleep_until, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Receives the events of one publisher from the [`Subscriber`].
+/// Applies the events of one publisher, which the [`Subscriber`] passes on.
 pub trait EventSink {
     /// Forgets all blocks.
     fn clear(&mut self);
-    /// Applies a batch of events. Returns whether the engine cleared its cache in it.
+    /// Applies a batch of events. Returns whether the batch has an event that cleared the cache of
+    /// the engine.
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
-    /// Is called when it changes how far the contents can be trusted.
+    /// The state of the stream: how far the known contents can be trusted. Called after each
+    /// message and each failure.
     fn on_state(&mut self, state: StreamState);
     /// The connection failed. The subscriber tries again.
     fn on_error(&mut self, error: &ConnectionError);
@@ -33,7 +35,7 @@ pub enum ApplyError {
     /// The payload is no batch of events.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// There are more blocks than a cache can have.
+    /// The engine announced more blocks than `kv_events.max_blocks`.
     #[error(transparent)]
     TooManyBlocks(#[from] TooManyBlocks),
 }
@@ -54,7 +56,8 @@ struct Connections {
     replay: Option<Connection>,
     /// Whether the publisher answers pings: libzmq since 4.2.
     answers_pings: bool,
-    /// Time at which the next message, or else the answer to a ping or a replay, is due.
+    /// Time by which an answer must arrive, if a ping or a replay is not answered yet. Otherwise
+    /// the time at which the subscriber pings the publisher, if no message arrives before.
     deadline: Instant,
     /// Time without a message after which the subscriber pings the publisher, and asks it for lost messages.
     idle_time: Duration,
@@ -75,8 +78,8 @@ const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration:
 /// Time without a message after which the subscriber pings the publisher and requests a replay of
 /// messages that may have been lost.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// The same time right after the connection. libzmq handles a subscription up to some milliseconds
-/// late, so the first messages can be lost; an early replay brings them.
+/// The idle time right after the connection. libzmq handles a subscription some milliseconds after
+/// it arrives, so the first messages can be lost. An early replay brings them.
 const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of the answer to the first ping.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -132,7 +135,8 @@ impl<S: EventSink> Subscriber<S> {
                     (self.stream.on_published(number, xxh3_64(payload)), payload.clone())
                 }
                 Received::Replayed(parts) => {
-                    // Up to vLLM 0.22 without a topic: the number and the payload are the last parts.
+                    // The replays of vLLM up to 0.22 have no topic, so the number and the payload
+                    // are taken from the end.
                     let [delimiter, .., number, payload] = &parts[..] else {
                         return Err(ProtocolError::Frame.into());
                     };
@@ -165,8 +169,8 @@ impl<S: EventSink> Subscriber<S> {
         }
         let mut answers_pings = false;
         if replay.is_some() {
-            // A publisher handles the subscription before the ping. Everything that it publishes
-            // before its answer is in the replay.
+            // A publisher handles the subscription before the ping. So after the answer, the live
+            // connection misses no message, and the replay has those that were published earlier.
             live.ping().await?;
             let pong = async {
                 while live.receive().await?.is_some() {}
@@ -239,7 +243,7 @@ impl Connections {
         };
         match received {
             Received::Pong => self.awaits_pong = false,
-            // Each message of a replay extends the deadline of the rest.
+            // Each message of a replay extends the deadline for the next one.
             Received::Replayed(_) => self.deadline = clock::now() + ANSWER_TIMEOUT,
             _ => {}
         }
@@ -254,7 +258,8 @@ impl Connections {
         }
     }
 
-    /// Handles the deadline: nothing was received in time.
+    /// Handles the deadline. If an answer is missing, the publisher is unresponsive. Otherwise the
+    /// stream was idle, and the subscriber sends a ping.
     async fn on_deadline(&mut self) -> Result<(), ConnectionError> {
         if self.awaits_pong || self.awaits_replay {
             return Err(ConnectionError::Unresponsive);

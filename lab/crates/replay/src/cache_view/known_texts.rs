@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tokenweir_kv_events::correlation::PromptOutline;
 
 /// The hashes of the texts whose blocks are known. Each covers the text up to the end of a block.
-/// Engines name equal blocks equally, so a text is known for all backends.
+/// Simulated engines give equal blocks the same hash, so a text is known for all backends.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTexts {
     own: HashSet<u64>,
