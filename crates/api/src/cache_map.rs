@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The document of `GET /cache`. The prompts of a group begin with the same 512 bytes. Tokens of groups are
-/// estimates from blocks.
+/// The document of `GET /cache`. The prompts of a group begin with the same 512 bytes. The numbers
+/// of tokens of groups are estimates: a number of blocks times the tokens in a block.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheMapDocument {
@@ -23,16 +23,16 @@ pub struct CacheMapDocument {
 pub struct CacheSummary {
     /// Name of the backend.
     pub backend: String,
-    /// `exact`: the KV events of the backend. `approximate`: a model of its cache, from the prompts that
-    /// this gateway sent to it.
+    /// The source of the values. `exact`: the KV events of the backend. `approximate`: a model of
+    /// the cache of the backend, from the prompts that this gateway sent.
     pub source: String,
     /// Tokens of all groups.
     pub tokens: u64,
-    /// Tokens of blocks that belong to no group, such as short prompts.
+    /// Tokens of blocks that belong to no group, such as those of short prompts.
     pub other_tokens: u64,
     /// Number of groups with blocks in the cache.
     pub groups: usize,
-    /// Tokens that were evicted since the map began.
+    /// Tokens that were evicted since the gateway began to fill the map.
     pub evicted_tokens: u64,
     /// Evicted tokens that were computed again: they were evicted too early.
     pub recomputed_tokens: u64,
@@ -73,19 +73,19 @@ pub struct GroupAtBackend {
     pub blocks: u64,
     /// Tokens in the cache.
     pub tokens: u64,
-    /// Tokens of the group that were evicted since the map began.
+    /// Tokens of the group that were evicted since the gateway began to fill the map.
     pub evicted_tokens: u64,
     /// Evicted tokens that were computed again: they were evicted too early.
     pub recomputed_tokens: u64,
-    /// The other group that took the space of most of the evicted tokens. `None`: no other group did.
+    /// The other group that evicted most of the tokens. `None`: no other group evicted tokens.
     pub evicted_by: Option<GroupEvictor>,
 }
 
-/// A group that evicted blocks of another one.
+/// A group that evicted blocks of another group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupEvictor {
-    /// The id of the group. `None`: blocks that belong to no group.
+    /// The id of the group. `None`: the blocks that belong to no group evicted the tokens.
     pub id: Option<String>,
     /// Tokens that the group evicted.
     pub tokens: u64,

@@ -1,4 +1,5 @@
-//! The groups in the cache of one backend, from its KV events or from the model of its cache.
+//! The groups of prompts in the cache of one backend, from the KV events of the backend or from the
+//! model of its cache.
 
 use super::backend_use::BackendUse;
 use super::group_key::GroupKey;
@@ -8,13 +9,13 @@ use tokenweir_kv_events::groups::{EvictionCounts, GroupNumber, PrefixGroups};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::CachedSource;
 
-/// The groups in the cache of one backend.
+/// The groups of prompts in the cache of one backend.
 #[derive(Debug)]
 pub(super) struct BackendGroups {
     pub(super) source: CachedSource,
     /// Tokens in a block.
     pub(super) block_tokens: f64,
-    /// Blocks in the cache.
+    /// Number of blocks in the cache, by group.
     pub(super) blocks: HashMap<GroupKey, u64>,
     /// Evictions by pair of groups: the group that lost blocks, and the group that took their space.
     pub(super) evictions: HashMap<(GroupKey, GroupKey), EvictionCounts>,
@@ -23,7 +24,8 @@ pub(super) struct BackendGroups {
 }
 
 impl BackendGroups {
-    /// Reads the groups of a backend. `modelled`: the model of its cache.
+    /// Reads the groups of a backend. `modelled`: the model of its cache, for a backend without
+    /// exact KV events.
     pub(super) fn read(backend: &Backend, modelled: Option<&BackendUse>) -> Self {
         let mut groups = Self {
             source: CachedSource::Approximate,
@@ -49,12 +51,14 @@ impl BackendGroups {
         (blocks as f64 * self.block_tokens) as u64
     }
 
-    /// The texts of groups that the KV events of this backend reveal.
+    /// The hashes of the texts of groups, by the engine block that identifies the group. The KV
+    /// events of this backend show them.
     pub(super) fn texts(&self) -> &HashMap<u64, u64> {
         &self.texts
     }
 
-    /// Identifies groups by their text, if the KV events of another backend reveal it.
+    /// Identifies groups by their text instead of an engine block. `texts`: the hashes of texts by
+    /// engine block, as the KV events of all backends show them.
     pub(super) fn set_texts(&mut self, texts: &HashMap<u64, u64>) {
         let renamed = |key: GroupKey| match key {
             GroupKey::Block(block) => texts.get(&block).copied().map_or(key, GroupKey::Text),

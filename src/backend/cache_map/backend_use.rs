@@ -1,4 +1,5 @@
-//! The requests of this gateway at one backend: the model of its cache, and the requests of each group.
+//! The requests that this gateway sent to one backend: the model of the backend's cache that
+//! follows from them, and their counts by group.
 
 use super::group_key::GroupKey;
 use super::prompt_use::PromptUse;
@@ -7,14 +8,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 
-/// The requests of this gateway at one backend.
+/// The requests that this gateway sent to one backend.
 #[derive(Debug)]
 pub(super) struct BackendUse {
     pub(super) backend: Arc<Backend>,
     pub(super) cache: ModelledCache,
     /// Counts of requests. The index is the number of the group in `cache`.
     requests: Box<[GroupRequests]>,
-    /// Number of restarts of the server process when the last request was recorded.
+    /// Number of restarts of the server process until the last recorded request. A new restart
+    /// empties the model.
     restarts: u64,
 }
 

@@ -15,7 +15,7 @@ const MAX_LISTED_GROUPS: usize = 50;
 /// Maximum number of backends that the document lists for a group.
 const MAX_LISTED_BACKENDS: usize = 16;
 
-/// Builds the document. `id`: the id of a group.
+/// Builds the document. `id`: returns the id of a group.
 pub(super) fn build(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -24,7 +24,7 @@ pub(super) fn build(
 ) -> CacheMapDocument {
     let mut rows: Vec<(GroupKey, PrefixGroup)> =
         sum_rows(state, backends, &id).into_iter().collect();
-    // The key decides between equal rows, so that the order is the same each time.
+    // Rows with equally many tokens are sorted by key, so that the order is the same each time.
     rows.sort_by_key(|(key, row)| (std::cmp::Reverse(row.tokens), *key));
     let omitted_groups = rows.len().saturating_sub(MAX_LISTED_GROUPS);
     rows.truncate(MAX_LISTED_GROUPS);
@@ -75,7 +75,7 @@ fn sum_rows(
     rows
 }
 
-/// The groups of one backend that have blocks or lost some.
+/// The groups of one backend that have blocks in the cache, and those that lost blocks.
 fn rows_of_backend(
     backend: &BackendId,
     groups: &BackendGroups,
@@ -86,7 +86,8 @@ fn rows_of_backend(
         let row = rows.entry(*key).or_default();
         (row.blocks, row.tokens) = (*blocks, groups.tokens(*blocks));
     }
-    // The largest number of evicted blocks decides, then the key.
+    // For each group, the group that evicted most of its blocks. Of two such groups, the one with
+    // the greater key.
     let mut evictors: HashMap<GroupKey, (u64, GroupKey)> = HashMap::new();
     for ((loser, evictor), EvictionCounts { evicted, recomputed }) in &groups.evictions {
         let row = rows.entry(*loser).or_default();

@@ -12,9 +12,9 @@ use tokenweir_routing::CachedSource;
 /// kept.
 const MAX_PAIRS: usize = 16;
 
-/// Finds the pairs of groups that evict each other: the engine computed blocks of each group again that
-/// the other group had evicted. Includes only groups of which this gateway sent prompts. `id`: returns
-/// the id of a group.
+/// Finds the pairs of groups that evict each other: from each group, the other group evicted blocks
+/// that the engine then computed again. Includes only groups of which this gateway sent prompts.
+/// `id`: returns the id of a group.
 pub(super) fn find(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -55,8 +55,8 @@ pub(super) fn find(
     found
 }
 
-/// The groups that evicted blocks of each other, with their lost blocks. The pairs whose blocks are
-/// computed again most often come first; at most [`MAX_PAIRS`].
+/// The pairs of groups that evicted blocks of each other. For each group, the counts of the blocks
+/// that it lost. At most [`MAX_PAIRS`], those with the most blocks computed again first.
 fn mutual_evictions(
     groups: &BackendGroups,
 ) -> Vec<((GroupKey, EvictionCounts), (GroupKey, EvictionCounts))> {

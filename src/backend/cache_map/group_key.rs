@@ -1,4 +1,4 @@
-//! The name of a group that is the same at all backends.
+//! The key of a group of prompts, which is the same at all backends.
 
 /// Identifies a group of prompts at all backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -7,6 +7,7 @@ pub(super) enum GroupKey {
     Other,
     /// The hash of the first text block.
     Text(u64),
-    /// The hash of an engine block whose text is not known: another gateway sent the prompts.
+    /// The hash of the engine block that identifies the group. The text is not known, because
+    /// another gateway sent the prompts.
     Block(u64),
 }

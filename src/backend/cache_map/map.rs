@@ -1,4 +1,4 @@
-//! The map: it collects the prompts of ended requests.
+//! The map: a sink that collects the prompts of ended requests.
 
 use super::backend_groups::BackendGroups;
 use super::backend_use::BackendUse;
@@ -21,14 +21,14 @@ use tokenweir_request::record::RequestRecord;
 
 /// The sink that collects which groups of prompts fill which cache.
 ///
-/// It takes at most 0.5 MiB for the groups of all backends, and at most 1.5 MiB for the model of each cache:
-/// 80 bytes for each block of 512 bytes that the cache holds, and 0.2 MiB. The lock is taken by the batch
-/// dispatcher, by the diagnosis and by requests of an operator.
+/// The map uses at most 0.5 MiB for the groups of all backends. The model of each cache uses 0.2
+/// MiB and 80 bytes for each cached block of 512 bytes, at most 1.5 MiB. The batch dispatcher, the
+/// diagnosis and requests of an operator take the lock.
 #[derive(Debug)]
 pub struct CacheMap {
     pool: Arc<BackendPool>,
-    /// Makes the ids of groups from hashes of text. The hashes of text can have a key that several gateways
-    /// share, so they do not leave the process.
+    /// Makes the ids of groups from the hashes of their texts. Several gateways can share the key
+    /// of these hashes, so the hashes themselves do not leave the process.
     ids: RandomState,
     state: Mutex<MapState>,
 }
@@ -47,13 +47,13 @@ impl CacheMap {
         document::build(&state, &groups, now, |key| self.id(key))
     }
 
-    /// The pairs of groups that evict blocks of each other. Counts since the map began.
+    /// The pairs of groups that evict blocks of each other, with counts since the start of the map.
     pub fn evicting_pairs(&self) -> Vec<EvictingPair> {
         let (state, groups) = self.read();
         evicting_pairs::find(&state, &groups, |key| self.id(key))
     }
 
-    /// The id of a group. `None`: the blocks belong to no group.
+    /// The id of a group. `None`: the key is that of the blocks that belong to no group.
     fn id(&self, key: GroupKey) -> Option<String> {
         (key != GroupKey::Other).then(|| format!("{:016x}", self.ids.hash_one(key)))
     }

@@ -1,4 +1,5 @@
-//! The state that the map retains of ended requests: the first client of each group, and the use of each backend.
+//! The state that the map keeps about ended requests: the first client of each group, and the
+//! requests to each backend.
 
 use super::backend_use::BackendUse;
 use super::prompt_use::PromptUse;
@@ -10,15 +11,16 @@ use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::record::ClientIdentity;
 
-/// The clients of groups, and the caches of backends.
+/// The first clients of groups, and the requests to backends.
 #[derive(Debug)]
 pub(super) struct MapState {
-    /// Uses of the first text block of prompts, by its hash. The least recently used is evicted first.
+    /// The use of each first text block of a prompt, by the hash of the block. If there are more
+    /// than [`MAX_TEXTS`], the least recently used entry is removed.
     pub(super) texts: LruCache<u64, TextUse>,
     pub(super) backends: HashMap<BackendId, BackendUse>,
 }
 
-/// Counts of the requests, at all backends, whose prompts begin with the same text.
+/// The use of a text at all backends: the requests whose prompts begin with the text.
 #[derive(Debug)]
 pub(super) struct TextUse {
     /// The client that sent the first prompt.
@@ -27,11 +29,11 @@ pub(super) struct TextUse {
     pub(super) last_used: Instant,
 }
 
-/// Greatest number of groups whose first client is known.
+/// Maximum number of groups whose first client is known.
 const MAX_TEXTS: usize = 4_096;
 /// Allocated bytes for each of these groups.
 const TEXT_BYTES: usize = 120;
-/// Greatest number of backends whose caches are modelled.
+/// Maximum number of backends whose caches are modelled.
 const MAX_BACKENDS: usize = 256;
 
 impl MapState {

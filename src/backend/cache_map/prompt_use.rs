@@ -1,4 +1,4 @@
-//! What the map needs of the record of a request.
+//! The values of the record of a request that the map needs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,8 +20,8 @@ pub(super) struct PromptUse<'a> {
 }
 
 impl<'a> PromptUse<'a> {
-    /// The prompt of a finished request. `None`: no backend has computed it, or the gateway did not read
-    /// it.
+    /// The prompt of an ended request. `None`: no backend has computed the prompt, or the gateway
+    /// did not read it.
     pub(super) fn from_record(record: &'a RequestRecord) -> Option<Self> {
         let prompt = record.fingerprint.as_deref().filter(|prompt| prompt.bytes > 0)?;
         let is_computed = record.outcome == Outcome::Ok || record.timings.first_output.is_some();

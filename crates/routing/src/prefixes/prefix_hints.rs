@@ -1,17 +1,19 @@
-//! Fleet-wide index from prompt blocks to the backends that received them lately.
+//! One index for a whole pool: from prompt blocks to the backends that received them lately.
 //!
-//! It gives hints for fleets that are too large to query the [`PrefixTable`] of each backend per
-//! request. A hint may be wrong: the tables of the hinted backends decide.
+//! A large pool has too many backends to query the [`PrefixTable`] of each one for each request.
+//! There, the index returns some backends that probably have a prefix of the prompt, and only their
+//! tables are queried. The index may be wrong; the tables decide.
 //!
-//! The index is one array of atomic words in sets of eight, newest first. A word holds a tag of the
-//! block (48 bits) and the position of a backend (16 bits). To save space, only some blocks of a
-//! prompt are indexed: the first, second and fourth block and every eighth block.
+//! The index is one array of atomic words in sets of eight. In a set, the newest entry is first. A
+//! word holds the upper 48 bits of the block hash, and the position of a backend in the pool (16
+//! bits). To save space, only some blocks of a prompt are indexed: the first, second and fourth
+//! block and every eighth block.
 //!
 //! [`PrefixTable`]: super::prefix_table::PrefixTable
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Index of the blocks that a fleet received.
+/// Index of the blocks that the backends of a pool received.
 #[derive(Debug)]
 pub(crate) struct PrefixHints {
     slots: Box<[AtomicU64]>,
@@ -19,20 +21,21 @@ pub(crate) struct PrefixHints {
 
 /// Slots per set: 64 bytes, one line of the CPU cache.
 const WAYS: usize = 8;
-/// Slots of the index: 1 MiB, enough for prompts of about a hundred million tokens.
+/// Number of slots of the index: 1 MiB, enough for prompts of about a hundred million tokens.
 const SLOT_COUNT: usize = 1 << 17;
-/// Greatest number of backends per block.
+/// Maximum number of backends that the index stores for one block.
 const MAX_HOLDERS_PER_BLOCK: usize = 4;
 /// Distance between indexed blocks after the first ones.
 const BLOCK_STRIDE: usize = 8;
-/// Bits of the position of a backend in a slot.
+/// Number of bits of a slot that hold the position of a backend.
 const POSITION_BITS: u32 = 16;
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
-/// Value of an empty slot. Position [`POSITION_MASK`] is never stored, so no other slot has it.
+/// Value of an empty slot. Position [`POSITION_MASK`] is never stored, so a used slot never has
+/// this value.
 const EMPTY: u64 = u64::MAX;
 
 impl PrefixHints {
-    /// Greatest number of positions that [`lookup`](Self::lookup) returns.
+    /// Maximum number of positions that [`lookup`](Self::lookup) returns.
     pub(crate) const MOST: usize = 8;
 
     /// An empty index.
@@ -46,8 +49,8 @@ impl PrefixHints {
         self.slots.len() * size_of::<AtomicU64>()
     }
 
-    /// Records that blocks were sent to the backend at `position`. Positions of 65,535 and above
-    /// are ignored.
+    /// Records that a prompt with these block hashes was sent to the backend at `position`.
+    /// Positions of 65,535 and above are ignored.
     pub(crate) fn add(&self, blocks: &[u64], position: usize) {
         let position = position as u64;
         if position < POSITION_MASK {
@@ -55,11 +58,12 @@ impl PrefixHints {
         }
     }
 
-    /// Positions of the backends that received the longest prefixes of these blocks, the longest
-    /// first.
+    /// Positions of the backends that received the longest prefixes of a prompt with these block
+    /// hashes, the longest prefix first.
     pub(crate) fn lookup(&self, blocks: &[u64]) -> Vec<usize> {
         let indexed: Vec<usize> = indexed_blocks(blocks.len()).collect();
-        // A block is a hash of its bytes and all bytes before it, so the sent blocks are a prefix.
+        // The hash of a block covers all bytes before the block, so the blocks that were sent
+        // before are the first ones of the prompt.
         let sent = indexed.partition_point(|index| self.holders(blocks[*index]).next().is_some());
         let mut positions = Vec::new();
         for index in indexed[..sent].iter().rev() {
@@ -75,8 +79,9 @@ impl PrefixHints {
         positions
     }
 
-    /// Inserts an entry at the front of its set and shifts the others. The shift ends at an empty
-    /// slot, at the old copy of the entry, or at an entry that exceeds the limit of the block.
+    /// Inserts an entry at the front of its set and moves each other entry to the next slot. The
+    /// last move overwrites an empty slot, the old copy of the entry, or the entry of this block
+    /// that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Otherwise the last entry of the set is lost.
     fn put(&self, block: u64, position: u64) {
         let (mut next, mut holder_count) = (tag(block) | position, 1);
         for slot in self.set(block) {
@@ -114,7 +119,7 @@ fn indexed_blocks(blocks: usize) -> impl Iterator<Item = usize> {
         .filter(move |index| *index < blocks)
 }
 
-/// Upper 48 bits of a block hash.
+/// The upper 48 bits of a block hash, by which a slot identifies the block.
 fn tag(block: u64) -> u64 {
     block & !POSITION_MASK
 }

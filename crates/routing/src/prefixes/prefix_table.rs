@@ -1,27 +1,28 @@
-//! Estimates which prompt blocks a backend has in its prefix cache: the blocks that this gateway
-//! sent to it, for as long as a cache of its size can hold them.
+//! Estimates which prompt blocks a backend has in its prefix cache. The estimate is that a block
+//! which this gateway sent to the backend stays in the cache until newer blocks fill the cache.
 //!
 //! The table is an array of atomic words in sets of eight, like a set-associative CPU cache. It
-//! needs no lock and never grows. Each word holds a tag of the block (40 bits) and the age of the
-//! table when the block was last used (24 bits). The age of the table is the number of new blocks
-//! inserted so far. A block counts as cached until the backend has received as many new blocks as
-//! its cache holds. This approximates LRU eviction in the engine.
+//! needs no lock and never grows. Each word holds the upper 40 bits of the block hash, and the age
+//! of the table when the block was last used (24 bits). The age of the table is the number of new
+//! blocks inserted so far. A block counts as cached until, since its last use, the backend has
+//! received as many new blocks as its cache holds. This approximates the LRU eviction of the
+//! engine.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Blocks that were sent to one backend.
 #[derive(Debug)]
 pub struct PrefixTable {
-    /// Their number is a power of two.
+    /// The sets of slots. Their number is a power of two.
     sets: Box<[[AtomicU64; WAYS]]>,
-    /// New blocks inserted so far.
+    /// Number of new blocks inserted so far.
     age: AtomicU32,
 }
 
 /// Slots per set: 64 bytes, one line of the CPU cache.
 const WAYS: usize = 8;
-/// Bits of the age in a slot. A table has far fewer slots than there are ages, so a slot is
-/// overwritten before its age wraps around.
+/// Number of bits of a slot that hold the age. A table has far fewer slots than there are ages, so
+/// a slot is overwritten before its age wraps around.
 const AGE_BITS: u32 = 24;
 const AGE_MASK: u32 = (1 << AGE_BITS) - 1;
 /// Value of an empty slot.
@@ -30,8 +31,9 @@ const EMPTY: u64 = 0;
 const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;
 
 impl PrefixTable {
-    /// An empty table for a cache of about `blocks` blocks. It has at least a quarter more slots
-    /// (8 bytes each), because sets do not fill evenly.
+    /// An empty table for a cache of about `blocks` blocks. The table has at least a quarter more
+    /// slots than the cache has blocks (within [`SLOT_COUNT_RANGE`], 8 bytes each), because sets do
+    /// not fill evenly.
     pub fn new(blocks: usize) -> Self {
         let slots = (blocks.saturating_add(blocks / 4))
             .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());
@@ -45,19 +47,22 @@ impl PrefixTable {
         size_of_val(&*self.sets)
     }
 
-    /// Number of leading blocks of a prompt that are probably cached, if the cache holds
-    /// `capacity` blocks. `expected`: the number that is tried first, that of another backend.
+    /// Number of leading blocks of a prompt that are probably cached, if the cache holds `capacity`
+    /// blocks. `expected`: a guess at the result, such as the result for another backend. The
+    /// search tries it first.
     ///
-    /// A block is a hash of its bytes and all bytes before it, so the cached blocks are a prefix
-    /// and a binary search finds its end. A missing block within the prefix was overwritten in this
-    /// table; the search ignores it.
+    /// The hash of a block covers all bytes before the block, so the cached blocks are the first
+    /// ones of the prompt, and a binary search finds the last cached block. An earlier block can be
+    /// missing, because another block has overwritten it in this table. The search then may end
+    /// there, or not notice it.
     pub fn matched(&self, blocks: &[u64], capacity: usize, expected: usize) -> usize {
         let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
         let age = self.age.load(Ordering::Relaxed);
         let has = |block: &u64| self.has(*block, age, lifetime);
         let last_expected = expected.checked_sub(1).and_then(|last| blocks.get(last));
         let mut start = if last_expected.is_some_and(has) { expected } else { 0 };
-        // Most backends have only a short prefix: search exponentially for the first miss.
+        // Most backends have only a short prefix. So the search looks ahead in steps that double,
+        // until a block is missing.
         let mut step = 1;
         while blocks.get(start + step - 1).is_some_and(has) {
             start += step;
@@ -72,13 +77,14 @@ impl PrefixTable {
         self.age.load(Ordering::Relaxed)
     }
 
-    /// Number of leading blocks of a prompt that were used since the table had the age `since_age`.
+    /// Number of leading blocks of a prompt that were sent to the backend since the table had the
+    /// age `since_age`.
     pub fn matched_since(&self, blocks: &[u64], since_age: u32) -> usize {
         let new_blocks = self.age().wrapping_sub(since_age);
         self.matched(blocks, (new_blocks as usize).saturating_add(1), 0)
     }
 
-    /// Marks the blocks of a prompt as used now.
+    /// Records that a prompt with these block hashes is sent to the backend.
     pub fn touch(&self, blocks: &[u64]) {
         let new = blocks.iter().filter(|block| self.insert(**block)).count();
         self.age.fetch_add(u32::try_from(new).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -99,8 +105,9 @@ impl PrefixTable {
         })
     }
 
-    /// Inserts or refreshes a block. A new block overwrites the slot of its set that was unused for
-    /// longest. Returns whether the block is new.
+    /// Inserts a block, or updates the age of its slot if the table has the block. A new block
+    /// overwrites the slot of its set that was unused for longest. Returns whether the block is
+    /// new.
     fn insert(&self, block: u64) -> bool {
         let (tag, age) = (tag(block), self.age.load(Ordering::Relaxed));
         let word = tag << AGE_BITS | u64::from(age & AGE_MASK);
@@ -127,12 +134,13 @@ impl PrefixTable {
     }
 }
 
-/// Number of new blocks since a slot was written.
+/// Number of new blocks in the table since the slot with the value `word` was written.
 fn since(word: u64, age: u32) -> u32 {
     age.wrapping_sub(word as u32) & AGE_MASK
 }
 
-/// Upper 40 bits of a block hash. Never 0, the tag of an empty slot.
+/// The upper 40 bits of a block hash, by which a slot identifies the block. Never 0, because an
+/// empty slot has 0.
 fn tag(block: u64) -> u64 {
     (block >> AGE_BITS).max(1)
 }

@@ -4,14 +4,14 @@
 use tokenweir_protocol::openai::prompt::TOKENS_PER_MEDIA_BYTE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Length and block hashes of a prompt, taken from its bytes in the request body.
+/// Length and block hashes of a prompt, computed from the bytes of the prompt in the request body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromptFingerprint {
     /// Length of the prompt in bytes.
     pub bytes: u64,
-    /// Bytes of images, sounds and films among them.
+    /// Number of these bytes that are images, sounds and films.
     pub media: u64,
-    /// One hash per full block, of the block and all bytes before it.
+    /// The hash of each full block, which covers the block and all bytes of the prompt before it.
     pub blocks: Box<[u64]>,
     /// Hash of the whole prompt. 0: not known.
     pub whole: u64,
@@ -21,16 +21,17 @@ pub struct PromptFingerprint {
 
 /// Size of a block in bytes: about 128 tokens of English text.
 const BLOCK_BYTES: u32 = 512;
-/// Greatest number of blocks that are hashed: 4 MiB, or about a million tokens.
+/// Maximum number of blocks that are hashed: 4 MiB, or about a million tokens.
 const MAX_BLOCKS: usize = 8_192;
 
 impl PromptFingerprint {
     /// The fingerprint of a prompt that consists of `parts`, in the order in which the model reads
     /// them.
     ///
-    /// Prompts with different seeds have no blocks in common. Blocks do not cross parts, so equal
-    /// tools before different messages are a common prefix. The remainder of a part that does not
-    /// fill a block enters the hashes of the blocks after it.
+    /// A part is one value of the request body, such as the tools or the messages. Prompts with
+    /// different seeds have no hashes in common. No block extends over two parts, so two prompts
+    /// with equal tools and different messages have the blocks of the tools in common. The end of a
+    /// part that does not fill a block changes the hashes of all blocks after it.
     pub fn new<'a>(seed: u64, parts: impl Iterator<Item = &'a [u8]>) -> Self {
         let (mut bytes, mut blocks, mut hash) = (0, Vec::new(), seed);
         for part in parts {
@@ -49,12 +50,12 @@ impl PromptFingerprint {
         Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
     }
 
-    /// This fingerprint of a prompt with `media` bytes of images, sounds and films.
+    /// Returns the fingerprint with the number of bytes that are images, sounds and films.
     pub fn with_media(self, media: u64) -> Self {
         Self { media: media.min(self.bytes), ..self }
     }
 
-    /// The estimated tokens of the prompt. `tokens_per_byte`: of its text.
+    /// The estimated number of tokens of the prompt. `tokens_per_byte`: tokens in a byte of text.
     pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
         if self.media == 0 {
             return self.bytes as f64 * tokens_per_byte;
@@ -63,7 +64,7 @@ impl PromptFingerprint {
         text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
     }
 
-    /// The estimated mean tokens of a block. `tokens_per_byte`: of the text.
+    /// The estimated mean number of tokens of a block. `tokens_per_byte`: tokens in a byte of text.
     pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
         let of_prompt = if self.media == 0 {
             tokens_per_byte
