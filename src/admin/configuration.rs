@@ -70,7 +70,8 @@ impl ActiveConfiguration {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the last reload failed or a discovery file cannot be used. `None`: neither is so.
+    /// Why the last reload failed, or why a discovery file cannot be used. `None`: the last reload
+    /// succeeded, and all discovery files can be used.
     pub fn reload_problem(&self) -> Option<Arc<String>> {
         self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
     }

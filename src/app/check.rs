@@ -17,7 +17,8 @@ pub enum CheckedFile {
     /// A configuration, with the files, certificates, keys and secrets that it names.
     #[default]
     Config,
-    /// The text of a configuration only: what it names may be on another machine.
+    /// The text of a configuration only. The files that the configuration names are not read,
+    /// because they may be on another machine.
     ConfigSyntax,
     /// A file of tenants and keys (`access.keys_file`).
     Keys,
@@ -186,8 +187,9 @@ impl ConfigCheck {
         }
     }
 
-    /// Adds what is found in a configuration beyond its mistakes. With mistakes, `loaded` lacks their entries, so that
-    /// only findings at the position of a value hold.
+    /// Adds the obstacles and the notes about a configuration. If the file has mistakes, `loaded`
+    /// lacks the entries with the mistakes. Then only the obstacles at a position in this file are
+    /// certain, and no others are kept.
     fn add_findings(
         &mut self,
         loaded: Option<LoadedConfig>,

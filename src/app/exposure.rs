@@ -7,7 +7,8 @@ use crate::config::LoadedConfig;
 const GUESSED_SECRETS: [&str; 3] =
     ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
 
-/// Minimum length of such a secret, in characters.
+/// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret has a
+/// warning.
 const MIN_SECRET_CHARS: usize = 16;
 
 /// The warnings of a configuration: at the start in the log, and in `tokenweir check`. `env` returns the value of an

@@ -158,15 +158,17 @@ impl Backend {
         }
     }
 
-    /// Takes one of the streams whose usage may be requested in every event although they are not in
-    /// [`Self::continuous_usage_share`]. There are none if the outputs of the backend are long.
+    /// Whether the gateway may request usage in every event of a stream that is not in
+    /// [`Self::continuous_usage_share`]. If so, counts the stream towards the rate limit of such
+    /// streams. Always false if the outputs of the backend are long.
     pub fn take_counted_stream(&self, now: Instant) -> bool {
         !self.load.stream_profile.has_long_outputs() && self.identity.take_counted_stream(now)
     }
 
-    /// Whether the streams of the backend have a `system_fingerprint`, so that the front end of vLLM
-    /// is the Python one. With continuous usage, the Rust one writes all parts of a tool call that
-    /// the engine generates in one step into one event, and otherwise into several.
+    /// Whether the streams of the backend have a `system_fingerprint`, so that the front end of
+    /// vLLM is the Python one. With continuous usage, the Rust front end writes all parts of a tool
+    /// call that the engine generates in one step into one event. Without it, it writes them into
+    /// several events.
     pub fn has_fingerprint(&self) -> bool {
         self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
     }
@@ -269,7 +271,7 @@ impl Backend {
                 backend = %self.identity.id,
                 path,
                 status,
-                "the backend does not serve this, which other backends serve: requests for it avoid the backend"
+                "the backend does not serve the path or the media of a request, which other backends serve: such requests avoid the backend"
             );
         }
     }
@@ -323,7 +325,8 @@ impl Backend {
         self.membership.notify_capacity();
     }
 
-    /// The value of `Via` for requests to the backend. `None`: it is no gateway, which could send them back.
+    /// The value of `Via` for requests to the backend, by which a gateway detects its own requests.
+    /// `None`: the backend is no gateway, so it cannot send requests back.
     pub fn hop(&self) -> Option<&HeaderValue> {
         self.health.load_state().is_gateway.then(|| self.membership.hop())
     }

@@ -33,7 +33,7 @@ pub enum DrainInitiator {
         /// Whether the request had the admin token.
         has_token: bool,
     },
-    /// The duration that was given at its start is over.
+    /// The duration that was given at the start of the drain is over.
     Expiry,
 }
 

@@ -329,7 +329,8 @@ impl BackendHealth {
 
     /// Waits until the health checker declares the backend down.
     pub async fn wait_declared_down(&self) {
-        // It waits from its creation on, so that it misses no call after the value was read.
+        // The future is created before the value is read, so that it misses no notification after
+        // the read.
         let went_down = self.signals.went_down.notified();
         if !self.signals.is_declared_down.load(Ordering::SeqCst) {
             went_down.await;

@@ -29,12 +29,14 @@ pub struct BackendIdentity {
     /// The publishers of KV events. `None`: the gateway does not subscribe to them.
     pub kv_events: Option<KvEventSource>,
     settings: ArcSwap<BackendSettings>,
-    /// Streams whose usage is requested in every event although they are not in that share, so that
-    /// a backend with few streams has the inter-token latency of nearly all.
+    /// The limiter of streams whose usage is requested in every event although the configured share
+    /// does not include them. So a backend with few streams has the inter-token latency of nearly
+    /// all its streams.
     counted_streams: GcraLimiter,
     /// The weight of the settings, which routing reads of each candidate.
     weight: AtomicU32,
-    /// The prefix cache of the backend, once its KV events are received.
+    /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
+    /// to the events.
     kv_cache: OnceLock<Arc<BackendCache>>,
     /// Hash of the backend's name.
     pub(crate) id_hash: u64,
@@ -133,14 +135,15 @@ impl BackendIdentity {
         self.settings.load().role
     }
 
-    /// Takes one of the streams whose usage may be requested in every event beyond the share.
+    /// Whether one more stream may have usage in every event beyond the configured share. If so,
+    /// counts the stream towards the rate limit of such streams.
     pub(super) fn take_counted_stream(&self, now: Instant) -> bool {
         self.counted_streams.try_acquire(now)
     }
 }
 
 impl BackendSettings {
-    /// The costs of a backend with this number of GPUs, and this price of one for an hour.
+    /// The number of GPUs of a backend, and the price of all its GPUs for one hour.
     pub fn gpu_cost(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> [Option<f64>; 2] {
         let gpus = gpus.map(f64::from);
         [gpus, gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price)]

@@ -27,9 +27,11 @@ struct LeaseState {
     backend: Arc<Backend>,
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
-    /// The load that it adds to a data-parallel rank of the backend. `None`: the backend decides on it.
+    /// The load that the lease adds to a data-parallel rank of the backend. `None`: the backend
+    /// chooses the rank.
     rank: Option<LeasedRank>,
-    /// The request, if its blocks are followed in the KV events of the backend.
+    /// The followed request, if the gateway looks for the blocks of the request in the KV events of
+    /// the backend.
     followed: OnceLock<FollowedRequest>,
 }
 
@@ -63,13 +65,14 @@ impl Lease {
         let cache = self.backend().identity.kv_cache()?;
         if self.0.followed.get().is_none() {
             let prompt_tokens = self.0.lock_reservation().prompt_tokens();
-            // A second call in between loses its request, which teaches nothing.
+            // If another call has set the value in the meantime, this value is dropped without
+            // effect.
             let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt, prompt_tokens)?);
         }
         self.0.followed.get().map(FollowedRequest::header)
     }
 
-    /// The value of `X-data-parallel-rank` of the request. `None`: it has no such header.
+    /// The value of `X-data-parallel-rank` of the request. `None`: the request has no such header.
     pub fn rank_header(&self) -> Option<&HeaderValue> {
         self.0.rank.as_ref().map(LeasedRank::header)
     }

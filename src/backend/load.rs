@@ -87,7 +87,7 @@ impl BackendLoad {
     }
 
     /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU does, or that is not known.
+    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
     pub fn is_gpu_throttled(&self) -> bool {
         self.is_gpu_throttled.load(Ordering::Relaxed)
     }

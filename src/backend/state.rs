@@ -28,15 +28,17 @@ pub struct BackendState {
     pub sample: Option<LoadSample>,
     /// Recent mean prefill time, from the counters of the engine.
     pub(super) mean_prefill: MeanPrefill,
-    /// The reason why the last scrape failed. `None`: it did not fail.
+    /// The reason why the last scrape failed. `None`: the last scrape succeeded, or there was none.
     pub metrics_error: Option<ScrapeError>,
-    /// Why the models of the backend are not completely known, and the remedy. `None`: they are.
+    /// Why the models of the backend are not completely known, and the remedy. `None`: all models
+    /// are known.
     pub models_error: Option<Arc<str>>,
     /// The reason why `health` is down or unknown, as text for status pages and logs.
     pub reason: Option<Arc<str>>,
     /// What is known about the cause if `health` is down.
     down_cause: DownCause,
-    /// Whether an operator has paused the engine. `false`: it works, or does not answer the question.
+    /// Whether an operator has paused the engine. `false`: the engine works, or vLLM does not
+    /// answer whether it is paused.
     pub(super) is_paused: bool,
     /// Whether the gateway is about to put the engine to sleep.
     pub(super) falls_asleep: bool,
@@ -85,10 +87,10 @@ named_enum! {
     }
 }
 
-/// Why a backend is down, as far as routing and status pages distinguish it.
+/// Why a backend is down: the causes that routing and status pages distinguish.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum DownCause {
-    /// Any other cause, which the reason states.
+    /// Any other cause. [`BackendState::reason`] states it.
     #[default]
     Other,
     /// The engine shows no progress.
@@ -163,7 +165,7 @@ impl BackendState {
         self.down_cause = cause;
     }
 
-    /// Why the engine gets no requests. `None`: it may get them.
+    /// Why the engine gets no requests. `None`: the engine may get requests.
     pub fn engine_availability(&self) -> Option<Availability> {
         match (self.health, self.down_cause) {
             (Health::Unknown, _) => Some(Availability::Unknown),

@@ -59,8 +59,8 @@ impl StreamProfile {
             }
             Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
             Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
-            // If the request asked for continuous usage, a server that always sends usage cannot
-            // be told apart.
+            // If the request asked for continuous usage, usage in the events does not show whether
+            // the server always sends it.
             None => None,
         };
         if let (Some(usage), Some(mode)) = (usage, self.usage_mode(api))

@@ -34,7 +34,7 @@ impl From<BackendAddress> for DiscoveredBackend {
 pub enum DiscoveryChange {
     /// The complete new list.
     Backends(Vec<DiscoveredBackend>),
-    /// Why the source has failed twice in succession. `None`: it has not failed since.
+    /// The error of a source that has failed twice in succession. `None`: the source works again.
     Problem(Option<String>),
 }
 

@@ -233,7 +233,7 @@ impl Principal {
         (!values.is_empty()).then(|| Digest::of(&values))
     }
 
-    /// How the streams of the principal are continued. `None`: its key does not state it.
+    /// How the streams of the principal are continued. `None`: the key file does not state it.
     pub(super) fn continuation(&self) -> Option<ContinuationMode> {
         self.key.as_ref().and_then(|key| key.continuation())
     }

@@ -216,7 +216,8 @@ async fn forward_read<B: IncomingBody>(
     let mut deadlines =
         RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     if record.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept) {
-        // The client may leave and come back.
+        // A client that may return can also disconnect without an effect on the attempt, so the
+        // deadline that it announced does not apply.
         deadlines.attempt = deadlines.attempt.without_client();
     }
     let is_explained =

@@ -1,7 +1,8 @@
-//! CPU time of telemetry, by part: the time of the current thread around the work of a part.
+//! CPU time of telemetry, by kind of work ([`TelemetryPart`]): the time that the thread uses while
+//! it does the work.
 //!
 //! The times are static, because they belong to the process, as `process_cpu_seconds_total` does.
-//! Work inside measured work counts only for the inner part.
+//! If measured work contains other measured work, the inner work counts only for its own part.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -54,8 +54,8 @@ pub enum MetricSource {
     /// Values are read from the last successful scrape of each backend when the metrics page is
     /// read. The first label is the backend. A value that the engine does not report is omitted.
     Engine(fn(&EngineLoad, EngineEmitter<'_>)),
-    /// One value of each registered backend is read when the metrics page is read. `None`: it is not
-    /// known. The only label is the backend.
+    /// One value of each registered backend is read when the metrics page is read. `None`: the
+    /// value is not known. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
     /// has no value. It has no labels.

@@ -105,7 +105,7 @@ pub struct StatusSnapshot {
     /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,
-    /// CPU time of telemetry by part.
+    /// CPU time of telemetry by kind of work, such as records, logs and the metrics page.
     #[serde(skip)]
     pub telemetry_cpu: TelemetryCpuTimes,
 }
@@ -185,7 +185,7 @@ pub struct BackendStatusSnapshot {
     /// receive requests too.
     pub up: bool,
     /// Why the backend receives no new requests, if the cause is a failed health check or an engine
-    /// in sleep mode. `None`: neither is the case.
+    /// in sleep mode. `None`: the backend receives requests, or `state` alone names the cause.
     pub reason: Option<String>,
     /// Weight of the backend: its share of requests relative to the weights of the other backends.
     pub weight: u32,
@@ -231,7 +231,8 @@ pub struct BackendStatusSnapshot {
     pub engine: Option<EngineLoad>,
     /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// State of its KV events. `None`: they are not received.
+    /// The prefix cache of the backend as its KV events show it, and how far these can be trusted.
+    /// `None`: the gateway does not subscribe to the KV events of the backend.
     pub kv_events: Option<CacheStatus>,
     /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
     /// reported.
@@ -253,10 +254,10 @@ pub struct BackendStatusSnapshot {
     pub metrics: BackendMetricAvailability,
     /// Age of the last successful scrape in seconds. `None`: no scrape has succeeded.
     pub scrape_age_seconds: Option<f64>,
-    /// Why the last scrape failed. `None`: it succeeded.
+    /// Why the last scrape failed. `None`: the last scrape succeeded, or there was none.
     pub scrape_error: Option<&'static str>,
-    /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: it is
-    /// complete.
+    /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: the list
+    /// is complete.
     pub models_error: Option<String>,
     /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,

@@ -74,7 +74,7 @@ impl WebhookNotifier {
             return;
         }
         for event in lock(&self.tracker).update(diagnosis, (now, wall_time)) {
-            // The types of a message have no value that JSON cannot show.
+            // Each value of a message can be written as JSON, so this does not fail.
             let Ok(body) = event.to_json(&running.gateway, &running.runbooks) else { continue };
             let body = Bytes::from(body);
             running.senders.iter().for_each(|(sender, _)| sender.push(body.clone()));

@@ -135,8 +135,9 @@ impl WebhookSender {
         if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
     }
 
-    /// Notes the result of a request, and counts the message after its last one. Logs the first of several
-    /// consecutive failures, and the first success after a failure.
+    /// Notes the result of a request. Counts the message as accepted, or after its last request as
+    /// failed. Logs the first of several consecutive failures, and the first success after a
+    /// failure.
     fn record(&self, result: Result<(), PostError>, is_last: bool) {
         let error = result.err().map(|error| error.to_string());
         let mut state = self.lock();

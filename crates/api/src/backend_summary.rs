@@ -22,7 +22,8 @@ pub struct BackendSummary {
     pub state: String,
     /// Whether the backend gets new requests now. In panic mode an ejected backend does.
     pub up: bool,
-    /// Why the backend gets no new requests, as text. `None`: there is no such reason.
+    /// Why the backend gets no new requests, if the cause is a failed health check or an engine in
+    /// sleep mode. `None`: the backend gets requests, or `state` alone names the cause.
     pub reason: Option<String>,
     /// Whether the backend is drained.
     pub drained: bool,
@@ -44,8 +45,9 @@ pub struct BackendSummary {
     pub models: Vec<String>,
     /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// State of its KV events: `off` (no message yet), `gap` (messages are missing), `from_here` (complete
-    /// since some message) or `exact` (complete). `None`: the gateway does not subscribe to them.
+    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages
+    /// are missing. `from_here`: complete since some message. `exact`: complete. `None`: the
+    /// gateway does not subscribe to KV events of the backend.
     pub kv_events: Option<String>,
     /// Capacity of the KV cache, in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,

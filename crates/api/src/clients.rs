@@ -33,7 +33,8 @@ const MAX_RANKED: usize = 10;
 /// Share of the work from which one of several clients is named as its cause.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
-/// A kind of work: its name, the total from which shares mean something, and its value for a client.
+/// A kind of work: its name, the minimum total for which shares are computed, and its value for a
+/// client.
 type KindOfWork = (&'static str, u64, fn(&ClientSummary) -> u64);
 
 const KINDS_OF_WORK: [KindOfWork; 3] = [

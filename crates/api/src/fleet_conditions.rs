@@ -56,7 +56,7 @@ fn judge(
         let reason = format!("{}{}", share.unwrap_or_default(), verdict.cause_or_meaning());
         return (BackendCondition::Failing, Some(reason));
     }
-    // The rules about the state repeat what the state of the backend says, which is judged above.
+    // Rules about the state of a backend are skipped: the state itself has been evaluated above.
     let is_about_load = |verdict: &&Verdict| {
         let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state);
         rules.all(|rule| rule.name != verdict.verdict)

@@ -138,7 +138,8 @@ pub struct StreamSummary {
     /// Number of output tokens so far. If the events do not contain usage, each event with output
     /// counts as one token.
     pub tokens: u64,
-    /// Seconds since the last output. `None`: no output, or also the last event has arrived.
+    /// Seconds since the last output. `None`: no output has arrived yet, or the last event has
+    /// arrived.
     pub last_output_age_seconds: Option<f64>,
 }
 

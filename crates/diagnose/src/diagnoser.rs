@@ -41,7 +41,7 @@ struct BackendDiagnosis {
 /// The requests at a backend since a rule last matched there.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestsSinceMatch {
-    /// The value of [`RequestEvidence`] at the match. `None`: it was unknown.
+    /// The value of [`RequestEvidence`] at the match. `None`: the value was unknown.
     matched: Option<f64>,
     sum: f64,
     count: f64,
@@ -218,15 +218,16 @@ impl BackendDiagnosis {
         }
     }
 
-    /// Numbers of first outputs, and of late ones, in the last minute.
+    /// Number of streams that had their first output in the last minute, and how many of these
+    /// first outputs were late.
     fn first_outputs(&self) -> (u64, u64) {
         let window = self.history.window(FAST);
         let sum = |signal| window.sum(signal).unwrap_or(0.0) as u64;
         (sum(StepSignal::FirstOutputs), sum(StepSignal::SlowFirstOutputs))
     }
 
-    /// Whether no request shows that the condition of a rule has ended, after an evaluation that did or
-    /// did not find it (`is_found`).
+    /// Whether too few requests came to show that the condition of a rule has ended. `is_found`:
+    /// whether the current evaluation found the condition.
     fn lacks_requests(&mut self, index: usize, is_found: bool) -> bool {
         let Some(evidence) = RULES[index].request_evidence() else { return false };
         let RequestEvidence { sum, count, min_count } = evidence;
@@ -301,8 +302,8 @@ impl BackendDiagnosis {
         RULES.iter().zip(&self.debounces).any(explains)
     }
 
-    /// The match, with the remedy of the previous match if both recommend about the same value: a reader
-    /// does not see the number change at each evaluation.
+    /// Returns the match, with the remedy of the previous match if both recommend about the same
+    /// value. So the number in the remedy does not change at each evaluation.
     fn hold_remedy(&self, index: usize, rule_match: RuleMatch) -> RuleMatch {
         let is_about_same = |before: &&RuleMatch| {
             let values = before.recommended.zip(rule_match.recommended);
@@ -353,7 +354,8 @@ impl BackendDiagnosis {
     }
 }
 
-/// The verdict with the reason why it is held.
+/// The verdict with a note in its cause: the verdict is kept, because too few requests show whether
+/// the condition has ended.
 fn with_note(verdict: Verdict) -> Verdict {
     let cause = match &verdict.cause {
         Some(cause) => format!("{cause}; {AVOIDED_NOTE}"),

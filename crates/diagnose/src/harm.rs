@@ -4,16 +4,17 @@
 pub const HARMED_SHARE: f64 = 0.05;
 /// Minimum number of requests that are harmed for critical harm.
 const MIN_HARMED: u64 = 5;
-/// Number of standard deviations of the lower bound: one share in 40 is below it by chance.
+/// Number of standard deviations between a measured share and its lower bound. By chance, one true
+/// share in 40 is below the bound.
 const DEVIATIONS: f64 = 1.96;
 
-/// Whether so many of `total` requests are harmed that the harm is critical: at least five, and more
-/// than [`HARMED_SHARE`] beyond chance.
+/// Whether so many of `total` requests are harmed that the harm is critical: at least five, and
+/// significantly more than [`HARMED_SHARE`].
 pub fn is_critical_harm(harmed: u64, total: u64) -> bool {
     harmed >= MIN_HARMED && is_share_above(harmed, total, HARMED_SHARE)
 }
 
-/// Whether `part` of `total` shows a share above `share` that is not chance: the lower bound of the
+/// Whether `part` of `total` is significantly more than `share`: the lower bound of the measured
 /// share is above it (E. B. Wilson, 1927).
 pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     if total == 0 {

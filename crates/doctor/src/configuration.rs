@@ -33,8 +33,8 @@ pub struct GatewaySettings {
     pub scrape_timeout: Duration,
     /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
-    /// Whether the gateway subscribes to the KV events of backends. `None`: of those whose
-    /// publishers answer, but not beside TLS.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: only to those of
+    /// backends whose publishers answer and whose URL is not `https`.
     pub kv_events: Option<bool>,
 }
 
@@ -47,7 +47,8 @@ pub struct ConfiguredBackend {
     pub url: BackendAddress,
     /// Whether the gateway sends an API key to the backend.
     pub has_key: bool,
-    /// Whether the gateway subscribes to the KV events of this backend. `None`: as of all.
+    /// Whether the gateway subscribes to the KV events of this backend. `None`: the setting for all
+    /// backends applies.
     pub kv_events: Option<bool>,
 }
 
@@ -65,7 +66,7 @@ pub struct ConfiguredModel {
 
 impl GatewaySettings {
     /// Whether the gateway subscribes to the KV events of a backend. `None`: if its publishers
-    /// answer, but not beside TLS.
+    /// answer and its URL is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self.backends.iter().find(|configured| configured.id == backend);
         configured.and_then(|configured| configured.kv_events).or(self.kv_events)

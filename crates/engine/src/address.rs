@@ -117,7 +117,8 @@ impl BackendAddress {
         if authority.as_str().contains('@') {
             return Err(BackendAddressError::Credentials);
         }
-        // The parser of the URI takes any digits, and none of them for the default port.
+        // `Uri` accepts any number of digits as a port. A colon without digits means the default
+        // port.
         let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let port = after_host.strip_prefix(':').filter(|port| !port.is_empty());
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
@@ -155,7 +156,7 @@ impl BackendAddress {
         Uri::from_parts(parts).unwrap_or_default()
     }
 
-    /// A path at this backend: after the prefix of the URL.
+    /// The path of a request at this backend: the prefix of the backend's URL, followed by `path`.
     pub fn path(&self, path: &PathAndQuery) -> PathAndQuery {
         if self.prefix.is_empty() {
             return path.clone();

@@ -9,7 +9,7 @@ use tokenweir_protocol::named_enum;
 pub struct EngineMetric {
     /// Name of the metric in the gateway, for example as a label value. Engines use other names.
     pub name: &'static str,
-    /// Whether a page with this load contained the metric.
+    /// Whether the page from which this load was read contains the metric.
     is_available: fn(&EngineLoad) -> bool,
     /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
     /// metric, so the gateway does not warn about it.
@@ -112,7 +112,7 @@ impl EngineMetric {
         (self.remedy)(engine)
     }
 
-    /// Whether a page with this load contained the metric.
+    /// Whether the page from which this load was read contains the metric.
     pub fn is_available(&self, load: &EngineLoad) -> bool {
         (self.is_available)(load)
     }

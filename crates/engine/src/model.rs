@@ -22,8 +22,8 @@ pub struct ServedModel {
     pub parent: Option<Arc<str>>,
     /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
     pub server: Option<EngineKind>,
-    /// `max_model_len` of the entry: the most tokens of prompt and output together. An adapter has that
-    /// of its base model. `None`: not known.
+    /// `max_model_len` of the entry: the most tokens of prompt and output together. An adapter has
+    /// the length of its base model. `None`: not known.
     pub max_len: Option<u32>,
     /// The entry of the model in `/v1/models`.
     pub entry: ModelEntry,
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for ModelList {
     }
 }
 
-/// Gives adapters without a context length that of their base model.
+/// Gives each adapter without a context length the length of its base model.
 fn inherit_lengths(models: &mut [ServedModel]) {
     let is_without = |model: &ServedModel| model.parent.is_some() && model.max_len.is_none();
     if !models.iter().any(is_without) {
@@ -167,7 +167,7 @@ impl ServedModel {
         ModelList::read(response).map(|list| list.models)
     }
 
-    /// The same model with this id, also in its entry.
+    /// Returns the model with this id. The entry of the result has this id too.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
             return self.clone();
@@ -176,7 +176,7 @@ impl ServedModel {
         Self { id: name.clone(), entry, ..self.clone() }
     }
 
-    /// The entry of the model with this context length.
+    /// Returns a copy of the entry of the model in which the context length is replaced.
     pub fn entry_with_length(&self, length: u32) -> ModelEntry {
         self.entry.with(MAX_LEN, length.into())
     }

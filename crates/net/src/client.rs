@@ -236,7 +236,8 @@ impl HttpClient {
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let timeout = timeout.unwrap_or(self.response_header_timeout);
         let upload = stream.as_ref().and_then(RequestStream::upload);
-        // The request is a part of this future only. An `async fn` would have memory for it too.
+        // Only this future holds the request. An `async fn` would reserve memory for the request a
+        // second time.
         let response = async move {
             let pooled = match via {
                 ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),

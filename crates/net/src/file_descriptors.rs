@@ -25,11 +25,12 @@ pub struct ProbeDescriptorPermit {
     _probe_permit: OwnedSemaphorePermit,
 }
 
-/// Health-check connections may use the number of all descriptors divided by this number.
+/// Health-check connections may use the number of all descriptors divided by this value.
 const PROBE_SHARE_DIVISOR: usize = 4;
 
 /// Maximum number of descriptors for health checks of `backends` backends, out of `total`
-/// descriptors. If it is less than the number of backends, health checks wait for each other.
+/// descriptors. If this maximum is less than the number of backends, health checks wait for each
+/// other.
 pub fn max_probe_descriptors(backends: usize, total: usize) -> usize {
     backends.min((total / PROBE_SHARE_DIVISOR).max(1))
 }

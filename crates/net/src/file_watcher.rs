@@ -43,11 +43,11 @@ enum FileState {
 /// Why a file cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unreadable {
-    /// It is missing, or reading it fails.
+    /// The file is missing, or a read of the file fails.
     Failed,
     /// It is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
     NotRegular,
-    /// Reading it takes longer than [`READ_LIMIT`], as on a file system that hangs.
+    /// A read of the file takes longer than [`READ_LIMIT`], as on a file system that hangs.
     Late,
 }
 
@@ -89,7 +89,7 @@ impl FileWatcher {
         self.reported = Some(self.read_state().await);
     }
 
-    /// Why the files of the last report must not be read: reading them would block. `None`: they can
+    /// Why the files of the last report must not be read: a read would block. `None`: the files can
     /// be read, or are missing.
     pub fn problem(&self) -> Option<&'static str> {
         match self.reported {
@@ -165,8 +165,8 @@ const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a dev
 /// The text for operators about a file whose content does not come.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
 
-/// Runs `read`, which may block, on a thread of its own. `None`: it took longer than [`READ_LIMIT`], or
-/// panicked.
+/// Runs `read`, which may block, on a thread of its own. `None`: `read` took longer than
+/// [`READ_LIMIT`], or panicked.
 pub async fn read_within_limit<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

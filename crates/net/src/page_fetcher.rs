@@ -43,7 +43,7 @@ pub struct PageFetcher {
 pub struct PagePost {
     /// The body, in JSON. It may be empty.
     pub body: Bytes,
-    /// A header besides those of every request.
+    /// An additional header. The headers that every request has are not stored here.
     pub header: Option<(HeaderName, HeaderValue)>,
 }
 

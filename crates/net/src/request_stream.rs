@@ -65,8 +65,8 @@ impl RequestStream {
         Self { parts, framing, is_in_chunk: false, is_ended: false, upload: Arc::default() }
     }
 
-    /// How far the client has sent the body. `None`: it does not end before the response, because it
-    /// is the input of a WebSocket.
+    /// How far the client has sent the body. `None`: the body is the input of a WebSocket, which
+    /// does not end before the response.
     pub fn upload(&self) -> Option<Arc<UploadProgress>> {
         (self.framing != RequestFraming::Upgrade).then(|| self.upload.clone())
     }

@@ -63,7 +63,7 @@ impl BusSettings {
         if !matches!(parsed.scheme(), "redis" | "rediss") || parsed.host_str().is_none() {
             Some("write redis://HOST:PORT or, with TLS, rediss://HOST:PORT")
         } else if !parsed.username().is_empty() || parsed.password().is_some() {
-            Some("the URL has no user and no password; write `username` and `password`")
+            Some("do not write a user or a password into the URL; write `username` and `password`")
         } else {
             None
         }

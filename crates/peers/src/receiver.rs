@@ -53,7 +53,7 @@ named_enum! {
         /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
         #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
         Expired = "expired",
-        /// There are [`MAX_PEERS`] other gateways already.
+        /// Messages of [`MAX_PEERS`] other gateways are already received.
         #[error("more than 32 other gateways send messages")]
         TooManyPeers = "too_many_peers",
     }
@@ -62,7 +62,8 @@ named_enum! {
 /// Greatest difference between the time in a message and the time of its reception.
 pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 /// Time without a message after which a gateway is forgotten. By then its last message has expired,
-/// so it cannot be replayed. Twice the difference, because the clock of a gateway may be ahead.
+/// so it cannot be replayed. The time is twice [`MAX_CLOCK_DIFFERENCE`], because the clock of the
+/// other gateway may be ahead.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 30 + 1);
 
 impl Receiver {

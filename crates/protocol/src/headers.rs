@@ -117,8 +117,8 @@ impl RequestId {
     }
 }
 
-/// The request headers for a backend, from those of the client. The caller can add `more` headers without another
-/// allocation.
+/// The request headers for a backend, made from the headers of the client. The caller can add
+/// `more` headers without another allocation.
 ///
 /// `Accept-Encoding` becomes `identity`, so that the observer can parse the response.
 pub fn upstream_request_headers(
@@ -232,7 +232,7 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     media_type(headers).eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Turns a backend's response headers into those for the client.
+/// Turns the response headers of a backend into the response headers for the client.
 ///
 /// Event streams get headers that keep proxies from buffering them, unless the backend set these
 /// headers.

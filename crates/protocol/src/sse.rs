@@ -53,7 +53,7 @@ enum LineState {
     /// In white space at the start of a line.
     Space,
     FieldName,
-    /// After the colon of a field. A space that comes next is not part of the value.
+    /// The colon of a field was read. A space directly after the colon is not part of the value.
     AfterColon(SseField),
     FieldValue(SseField),
 }
@@ -68,7 +68,8 @@ enum SseField {
     Ignored,
 }
 
-/// A text of at most `N` bytes. [`BoundedText::as_str`] returns an empty text if it is longer.
+/// A text of at most `N` bytes. [`BoundedText::as_str`] returns an empty text if the received text
+/// was longer.
 #[derive(Debug, Clone)]
 struct BoundedText<const N: usize> {
     bytes: [u8; N],

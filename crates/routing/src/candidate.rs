@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A backend that a policy may pick, with its estimated state for one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Index of the backend in the fleet.
+    /// Index of the backend in the pool.
     #[serde(skip)]
     pub position: usize,
     /// The data-parallel rank of the backend, as its metrics name it. `None`: the backend decides.
@@ -16,7 +16,8 @@ pub struct Candidate {
     pub in_flight: u32,
     /// Uncached prompt and expected output tokens of the requests in flight.
     pub tokens_in_flight: f64,
-    /// Share of the requests, relative to the weights of the other backends. 0 counts as 1.
+    /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
+    /// 1.
     pub weight: u32,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
     /// no adapter.
@@ -34,8 +35,8 @@ pub struct Candidate {
     pub cached_source: CachedSource,
     /// Whether this is the [rendezvous backend](super::mark_rendezvous) of the prompt.
     pub is_rendezvous: bool,
-    /// Share of the tokens after `cached`, from 0 to 1, that a rendezvous backend has probably cached,
-    /// because other gateways have sent them.
+    /// Of the prompt tokens after `cached`, the share from 0 to 1 that a rendezvous backend has
+    /// probably cached, because other gateways have sent these tokens.
     pub rendezvous_hit_share: f64,
     /// Expected output tokens.
     pub output: f64,
@@ -43,14 +44,16 @@ pub struct Candidate {
     pub backlog: f64,
     /// Cost of prefill.
     pub prefill: PrefillCost,
-    /// Mean tokens of the requests from which `prefill` was learned, with the backlog before them.
+    /// Mean number of tokens of the requests from which `prefill` was learned, including the
+    /// backlog before each request.
     #[serde(skip)]
     pub prefill_tokens: f32,
-    /// Weight of `prefill`, from 0 to 1. It falls while the backend is idle. 0: no output yet.
+    /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: no output
+    /// yet.
     pub prefill_freshness: f64,
     /// Whether `prefill` was learned from a first output of this backend.
     pub is_calibrated: bool,
-    /// Whether `prompt` and `output` rest on token usage that this backend reported.
+    /// Whether `prompt` and `output` were estimated from token usage that this backend reported.
     pub has_usage: bool,
     /// Seconds since this gateway last sent a request to the backend. Before the first request:
     /// since the start of its [`LoadEstimator`](super::LoadEstimator).
@@ -66,8 +69,8 @@ pub struct Candidate {
     pub kv_usage: Option<f64>,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
-    /// Weight of the last report in these estimates, from 0 to 1. It falls with the age of the
-    /// report.
+    /// Weight of the last report in these estimates, from 0 to 1. The weight falls with the age of
+    /// the report.
     pub certainty: f64,
     /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
     /// number of slots is not known.

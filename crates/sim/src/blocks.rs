@@ -44,11 +44,11 @@ pub enum CacheChange {
 pub struct StoredBlock {
     /// Hash of the content.
     pub hash: u64,
-    /// Hash of the block before it. `None`: it begins a prompt.
+    /// Hash of the block before this block. `None`: this block begins a prompt.
     pub parent: Option<u64>,
-    /// Number of blocks of the sequence before it.
+    /// Number of blocks of the sequence before this block.
     pub index: usize,
-    /// Number of the sequence whose tokens filled it.
+    /// Number of the sequence whose tokens filled the block.
     pub sequence: u64,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Faults of the last backend")]
 pub struct SimulatedFaults {
-    /// Stop to answer after this time, like a stopped process: connections stay open, and no byte
+    /// Stop answering after this time, like a stopped process: connections stay open, and no byte
     /// is sent on them.
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_HANG_AFTER")]
     pub hang_after: Option<humantime::Duration>,

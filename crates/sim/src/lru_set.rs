@@ -22,7 +22,7 @@ impl Hasher for BlockHasher {
     }
 
     fn write_u64(&mut self, hash: u64) {
-        // Small numbers, as in tests, differ in the high bits as well.
+        // The product makes small numbers, which tests use as hashes, differ in the high bits too.
         self.0 = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }

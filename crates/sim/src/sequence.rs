@@ -74,7 +74,8 @@ pub(super) struct Sequence {
     /// Number of cached tokens at the first admission. `None`: not yet admitted.
     cached: Option<u32>,
     pub(super) arrived: Duration,
-    /// Time at which the scheduler first saw the sequence. `None`: it has not.
+    /// Time at which the scheduler first saw the sequence. `None`: the scheduler has not seen it
+    /// yet.
     pub(super) queued: Option<Duration>,
     /// Time of the first admission.
     admitted_at: Duration,

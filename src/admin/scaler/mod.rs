@@ -86,7 +86,8 @@ where
     Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None)
 }
 
-/// Whether there are requests: now, and each time that this changes.
+/// A stream that says whether there are requests: once at the start, and again each time that this
+/// changes.
 fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
     permit: OwnedSemaphorePermit,

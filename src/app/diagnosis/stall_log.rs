@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(super) struct StallLog {
     /// Number of stalls at the last call.
     stall_count: u64,
-    /// `None`: no stream has stalled in the last [`QUIET_PERIOD`].
+    /// The current period of stalls. `None`: no stream has stalled in the last [`QUIET_PERIOD`].
     period: Option<StallPeriod>,
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 pub(super) struct DiscoveredBackends {
     /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,
-    /// Why the source cannot be read now. `None`: it can.
+    /// Why the source cannot be read now. `None`: the source can be read.
     problem: Mutex<Option<String>>,
     /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
     change_sender: watch::Sender<()>,

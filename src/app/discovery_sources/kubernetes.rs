@@ -7,7 +7,7 @@ use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
-/// Publishes its backends each time they change, until the future is dropped.
+/// Publishes the backends of a Service or pool each time they change, until the future is dropped.
 pub(super) async fn watch(config: &KubernetesConfig, discovered: &DiscoveredBackends) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
     let watcher = retry_until_open(message, discovered, || open_watcher(config)).await;

@@ -42,15 +42,16 @@ pub(super) struct LimitedWriter<W> {
     pub(super) is_json: bool,
 }
 
-/// Lines of a kind that are written without a pause between them.
+/// Number of lines of one kind that can be written at once.
 const BURST: u32 = 20;
-/// Time after which one more line of a kind is written.
+/// Time after which one more line of the same kind can be written.
 const REFILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Most kinds with a budget of their own. Further ones share the budget of their place in the source.
+/// Maximum number of kinds with a budget of their own. All further kinds from the same place in the
+/// source code share one budget.
 const MAX_KINDS: usize = 4_096;
 
 thread_local! {
-    /// The lines that were left out before the line that this thread writes now.
+    /// Number of lines that were left out before the line that this thread writes now.
     static OMITTED: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -121,7 +121,8 @@ impl LogWriters {
         let handle = self.level_filter.clone();
         move |level| {
             if let Some(handle) = &handle {
-                // The subscriber lives as long as the process.
+                // `reload` fails only if the subscriber is dropped, and it lives as long as the
+                // process.
                 let _ = handle.reload(level_filter(level));
             }
         }

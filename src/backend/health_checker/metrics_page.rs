@@ -30,11 +30,13 @@ struct LastPage {
     token_counts: Option<[f64; 2]>,
     /// A hash of all values of the engine. `None`: the token counts had changed.
     engine_values: Option<u64>,
-    /// The reason that a response with the status 503 states. `None`: the status was another one.
+    /// The reason that a response with the status 503 states. `None`: the response had another
+    /// status.
     unavailable: Option<Unavailable>,
-    /// Whether the page is in the format OpenMetrics, which it ends with.
+    /// Whether the page is in the format OpenMetrics: it ends with `# EOF`.
     is_openmetrics: bool,
-    /// The loads of the data-parallel ranks. Empty: there is one, or they are not read.
+    /// The loads of the data-parallel ranks. Empty: the backend has one rank, or the loads of ranks
+    /// are not read.
     ranks: Vec<RankLoad>,
 }
 

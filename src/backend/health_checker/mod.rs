@@ -118,7 +118,8 @@ struct HealthChecker {
     scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
-    /// The values of the header of data-parallel ranks are not searched before this time.
+    /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
+    /// each data-parallel rank.
     next_rank_search: Instant,
     sleep: SleepState,
     engine_progress: EngineProgress,

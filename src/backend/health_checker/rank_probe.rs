@@ -9,9 +9,9 @@ use tokenweir_net::page_fetcher::PagePost;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::X_DATA_PARALLEL_RANK;
 
-/// Mean time between two searches whose probes did not show which rank got them.
+/// Mean time until the next search if the probes of a search did not show which rank got them.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Number of pages that are read until one shows a probe.
+/// Maximum number of metrics pages that are read until one shows which rank got a probe.
 const MAX_PAGES: u32 = 20;
 /// Time between two pages that are read for a probe.
 const PAGE_INTERVAL: Duration = Duration::from_millis(50);
@@ -50,7 +50,8 @@ impl HealthChecker {
                 ranks.begin(&values, backend.identity.id_hash, now, horizon);
             }
             Err(Failure::Unclear) => {
-                // Two gateways that began at once must not disturb each other again.
+                // The probes of two gateways that search at the same time disturb each other. The
+                // random wait prevents this at the next search.
                 let wait = RETRY_INTERVAL.mul_f64(0.5 + fastrand::f64());
                 self.next_rank_search = clock::now() + wait;
             }

@@ -34,8 +34,8 @@ impl HealthChecker {
         self.backend.health.set_declared_down(may_fail_over);
     }
 
-    /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does that
-    /// scales or was retired. Its open requests stay. Returns whether it is so.
+    /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does
+    /// that scales or was retired. Its open requests stay. Returns whether the backend answers so.
     pub(super) fn check_availability(&mut self) -> bool {
         let Some(unavailable) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;
@@ -71,10 +71,10 @@ impl HealthChecker {
         true
     }
 
-    /// Asks vLLM whether its engine is paused. Only its developer mode answers, and each question costs
-    /// the engine a step of its own: so it is asked with each health check, and more often while it is
-    /// paused or stands still. A server whose metrics page has no sleep state is asked nothing: it may
-    /// take a path that it does not know for a request.
+    /// Asks vLLM whether its engine is paused. Only vLLM in developer mode answers, and each answer
+    /// costs the engine one step. So vLLM is asked with each health check, and more often only
+    /// while the engine is paused or stands still. A server whose metrics page has no sleep state
+    /// is not asked: it could take the unknown path for an inference request.
     pub(super) async fn check_pause(&mut self) {
         let state = self.backend.health.state();
         let reports_sleep =

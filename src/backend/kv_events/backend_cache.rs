@@ -21,8 +21,8 @@ pub struct BackendCache {
     space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
     has_joined: AtomicBool,
-    /// Whether the gateway has stopped to expect events from the backend, for example because the
-    /// backend lists no publisher any more.
+    /// Whether the gateway no longer expects events from the backend, because the backend lists no
+    /// publisher any more.
     is_withdrawn: AtomicBool,
     errors: AtomicU64,
 }

@@ -19,8 +19,8 @@ pub struct KvEventsSettings {
     /// asks the backend; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
-    /// bytes each. If an engine announces more blocks, the gateway forgets all blocks of the rank.
-    /// Also the maximum number of blocks whose text the gateway remembers.
+    /// bytes each. If an engine announces more, the gateway forgets all blocks of the rank. Also
+    /// the maximum number of blocks with known text.
     pub max_blocks: usize,
 }
 

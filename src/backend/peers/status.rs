@@ -17,7 +17,8 @@ pub struct PeerExchangeStatus {
     pub peers: usize,
     /// Age of the newest message of another gateway. `None`: none was received for a minute.
     pub newest_message_seconds: Option<f64>,
-    /// Messages by result: sent, received, or the reason why they could not be.
+    /// Messages by result: sent, failed, received, or the reason why a received message was
+    /// refused.
     pub messages: Vec<(&'static str, u64)>,
     /// Decisions by result.
     pub decisions: Vec<(&'static str, u64)>,

@@ -78,8 +78,9 @@ impl<'a> LeaseConstraints<'a> {
 }
 
 impl EligibleBackends {
-    /// Whether the circuit breaker of a backend lets this request through. Counts a backend that it
-    /// does not. `random`, from 0 to 1, decides during the slow start of a backend.
+    /// Whether the circuit breaker of a backend lets this request through. If it does not, adds the
+    /// backend to the count of open breakers or of slow starts. `random`, from 0 to 1, decides
+    /// during the slow start of a backend.
     pub(super) fn breaker_admits(
         &mut self,
         backend: &Backend,

@@ -165,7 +165,7 @@ impl RequestLength {
 }
 
 /// Why a backend of the route is no candidate for any request, in a few words. `only`: the only
-/// backend that may serve the request. `None`: it is available.
+/// backend that may serve the request. `None`: the backend is available.
 fn exclusion_reason(
     backend: &Arc<Backend>,
     only: Option<&BackendId>,

@@ -91,7 +91,7 @@ impl BackendPool {
         pool
     }
 
-    /// The key that this gateway shares with others. `None`: it shares none.
+    /// The key that this gateway shares with other gateways. `None`: no key is configured.
     pub fn peer_key(&self) -> Option<&ExchangeKey> {
         self.peer_key.as_ref()
     }
@@ -101,8 +101,8 @@ impl BackendPool {
         self.registry.snapshot().backends.clone()
     }
 
-    /// The availability of each backend, by position. A backend whose engine only seems stuck counts as
-    /// available: it serves what no other backend can.
+    /// The availability of each backend, by position. A backend whose engine only seems stuck
+    /// counts as available, because it gets the requests that no other backend can serve.
     pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
         let snapshot = self.registry.snapshot();
@@ -155,7 +155,7 @@ impl BackendPool {
         self.registry.snapshot().sleep
     }
 
-    /// The permit to put an engine to sleep. `None`: another one falls asleep.
+    /// The permit to put an engine to sleep. `None`: another engine is being put to sleep.
     pub(super) fn sleep_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.sleep_permits.clone().try_acquire_owned().ok()
     }
@@ -251,8 +251,8 @@ impl BackendPool {
         self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
     }
 
-    /// Offers the backend that the policy picks for the prefill leg of a request, except the backends in
-    /// `tried`. `None`: there is none.
+    /// Offers the backend that the policy picks for the prefill leg of a request, except the
+    /// backends in `tried`. `None`: no backend can take the leg.
     pub(crate) fn offer_prefill_leg(
         &self,
         requirements: BackendRequirements<'_>,

@@ -265,7 +265,8 @@ fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<A
             None => by_position.push(Some(added)),
         }
     }
-    // Fills the remaining free positions, from the highest position down.
+    // Moves the last backend into each remaining free position, from the highest free position
+    // down.
     for position in free_positions {
         by_position.swap_remove(position);
     }

@@ -138,7 +138,8 @@ impl PoolSnapshot {
             }
             None => {
                 self.request_wake(route, now);
-                // The loss of the last backend is logged with its first request.
+                // This is the first request after the loss of the last backend: `readiness` logs
+                // the loss.
                 if !self.readiness_log.is_unready() && !self.is_ready(now) {
                     self.readiness(now);
                 }
@@ -254,7 +255,8 @@ impl PoolSnapshot {
         if constraints.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
-        // A suspicion must not take the last backend away.
+        // If all backends of the route are only suspected to be stuck, they serve requests
+        // nevertheless.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
@@ -365,7 +367,7 @@ impl PoolSnapshot {
 // === impl BackendRequirements, PickedBackend ===
 
 impl BackendRequirements<'_> {
-    /// The output tokens of all choices that the client allows. `None`: it states no limit.
+    /// The output tokens of all choices that the client allows. `None`: the client states no limit.
     pub fn output_limit(&self) -> Option<u64> {
         let limit = self.max_tokens.filter(|limit| *limit > 0)?;
         Some(u64::from(limit) * u64::from(self.choices))

@@ -92,7 +92,8 @@ impl PublisherFinder {
         }
     }
 
-    /// Whether the events are used only if the backend offers them.
+    /// Whether the gateway uses the events only if the backend offers them, because no setting
+    /// requires them.
     fn is_optional(&self) -> bool {
         self.source.enabled.is_none()
     }
@@ -116,9 +117,10 @@ impl PublisherFinder {
         }
     }
 
-    /// Waits until the backend names publishers and the first publisher answers. Many engines publish at
-    /// ports that only other machines reach, which is no error. A backend whose metrics page shows no
-    /// prefix cache has no events, and is not asked for them.
+    /// Waits until the backend names publishers and the first publisher answers. It is no error if
+    /// no publisher answers, because many engines publish at ports that the gateway cannot reach. A
+    /// backend whose metrics page shows no prefix cache publishes no events, and is not asked for
+    /// publishers.
     async fn offered(&mut self, backend: &Backend) -> Vec<Publisher> {
         let has_prefix_cache = || {
             let state = backend.health.state();
@@ -139,7 +141,8 @@ impl PublisherFinder {
     }
 
     /// Waits until the backend has other publishers than `current`. The backend is asked only while
-    /// no events arrive: a backend that restarted may have other ports, or no events any more.
+    /// its events cannot be trusted: a backend that restarted may have other ports, or publish no
+    /// events any more.
     async fn wait_change(&mut self, cache: &BackendCache, current: &[Publisher]) {
         if self.configured.is_some() {
             return pending().await;

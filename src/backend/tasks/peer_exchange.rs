@@ -18,10 +18,12 @@ use tokio::time::{interval, timeout};
 
 /// Longest time from a decision to its message.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between messages without decisions. They show the other gateways that this one is present,
-/// and this one that the bus works.
+/// Time between two messages without decisions. Such a message shows the other gateways that this
+/// gateway is present. It shows this gateway that the bus works, because the bus returns the
+/// message.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Time without any message, including own ones, after which the gateway connects again.
+/// Time without any message, including those of this gateway, after which the gateway connects
+/// again.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 /// First and longest time between two attempts to connect.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -71,7 +73,7 @@ pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
 }
 
 impl PeerExchange {
-    /// Drops decisions while there is no connection.
+    /// Drops the queued decisions while there is no connection to the bus.
     async fn discard(&self, queue: &mut mpsc::Receiver<Decision>) -> Infallible {
         loop {
             if queue.recv().await.is_some() {

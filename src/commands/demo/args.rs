@@ -39,7 +39,7 @@ pub enum DemoFault {
     /// The last backend needs 16 times as long for each step, from the start. The policy is
     /// `round_robin`, which does not avoid it.
     Slow,
-    /// The last backend stops to answer, like a stopped process.
+    /// The last backend stops answering, like a stopped process.
     Hang,
     /// An operator drains all backends but one, which cannot carry the load.
     Drain,

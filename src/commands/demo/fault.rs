@@ -49,7 +49,7 @@ impl DemoFault {
     const fn description(self) -> &'static str {
         match self {
             Self::Slow => "the last backend is 16 times as slow as the others",
-            Self::Hang => "the last backend stops to answer after 15 s, like a stopped process",
+            Self::Hang => "the last backend stops answering after 15 s, like a stopped process",
             Self::Drain => "after 15 s all backends but one are drained",
             Self::Kv => "the KV caches are too small for the load",
         }

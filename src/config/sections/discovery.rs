@@ -62,7 +62,7 @@ impl DiscoveryConfig {
         Some(MetricsUrl::beside(backend, port, path))
     }
 
-    /// The name and the port of `dns`. `None`: it has none.
+    /// The name and the port of `dns`. `None`: `dns` is not set, or has no valid port.
     pub fn dns_host(&self) -> Option<(&str, u16)> {
         let (name, port) = self.dns.as_ref()?.rsplit_once(':')?;
         Some((name, port.parse().ok().filter(|port| *port > 0 && !name.is_empty())?))

@@ -121,7 +121,7 @@ pub struct StreamsConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResumeConfig {
-    /// How long a request waits for its client to return, also after its end. `null`: off.
+    /// How long a request, also an ended one, waits for its client to return. `null`: off.
     #[serde(rename = "for", with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub window: Option<Duration>,

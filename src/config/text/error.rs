@@ -68,11 +68,11 @@ struct ErrorExcerpt {
     text: String,
     /// Spaces and tabs, and then the carets.
     caret_line: String,
-    /// Whether a part beyond the values of secret keys is not shown.
+    /// Whether the excerpt hides more than the values of secret keys.
     is_redacted: bool,
 }
 
-/// The part of an excerpt that is redacted, in addition to the values of secret keys.
+/// What an excerpt hides in addition to the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
     /// No further part.
@@ -182,8 +182,8 @@ impl ConfigError {
         }
     }
 
-    /// Takes the excerpt from `text`, which contains the parts of the line that were removed. An excerpt that was
-    /// redacted stays.
+    /// Takes the excerpt from `text`, which still contains the entries that were removed from the
+    /// line. An excerpt that was redacted is not changed.
     pub(crate) fn with_whole_line(self, text: &str) -> Self {
         match (self.location(), &self.0.excerpt) {
             (Some(ConfigLocation::File(file, Some(position))), Some(excerpt))

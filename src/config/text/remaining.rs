@@ -56,8 +56,8 @@ impl<'a> RemainingText<'a> {
         })
     }
 
-    /// Replaces a faulty name of an item of a list by another one: without a name, which is required,
-    /// nothing else of the item could be checked. Returns whether the entry is a name.
+    /// Replaces an invalid name of an item of a list by a valid name. Without the required name,
+    /// the other keys of the item could not be checked. Returns whether the entry is a name.
     pub(crate) fn rename(&mut self, entries: &[Entry], entry: usize) -> bool {
         let Some(Entry { path, value, .. }) = entries.get(entry) else { return false };
         let start = self.index(*value);
@@ -69,7 +69,7 @@ impl<'a> RemainingText<'a> {
         else {
             return false;
         };
-        // Names of different lines are different.
+        // The letter depends on the line, so that the new names on different lines differ.
         let letter = u32::try_from(value.line % 26)
             .ok()
             .and_then(|line| char::from_u32(u32::from('a') + line));

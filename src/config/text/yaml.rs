@@ -93,7 +93,8 @@ pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> 
     let at = |of: Position| (of.line, of.column) == (position.line, position.column);
     let of_value = entries.iter().rposition(|entry| at(entry.value));
     let of_key = entries.iter().rposition(|entry| at(entry.start));
-    // The parser names a key of the mapping that lacks another one.
+    // If a mapping lacks a required key, the error of the parser has the position of another key of
+    // this mapping.
     let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
     // In a block, a mapping begins where its first key does.
     let is_about_key = problem.starts_with("unknown key") || problem.starts_with("duplicate key");

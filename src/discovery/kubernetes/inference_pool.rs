@@ -19,7 +19,8 @@ struct PoolWatch {
     client: Client,
     namespace: String,
     pools: BoxStream<'static, watcher::Result<Event<DynamicObject>>>,
-    /// What the pool selects, and the watch of it. `None`: the pool is not known.
+    /// The pods that the pool selects, and the watch of these pods. `None`: the pool is not known
+    /// yet.
     selected: Option<(PoolTarget, PodEvents)>,
     /// Events to report before the next one is awaited.
     pending: VecDeque<Event<EndpointSlice>>,
@@ -117,7 +118,7 @@ async fn next_of<S: Stream + Unpin>(stream: Option<&mut S>) -> S::Item {
 }
 
 impl PoolTarget {
-    /// Reads the labels and the first port of a pool. `None`: it has none.
+    /// Reads the labels and the first port of a pool. `None`: the pool has no labels or no port.
     fn read(pool: &Value) -> Option<Self> {
         let labels = pool.pointer("/spec/selector/matchLabels")?.as_object()?.iter();
         let labels = labels.map(|(name, value)| Some(format!("{name}={}", value.as_str()?)));

@@ -30,7 +30,8 @@ use tower::limit::RateLimitLayer;
 pub struct KubernetesService {
     /// Name of the Service or of the pool.
     pub name: String,
-    /// Whether it is an `InferencePool`, which has its own port.
+    /// Whether the name is that of an `InferencePool` instead of a Service. A pool states its own
+    /// port.
     pub is_pool: bool,
     /// Namespace of the Service or pool. `None`: the namespace of this pod, or of the current kubeconfig
     /// context.
@@ -112,7 +113,8 @@ impl ServiceWatcher {
         })
     }
 
-    /// The backends of the Service. `None`: they are equal to those that were reported last.
+    /// The backends of the Service. `None`: the backends are equal to those that were reported
+    /// last.
     fn take_changed_backends(&mut self) -> Option<Vec<DiscoveredBackend>> {
         if self.last_failure.take().is_some() {
             tracing::info!(service = self.display_name, "the Kubernetes API server responds again");

@@ -9,7 +9,7 @@ use tokenweir_engine::address::BackendAddress;
 /// Selects a port of the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServicePort {
-    /// By number. The Service need not list it.
+    /// By the number of the port. The Service need not list this port.
     Number(u16),
     /// By the name of the port in the Service.
     Name(String),

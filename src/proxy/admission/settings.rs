@@ -40,7 +40,8 @@ pub struct FlowKey {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub(super) ends_at: Instant,
-    /// The limit of the TTFT that `ends_at` follows from. `None`: it follows from a maximum wait.
+    /// The limit of the TTFT from which `ends_at` follows. `None`: `ends_at` follows from a maximum
+    /// wait.
     pub(super) objective: Option<Duration>,
 }
 

@@ -38,7 +38,8 @@ pub(crate) struct PreparedRequest<'a> {
     /// Whether the request is about a stored response. A backend that does not have it answers 404,
     /// and another backend may have it.
     pub(crate) is_lookup: bool,
-    /// The response that can begin before its backend is decided. `None`: it cannot.
+    /// The response that can begin before its backend is decided. `None`: this response cannot
+    /// begin early.
     pub(crate) early: Option<&'a EarlyResponse>,
     /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
     pub(crate) response_headers_timeout: Option<Duration>,

@@ -179,7 +179,8 @@ impl StreamContinuation {
     }
 }
 
-/// The body of a response that continues a stream. `None`: it is none, and its attempt has failed.
+/// The body of a response that continues a stream. `None`: the response does not continue the
+/// stream, so the attempt has failed.
 fn continuing_body(
     exchange: &mut Exchange,
     lease: &Lease,
@@ -238,7 +239,7 @@ fn report_failure(
     }
 }
 
-/// The failure of the backend. `None`: it did not fail.
+/// The failure of the backend. `None`: the backend did not fail.
 const fn failure_of(cause: InterruptionCause) -> Option<FailureKind> {
     match cause {
         InterruptionCause::Died => Some(FailureKind::Died),

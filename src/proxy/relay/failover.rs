@@ -285,7 +285,7 @@ async fn send_to_backend(
     }
 }
 
-/// Why an attempt with a response failed. `None`: it did not fail.
+/// Why an attempt with a response failed. `None`: the attempt did not fail.
 fn classify_failure(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,

@@ -165,7 +165,7 @@ async fn send_legs(
     Err(skip)
 }
 
-/// Sends one prefill leg, and records it. `None`: it failed.
+/// Sends one prefill leg, and records it. `None`: the leg failed.
 async fn send_leg(
     context: &ProxyContext,
     exchange: &mut Exchange,

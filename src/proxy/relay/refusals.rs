@@ -145,8 +145,9 @@ impl Refusals {
         }
     }
 
-    /// Ends the request without a success. `failure` is that of the last attempt. Returns the response
-    /// that the client gets instead of the result of that attempt. `None`: it gets that result.
+    /// Ends the request without a success. `failure` is that of the last attempt. Returns the
+    /// response that the client gets instead of the result of that attempt. `None`: the client gets
+    /// the result of that attempt.
     pub(super) fn end_with_failure(
         mut self,
         exchange: &mut Exchange,

@@ -1,5 +1,5 @@
-//! The deadlines of a response: the configured ones, and the time after which the client has stopped
-//! to wait.
+//! The deadlines of a response: the configured deadlines, and the time after which the client no
+//! longer waits.
 
 use super::settings::RequestSettings;
 use crate::backend::routes::RoutePolicy;
@@ -117,7 +117,8 @@ impl AttemptDeadlines {
         Self { first_output, client }
     }
 
-    /// The same deadlines without that of the client, whose bytes the gateway does not read.
+    /// The same deadlines without the deadline of the client, because the gateway does not read the
+    /// bytes of this client.
     pub(crate) fn without_client(self) -> Self {
         Self { client: None, ..self }
     }
@@ -128,7 +129,7 @@ impl AttemptDeadlines {
         self.client = self.client.map(|(limit, _)| (limit, now()));
     }
 
-    /// The next deadline. `None`: there is none.
+    /// The next deadline. `None`: no deadline applies.
     pub(crate) fn next(self) -> Option<ResponseDeadline> {
         let client =
             self.client.and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));

@@ -17,7 +17,7 @@ const CACHE_SALT_FIELD: &str = "cache_salt";
 /// The result of the engine-control check of one request: the permissions that apply to the
 /// request, and the edits of its body.
 pub(crate) struct EngineControlCheck {
-    /// The permissions of the principal and of the model together.
+    /// The union of the permissions of the principal and of the model.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
     pub(crate) edits: Vec<FieldEdit>,

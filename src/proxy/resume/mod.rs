@@ -218,15 +218,16 @@ async fn receive(
     body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await
 }
 
-/// The digest of the parts that must be equal in a request that attaches to a run.
+/// The digest of path, query, content type and body. A request can attach to a run only if its
+/// digest equals that of the request that began the run.
 fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
     let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());
     Digest::of(&[target.as_bytes(), content_type, body])
 }
 
-/// The event ids that a client asks for with `Last-Event-ID`: 0, or the last event that it has. `None`: it
-/// asks for none.
+/// The event ids that a client asks for with `Last-Event-ID`: 0, or the last event that it has.
+/// `None`: the client asks for no event ids.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<EventIds>, GatewayError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());

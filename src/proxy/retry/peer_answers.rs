@@ -10,12 +10,13 @@ use tokenweir_routing::mix;
 
 /// Number of slots. Refusals with the same slot share what was learned.
 const SLOT_COUNT: usize = 4096;
-/// Time after the last comparison in which its result counts.
+/// Time for which a learned share counts after its last comparison.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Weight of one comparison in the learned share.
+/// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// Share of refused requests that are sent to a peer ÷ learned share of those that the peer answers
-/// otherwise. So if the peer answers one in four otherwise, all are sent to a peer.
+/// Share of the refused requests that are sent to a peer, divided by the learned share to which the
+/// peer gives another answer. So if the peer gives another answer to one request in four, all
+/// refused requests are sent to a peer.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
 /// Least share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;

@@ -51,7 +51,8 @@ impl ConnectionActivity {
         self.close.notified().await;
     }
 
-    /// Time since which the connection is idle after a request. `None`: it is not.
+    /// Time at which the connection became idle after a request. `None`: the connection is not
+    /// idle, or had no request yet.
     fn idle_since(&self) -> Option<u64> {
         let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.is_closing.load(Ordering::Relaxed);

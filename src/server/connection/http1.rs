@@ -142,7 +142,8 @@ fn malformed_head_error(error: Http1ParseError) -> GatewayError {
 
 /// Reads the request heads of a connection, with timeouts.
 struct HeadReader {
-    /// The key of a wait is `heads_received`, and whether a part of the next head was read.
+    /// The timer of the current wait. Its key is `heads_received`, and whether a part of the next
+    /// head was read, so a new timeout begins when either changes.
     timer: KeyedTimer<(u64, bool)>,
     /// Number of request heads that were read on the connection.
     heads_received: u64,

@@ -16,7 +16,7 @@ pub(super) struct AccessLogPhaseTimes {
 }
 
 impl AccessLogPhaseTimes {
-    /// `None`: nothing is known of these phases.
+    /// The times of the phases that the line has. `None`: no time of these phases is known.
     pub(super) fn from_phases(phases: &RequestPhases) -> Option<Self> {
         let shown = [
             RequestPhase::FrontEnd,

@@ -64,7 +64,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_telemetry_cpu_seconds_total",
-        help: "CPU time of telemetry, by part, without the observation of responses and the connections to collectors.",
+        help: "CPU time of telemetry by kind of work, without the observation of responses and the connections to collectors.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("part", || TelemetryPart::NAMES.to_vec())],
         read: MetricSource::Status(|status, emit| {
@@ -88,7 +88,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_build_info",
-        help: "Always 1. The label has the version of the gateway.",
+        help: "Always 1. The label is the gateway's version.",
         kind: MetricKind::Gauge,
         labels: &[VERSION],
         read: MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),

@@ -167,7 +167,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor::gauge(
         "tokenweir_oldest_request_age_seconds",
-        "Age of the request that has been in progress longest. 0: no request is in progress.",
+        "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),
     ),
     MetricDescriptor {
@@ -298,7 +298,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_empty_responses_total",
-        help: "Complete responses without text and tool call outside of reasoning.",
+        help: "Complete responses with neither text nor a tool call outside of reasoning.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {

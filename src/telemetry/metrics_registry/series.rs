@@ -181,7 +181,7 @@ impl SeriesWriter<'_> {
     /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
         if !value.is_finite() {
-            // It would stay in the sum for ever.
+            // NaN or an infinity would stay in the sum forever.
             return;
         }
         let bucket = self.family.bounds.bucket_index(value);

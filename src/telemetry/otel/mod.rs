@@ -39,9 +39,9 @@ pub struct SpanSink {
     outbound: Option<Arc<OutboundTls>>,
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Mutex<SpanCounts>>,
-    /// Sampler of the mode in which the spans of all traces are exported, unless the client decided
-    /// against sampling. It selects the ordinary traces that are marked as sampled. `None`: only
-    /// the spans of sampled traces are exported.
+    /// The sampler of `tracing.sampling: all`. In this mode the spans of all traces are exported,
+    /// unless the client decided against sampling. The sampler decides which traces without another
+    /// reason get the reason `sampled`. `None`: only the spans of sampled traces are exported.
     export_all: Option<Arc<ExportAllSampling>>,
     /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,

@@ -25,7 +25,7 @@ pub(super) struct QualityJudge {
     /// Longest wait for one score.
     timeout: Duration,
     runtime: Runtime,
-    /// Instant at which the client stops to wait for scores. `None` until the gateway shuts down.
+    /// Instant at which the client stops waiting for scores. `None` until the gateway shuts down.
     shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 

@@ -43,7 +43,8 @@ use worker::QualityWorker;
 #[derive(Clone)]
 pub struct QualityMonitor {
     trends: Arc<QualityTrends>,
-    /// `None`: no file and no judge are configured, so no texts are sampled.
+    /// The worker that gets the sampled texts. `None`: no file and no judge are configured, so no
+    /// texts are sampled.
     job_queue: Option<Arc<BatchQueue<QualityJob>>>,
     counters: Arc<QualitySampleCounters>,
 }

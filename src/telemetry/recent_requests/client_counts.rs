@@ -18,8 +18,8 @@ enum ClientKey {
     Address(IpAddr),
 }
 
-/// Maximum number of clients with counts. Another client takes the place of the one with the least
-/// work.
+/// Maximum number of clients with counts. A further client replaces the client with the least
+/// [`work`], unless it has caused less work itself.
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {

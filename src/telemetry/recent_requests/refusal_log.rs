@@ -8,7 +8,8 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 /// counts after the last one.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// `None`: no request was refused in the last [`WAVE_QUIET_PERIOD`].
+    /// The current wave of refused requests. `None`: no request was refused in the last
+    /// [`WAVE_QUIET_PERIOD`].
     wave: Option<RefusalWave>,
 }
 

@@ -32,10 +32,10 @@ pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning, critical if more than 5 % of requests fail",
     meaning: "More than 5 % of the attempts at the backend fail.",
-    evidence: "Three or more attempts of the last minute failed, and beyond chance more than 5 %; \
-               or so many of the last five minutes, until ten attempts in succession succeed. A \
-               failed attempt has a 5xx, a broken response, a timeout, or a 4xx that peers do not \
-               give.",
+    evidence: "Three or more attempts failed, significantly more than 5 %: of those of the last \
+               minute, or, while fewer than ten succeeded in succession, of those of the last \
+               five minutes. A failed attempt has a 5xx, a broken response, a timeout, or a 4xx \
+               that peers do not give.",
     excluded: "the client or the gateway caused the failure, or the backend was full while the \
                gateway refused requests",
     remedy: "Read the log of the backend. The access log has the failed requests and their \
@@ -59,7 +59,8 @@ struct BackendAttempts {
     recent: VecDeque<(Instant, AttemptCounts)>,
     /// Number of successes since the last failure.
     successes: u64,
-    /// The failures that were found. They are kept while no attempt shows whether they last.
+    /// The failures at the last evaluation that found some. They are kept until new attempts show
+    /// whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
     /// Since when the backend has been down.
@@ -95,7 +96,8 @@ impl BackendFailures {
     }
 }
 
-/// The attempts at a backend. While requests are refused, a full backend is no failing one.
+/// The attempts at a backend. While the gateway refuses requests for lack of capacity, a response
+/// that the backend is full does not count as a failure.
 fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
     let mut observed = backend.attempts.clone();
     if fleet.refused > 0 {
@@ -235,7 +237,8 @@ impl AttemptFailures {
         words.to_owned()
     }
 
-    /// The remedy for an error status that shows what is wrong. `None`: it does not show that.
+    /// The remedy for an error status that shows the cause. `None`: the status does not show the
+    /// cause.
     fn remedy(&self) -> Option<&'static str> {
         match self.status? {
             401 | 403 | 407 => Some(

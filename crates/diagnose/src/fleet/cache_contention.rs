@@ -122,8 +122,8 @@ impl Counts {
         let growth = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let cached = growth(self.cached, before.cached);
         let evicted_early = growth(self.evicted_early, before.evicted_early);
-        // A model of a cache can count too many tokens as computed again. Tokens that came from the
-        // cache were not computed.
+        // A model of a cache can count too many tokens as computed again. So the number is limited
+        // to the prompt tokens that did not come from the cache.
         let computed = growth(self.prompt, before.prompt).saturating_sub(cached);
         Growth {
             requests: growth(self.requests, before.requests),

@@ -6,11 +6,12 @@ use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
-/// Minimum number of requests that wait, or that waited and were slow.
+/// Minimum number of requests: of those that wait now, or of those that waited and were slow.
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
 const HARMFUL_WAIT_SECONDS: f64 = 2.0;
-/// Minimum share of the requests that waited and were slow. The page and `top` mark the same share yellow.
+/// Minimum share of all requests that waited in the queue and were slow. The live page and
+/// `tokenweir top` mark shares from this value on yellow.
 const MIN_SHARE: f64 = 0.02;
 
 pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {

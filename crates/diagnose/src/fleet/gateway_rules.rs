@@ -6,7 +6,7 @@ use super::observation::GatewayConditions;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
-/// Seconds before the expiry of a certificate from which it is a condition, as of the alert.
+/// Seconds before the expiry of a certificate at which the verdict begins.
 const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
 /// Time after the last failed export for which spans count as lost. Exporters send batches every few
 /// seconds while there are requests.

@@ -206,8 +206,8 @@ impl FleetObservation {
         missing.join(", ")
     }
 
-    /// Why the rules about the engine of this backend cannot be evaluated. `None`: they can, or the
-    /// backend is unknown.
+    /// Why the rules about the engine of this backend cannot be evaluated. `None`: the rules can be
+    /// evaluated, or the backend is unknown.
     pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
         let backend = self.backends.iter().find(|backend| backend.id == *id)?;
         match backend.state {

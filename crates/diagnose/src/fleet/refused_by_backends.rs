@@ -17,8 +17,8 @@ pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
     is_about_state: false,
     severity: "warning",
     meaning: "The backends refuse requests: clients get 401, 403, 407 or 429.",
-    evidence: "In two of three evaluations, five or more requests of 30 s, and beyond chance more \
-               than 5 %, got one of these statuses from a backend.",
+    evidence: "In two of three evaluations, five or more requests of 30 s, significantly more than \
+               5 %, got one of these statuses from a backend.",
     excluded: "a peer of the backend serves the request (see `backend_failing`)",
     remedy: "The backends expect another key than they get. Set api_key of the backends in the \
              configuration, or give the clients the key of the backends.",

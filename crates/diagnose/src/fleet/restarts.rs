@@ -91,7 +91,8 @@ impl Interruptions {
         }
     }
 
-    /// The number of interruptions, and what they are. `None`: they are too few, or have ended.
+    /// The number of interruptions, and their kind as text. `None`: there were too few
+    /// interruptions, or they have ended.
     fn repeated(&self, now: Instant) -> Option<(usize, &'static str)> {
         let (times, cause) = if self.restarts.len() >= MIN_INTERRUPTIONS {
             (&self.restarts, "its process ends and starts again (crash loop)")

@@ -146,13 +146,13 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
-    /// Whether the backend serves the models of another one, or that is not known.
+    /// Whether both backends serve the same models. Also true if the models of both are not known.
     pub(crate) fn has_models_of(&self, other: &Self) -> bool {
         let models = |history: &Self| Some(history.last_sample?.gateway?.models);
         models(self) == models(other)
     }
 
-    /// The weight of the backend. 1 if that is not known.
+    /// The weight of the backend. 1 if the weight is not known.
     pub(crate) fn weight(&self) -> u32 {
         self.last_sample.and_then(|last| last.gateway).map_or(1, |gateway| gateway.weight)
     }

@@ -1,4 +1,4 @@
-//! The used memory of the GPUs of a backend over the last hours, for slow growth.
+//! The used memory of the GPUs of a backend over the last hours, to detect slow growth.
 //!
 //! An engine allocates its KV cache at its start, so its GPU memory is constant afterwards. Growth
 //! over hours ends in an error for lack of memory.
@@ -49,7 +49,8 @@ impl GpuMemoryTrend {
     /// Adds a sample.
     pub(crate) fn push(&mut self, gpus: &GpuCondition, now: Instant) {
         let (Some(used), Some(total)) = (gpus.memory_used_bytes, gpus.memory_bytes) else { return };
-        // Other GPUs: a moved process or a changed assignment.
+        // The total memory has changed, so these are other GPUs: the process has moved, or the
+        // assignment of GPUs has changed.
         if (total - self.total_bytes).abs() > 0.01 * total {
             *self = Self { intervals: VecDeque::with_capacity(MAX_INTERVALS), ..Self::default() };
         }

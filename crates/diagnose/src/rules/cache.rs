@@ -131,7 +131,8 @@ fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     })
 }
 
-/// The number with a precision that its mean of sequence lengths supports: about an eighth.
+/// The number, rounded to about an eighth of its value: the mean sequence length from which it
+/// follows is not more precise.
 fn rounded_down(number: u32) -> u32 {
     let step = (number.next_power_of_two() / 16).max(1);
     number - number % step

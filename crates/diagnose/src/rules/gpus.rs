@@ -7,7 +7,7 @@ use crate::verdict::{Evidence, VerdictSeverity};
 
 /// Utilisation below which a GPU that has a queue is idle.
 const IDLE_UTILIZATION: f64 = 0.3;
-/// Hours until the memory is full up to which the cause states it.
+/// If the memory will be full within this number of hours at the present rate, the cause says so.
 const NEAR_HOURS: f64 = 24.0;
 const GIB: f64 = 1_073_741_824.0;
 

@@ -69,14 +69,15 @@ impl DiagnosisRule {
     /// The load without which the condition cannot hold.
     pub(crate) fn load_dependence(&self) -> LoadDependence {
         match self.name {
-            // Unreadable metrics, leaked blocks and grown memory do not end with the load.
+            // Unreadable metrics, leaked blocks and grown memory last without any load.
             name if name == request_flow::BLIND.name
                 || name == leak::MEMORY_LEAK.name
                 || name == gpus::MEMORY_GROWTH.name =>
             {
                 LoadDependence::None
             }
-            // The backend itself has no load, and the others have.
+            // The condition is that this backend has no load while others have load, so the load of
+            // the others counts.
             name if name == fleet::GPU_UNDERUSED.name => LoadDependence::Fleet,
             _ if self.request_evidence().is_some() => LoadDependence::Requests,
             _ => LoadDependence::Backend,

@@ -5,18 +5,20 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Minimum number of tokens of a prompt that is long beside much shorter ones.
+/// Number of tokens from which a prompt counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
-/// Minimum length of such a prompt, relative to the mean.
+/// Minimum ratio of the length of such a long prompt to the mean length of prompts.
 const LONGER_PROMPT_FACTOR: f64 = 4.0;
 /// Mean number of requests in prefill below which the tokens of a step are not used up.
 const MAX_IDLE_PREFILL: f64 = 0.7;
 /// Mean number of requests in prefill from which a prompt is in prefill in every step.
 const MIN_BUSY_PREFILL: f64 = 0.9;
-/// The same as [`MAX_IDLE_PREFILL`] for a small batch, in which one request is a large part.
+/// [`MAX_IDLE_PREFILL`] of a small batch. In a small batch each request is a large part of the
+/// batch.
 const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
-/// Share of the maximum number of running requests that can be missing at a full batch, because
-/// sequences have just ended. At least one is, except in a small batch.
+/// A batch counts as full although this share of the maximum number of running requests is missing,
+/// because some sequences have just ended. In a batch that is not small, one request may always be
+/// missing.
 const CEILING_SLACK: f64 = 0.1;
 /// Number of running requests below which a batch is small.
 const SMALL_BATCH: f64 = 8.0;

@@ -14,8 +14,9 @@ use std::time::Duration;
 const MIN_MISSING_STEPS: f64 = 9.0;
 /// Minimum number of requests with output that ended while no counter of the metrics page changed.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
-/// The time in which these requests ended, and the minimum number of steps of this time in which one
-/// ended. The record of a request comes a moment after the page that counts it.
+/// The rule `blind` counts the requests that ended in this time, and the steps in which a request
+/// ended. At least [`MIN_UNCOUNTED_STEPS`] steps are needed, because the page can count a request a
+/// moment before the gateway has the record of the request.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
 /// Counters of the metrics page. At least one of them changes with each request.
@@ -28,9 +29,10 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
 ];
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
 const MIN_LAG_SECONDS: f64 = 0.1;
-/// Minimum number of streams in the recent window for a comparison of the lag with that of the peers,
-/// and the greatest lag of a peer as a part of it. The last minute would include the time before the
-/// fault, and routing soon sends few requests to the backend.
+/// The lag of the recent window is compared with the lags of the peers. Each backend needs at least
+/// `MIN_RECENT_STREAMS` streams in this window, and no peer may have more than `MAX_LAG_OF_PEER`
+/// times the lag of the backend. A window of a minute would include the time before the fault, and
+/// routing soon sends few requests to the backend.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
 /// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
@@ -38,8 +40,8 @@ const MAX_LAG_OF_PEER: f64 = 0.5;
 const MIN_CANCEL_RATIO: f64 = 0.05;
 /// Minimum lag of the front end of a backend with few requests, in the last five minutes, in seconds.
 const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
-/// With fewer streams in a minute the stalls of five minutes count: the minimum number of stalls, and
-/// the time in which the last one must have begun.
+/// If few streams begin in a minute, the stalls of five minutes count instead: at least
+/// `MIN_STALLS_OF_FEW` stalls, of which the last began within `LAST_STALL_WITHIN`.
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
@@ -73,7 +75,7 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     evidence: "In a minute three streams stalled, at least 5 % of those that began or are in \
                flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
                Or three are stalled, and none began for a minute. If fewer than five streams began \
-               in a minute: five stalled in five minutes, beyond chance more than 5 %, and the \
+               in a minute: five stalled in five minutes, significantly more than 5 %, and the \
                last one less than two minutes ago.",
     excluded: "`kv_thrashing` or `decode_starvation` holds; a stream whose client does not read does not count",
     remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \

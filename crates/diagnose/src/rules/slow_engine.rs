@@ -12,8 +12,8 @@ const SLOW_FACTOR: f64 = 3.0;
 const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
 /// Minimum number of observed times between tokens.
 const MIN_GAPS: f64 = 30.0;
-/// A batch of up to this many times the sequences of the other backends, and this many more, does
-/// not make a step three times as long.
+/// A batch of up to `BATCH_FACTOR` times the sequences of the peers plus `BATCH_SURPLUS` is too
+/// small to explain steps that take three times as long.
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
 
@@ -41,14 +41,14 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
 
 fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
-    // A slow engine generates few tokens, and routing avoids it. In the last minute the many tokens
-    // of the time before would outweigh those that are slow now.
+    // A slow engine generates few tokens, and routing avoids it. Over the whole last minute, the
+    // many tokens from before the fault would outweigh the few slow tokens.
     let recent = evaluation.recent_window();
     let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
     let Some(own) = own else { return RuleOutcome::Absent };
     let peers = windows(evaluation.peers(), FAST);
     let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
-    // The median: half of the peers are as fast as this or faster.
+    // The median of the peers: half of them are as fast as this value or faster.
     let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
     times.sort_by(f64::total_cmp);
     let Some(median) = times.get(times.len() / 2).copied() else { return RuleOutcome::Absent };
@@ -88,8 +88,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
 }
 
-/// Whether the engine computes prompts that are so long that each of its steps is: the prompts of the
-/// streams without output, or of the requests of the last minute.
+/// Whether the engine computes prompts that are so long that they make each step long: the prompts
+/// of the streams without output, or those of the requests of the last minute.
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);

@@ -100,8 +100,8 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
         let longest = lengths.keys().max().copied().unwrap_or_default();
         let groups = format_groups(&lengths);
         let remark = Remark::note(format!("max_model_len of {model} differs: {groups}"));
-        let reason = "The gateway sends long requests to the longer ones only, which take all of \
-                      this load.";
+        let reason = "The gateway sends long requests only to the backends whose context is long \
+                      enough, and these take all of this load.";
         remark
             .because(reason)
             .remedy(format!("vllm serve --max-model-len {longest}, on all of them"))

@@ -74,8 +74,8 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         remark.because(reason).remedy("kv_events.enabled, if the network to the engine is private")
     } else if let Some(endpoint) = endpoints.iter().find(is_local) {
         let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
-        let reason = "vLLM binds an address with `*`. To any other it connects as a client, and \
-                      nothing listens there.";
+        let reason = "vLLM binds an address only if it contains `*`. To any other address it connects \
+                      as a client, and nothing listens there.";
         remark.because(reason).remedy(PUBLISH_EVENTS)
     } else if backend.publisher_answers == Some(false) {
         let remark = Remark::warning(format!("its KV events at {first} cannot be reached"));

@@ -64,7 +64,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         Some(EngineKind::Vllm) => Vec::new(),
         Some(other) => {
             let remark = Remark::note(format!("is not vLLM but {}", server_name(other)));
-            vec![remark.because("The gateway supports it. Checks that need vLLM were skipped.")]
+            vec![remark.because("The gateway supports this server. Checks for vLLM were skipped.")]
         }
         // A server that requires a key may be an inference server. The check `key` reports it.
         None if backend.is_key_required() => Vec::new(),
@@ -86,7 +86,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 fn gateway(backend: &BackendFacts, listener: GatewayListener) -> Remark {
     match listener {
         GatewayListener::Clients { has_metrics: true } => Remark::note("is a tokenweir gateway")
-            .because("A doctor of its own checks its backends.")
+            .because("A separate run of the doctor checks the backends of that gateway.")
             .remedy("tokenweir doctor --admin with the URL of its admin port"),
         GatewayListener::Clients { has_metrics: false } => {
             Remark::warning("this is the client port of a tokenweir gateway")

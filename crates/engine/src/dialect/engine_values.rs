@@ -11,8 +11,9 @@ const ARRIVAL_PARTS: [&[u8]; 4] = [b"request", b"reqs", b"queue", b"abort"];
 /// Part of the names of counters of finished requests, which the engine moves.
 const FINISHED_PART: &[u8] = b"success";
 
-/// A hash of the lines of a page that only the work of the engine changes. All metrics count that
-/// are not known to change without it: an unknown metric that moves is a sign of work.
+/// A hash of the lines of a metrics page that only the work of the engine changes. The lines of
+/// metrics that are known to change without work are left out. A change of an unknown metric counts
+/// as a sign of work.
 pub fn hash_engine_values(page: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut start = 0;

@@ -12,8 +12,9 @@ pub struct RankLoad {
     pub rank: u32,
     /// The values of the rank.
     pub load: EngineLoad,
-    /// Responses of at most one token since the start of the process. Few requests have such a
-    /// response, so a probe is seen beside other requests. `None`: the page does not have it.
+    /// Number of responses of at most one token since the start of the process. Few requests have
+    /// so short a response, so a probe shows in this number although other requests run. `None`:
+    /// the page does not have the number.
     pub short_responses: Option<f64>,
 }
 
@@ -23,8 +24,8 @@ const MAX_RANKS: usize = 64;
 const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";
 
 impl RankLoad {
-    /// Reads the load of each rank from a metrics page, in the order of their numbers. Empty: the page
-    /// names none, or too many.
+    /// Reads the load of each rank from a metrics page, in the order of the rank numbers. Empty:
+    /// the page names no ranks, or too many.
     pub fn read_all(page: &[u8]) -> Vec<Self> {
         let mut ranks: Vec<(u32, PageParser, Option<f64>)> = Vec::new();
         for line in page.split(|byte| *byte == b'\n') {
@@ -54,7 +55,7 @@ impl RankLoad {
     }
 }
 
-/// The number in the label `engine` of a line. `None`: it has no such label.
+/// The number in the label `engine` of a line. `None`: the line has no such label.
 fn rank_of(line: &[u8]) -> Option<u32> {
     const LABEL: &[u8] = b"engine=\"";
     let at = memmem::find(line, LABEL)?;

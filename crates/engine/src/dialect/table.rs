@@ -113,7 +113,8 @@ impl MetricsDialect {
         prefix: &'static str,
         rows: &'static [MetricRow],
     ) -> Self {
-        // Of a longer prefix, the next letter is the separator.
+        // Of a prefix that is longer than a name head, the letter after the head is compared as the
+        // separator.
         let (prefix_length, separators) = if prefix.len() > HEAD_BYTES {
             (HEAD_BYTES, [prefix.as_bytes()[HEAD_BYTES]; 2])
         } else {

@@ -184,8 +184,8 @@ fn is_value(number: f64) -> bool {
     (0.0..BLANK).contains(&number) && !BLANK_32.contains(&number)
 }
 
-/// The text of a label value. `None`: it is empty, too long, or has other characters than a name of
-/// a host or of a pod.
+/// The text of a label value. `None`: the text is empty, too long, or has characters that names of
+/// hosts and pods cannot have.
 fn readable_name(value: &[u8]) -> Option<&str> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let is_name = (1..=MAX_NAME_BYTES).contains(&value.len()) && value.iter().all(is_plain);

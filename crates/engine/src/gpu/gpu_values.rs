@@ -55,7 +55,7 @@ pub struct GpuValues {
     pub corrected_errors: Option<f64>,
     /// Number of memory errors that could not be corrected since the start of the driver.
     pub uncorrected_errors: Option<f64>,
-    /// Code of the last XID error. 0: there was none. It stays after the error.
+    /// Code of the last XID error. 0: there was no XID error. The code stays after the error.
     pub last_xid: Option<f64>,
 }
 

@@ -110,7 +110,8 @@ fn allows_split(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Whether the prompt of a completion is a text or a list of token ids, and not a list of these.
+/// Whether the prompt of a completion is one prompt: a text or a list of token ids, and not a list
+/// of texts or of lists.
 fn is_one_prompt(value: &[u8]) -> bool {
     let mut is_one = true;
     let _ = visit_elements(value, |element| is_one &= !matches!(value[element.start], b'"' | b'['));
@@ -118,7 +119,7 @@ fn is_one_prompt(value: &[u8]) -> bool {
 }
 
 impl PrefillResponse {
-    /// Reads a complete response. All is missing if it is no object.
+    /// Reads a complete response. If the response is no JSON object, all values are missing.
     pub fn read(body: &[u8]) -> Self {
         let mut response = Self::default();
         let read = visit_members(body, |member| {

@@ -9,7 +9,7 @@ named_enum! {
     pub enum PrefillSkip {
         /// The API has no prefill legs.
         Api = "api",
-        /// A field of the request does not allow it, or the request may have side effects.
+        /// A field of the request rules out a prefill leg, or the request may have side effects.
         Field = "field",
         /// A header has a digest of the body, which must not be edited.
         SignedBody = "signed_body",

@@ -29,7 +29,7 @@ pub enum TlsError {
         /// The kind of the required item, such as `private key`.
         wanted: &'static str,
     },
-    /// A certificate and its private key do not match, or one of them is invalid.
+    /// A certificate and its private key do not match, or one of the two is invalid.
     #[error("the certificate in {} is not usable: {cause}", path.display())]
     InvalidCertificate {
         /// The file of the certificate.

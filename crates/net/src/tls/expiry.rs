@@ -8,7 +8,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// Tag of the version, which certificates of version 1 lack.
 const VERSION: u8 = 0xa0;
 
-/// The end of the validity of a certificate. `None`: it is no certificate.
+/// The end of the validity of a certificate. `None`: the bytes are no certificate.
 pub(super) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
     let mut certificate = sequence(&mut { certificate })?;
     let mut signed = sequence(&mut certificate)?;

@@ -68,7 +68,7 @@ impl<T> FileBacked<T> {
 
 impl<T: Send + Sync> Reloadable for FileBacked<T> {
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>> {
-        // Another call holds the lock while a read of the files does not return.
+        // If another call still reads the files, it holds the lock, and this call changes nothing.
         let mut watcher = match self.watcher.try_lock() {
             Ok(watcher) => watcher,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

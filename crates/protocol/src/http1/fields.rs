@@ -33,7 +33,8 @@ pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Whether the sender of a message with these headers permits further messages on the connection.
+/// Whether the sender of a message with these headers keeps the connection open for further
+/// messages.
 pub(super) fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
     let has_option =
         |name| connection_options(headers).any(|option| option.eq_ignore_ascii_case(name));

@@ -106,8 +106,8 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
 }
 
-/// The value of `date` at this time. Each thread keeps that of its last second: to write one takes as
-/// long as half of the rest of a head.
+/// The value of `date` at this time. Each thread keeps the value of the last second that it wrote,
+/// because to format a value takes half as long as to write the rest of a head.
 fn date_of(now: SystemTime) -> [u8; DATE_BYTES] {
     thread_local! {
         static LAST: Cell<(u64, [u8; DATE_BYTES])> = const { Cell::new((u64::MAX, [0; DATE_BYTES])) };

@@ -11,8 +11,8 @@ pub struct Member {
     pub value: Range<usize>,
 }
 
-/// Calls `visit` with each member of the object that `data` consists of. `None`: it is no object.
-/// White space may surround the object.
+/// Calls `visit` with each member of the object that `data` consists of. `None`: the data is no
+/// object. White space may surround the object.
 pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
     visit_items(data, [b'{', b'}'], |at| {
         let name = skip_byte(data, at, b'"')?;
@@ -24,8 +24,8 @@ pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
     })
 }
 
-/// Calls `visit` with the offsets of each element of the array that `data` consists of. `None`: it is
-/// no array.
+/// Calls `visit` with the offsets of each element of the array that `data` consists of. `None`: the
+/// data is no array.
 pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Option<()> {
     visit_items(data, [b'[', b']'], |at| {
         let value = value_at(data, at)?;
@@ -44,13 +44,13 @@ pub fn is_set(value: &[u8]) -> bool {
     }
 }
 
-/// The number that a value is. `None`: it is none.
+/// Reads a value as a number. `None`: the value is no number.
 pub fn number(value: &[u8]) -> Option<f64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The offset after the bracket that closes the object or array in which `text` begins. `None`: none
-/// closes it.
+/// The offset after the bracket that closes the object or array in which `text` begins. `None`: no
+/// bracket closes it.
 pub fn length_until_closed(text: &[u8]) -> Option<usize> {
     let (mut at, mut depth) = (0, 1_u32);
     loop {
@@ -96,7 +96,8 @@ fn skip_spaces(data: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
 }
 
-/// The offsets of the value that begins at `at`, or after white space. `None`: it is incomplete.
+/// The offsets of the value that begins at `at`, or after white space. `None`: the value is
+/// incomplete.
 fn value_at(data: &[u8], at: usize) -> Option<Range<usize>> {
     let start = skip_spaces(data, at);
     let text = data.get(start..)?;

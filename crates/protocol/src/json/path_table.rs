@@ -16,7 +16,8 @@ pub struct PathTable<S> {
 struct TrieNode<S> {
     /// Nodes of the members of an object, by name.
     members: Vec<(&'static str, TrieNodeId)>,
-    /// Node of the members of an object that have no node of their own. `None`: they are skipped.
+    /// Node of the members of an object that have no node of their own. `None`: these members are
+    /// skipped.
     other_members: Option<TrieNodeId>,
     /// Node of all elements of an array. `None`: no path leads to the elements.
     elements: Option<TrieNodeId>,

@@ -1,4 +1,5 @@
-//! Memory of which parties have shares: counted for each use, for its party and for all.
+//! Memory that several parties share. It is counted for each use, for all uses of a party, and for
+//! all parties together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct MemoryLimits {
     /// Of one use.
     pub one: usize,
-    /// Of all uses of one party.
+    /// The limit of all uses of one party together.
     pub party: usize,
     /// Of all uses.
     pub total: usize,

@@ -108,8 +108,9 @@ impl ApiKeys {
         api_keys
     }
 
-    /// The identity of a key that these keys have with the same secret and the same names. A key that
-    /// stays keeps its identity, so that an identity that is in use shows whether its key is still valid.
+    /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. So a
+    /// key that a reload does not change keeps its identity, and an open request can check by its
+    /// identity whether its key is still valid.
     fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
         let key = self.by_digest.get(&entry.hash.lookup_hash())?;
         let is_same = key.digest.is_same(&entry.hash)

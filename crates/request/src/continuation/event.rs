@@ -1,4 +1,4 @@
-//! The parts of one event of a stream of chat completions or completions.
+//! The JSON members of one event of a stream of chat completions or completions.
 
 use memchr::memchr;
 use std::ops::Range;
@@ -25,7 +25,8 @@ pub(super) struct Event {
     pub is_other_choice: bool,
     /// The array of token ids.
     pub ids: Option<Range<usize>>,
-    /// The offsets of the text, without its quotes. `None`: there is none, or it is empty.
+    /// The offsets of the text, without its quotes. `None`: the event has no text, or an empty
+    /// text.
     pub text: Option<Range<usize>>,
     pub is_reasoning: bool,
     /// Whether the event has a part of a tool call, or output of an unknown kind.

@@ -2,8 +2,9 @@
 //! events of a stream do. Only these two are read; the other bytes are compared with those of the
 //! earlier event.
 //!
-//! The event template of `tokenweir_protocol` does the same for the content of an event. It reads
-//! the event after the token ids were removed, and does not report the offsets of the parts.
+//! The event template of `tokenweir_protocol` does the same for the content of an event. But it
+//! reads the event after the token ids were removed, and does not report the offsets of the
+//! members.
 
 use super::event::Event;
 use std::ops::Range;
@@ -36,7 +37,8 @@ impl Layout {
         Some(event)
     }
 
-    /// Reads an event by comparison. `None`: it differs from the earlier event in other parts, too.
+    /// Reads an event by comparison with the earlier event. `None`: the events differ in more than
+    /// the text and the token ids.
     fn read_alike(&self, bytes: &[u8]) -> Option<Event> {
         let kept = &self.bytes;
         let kept_text = self.event.text.as_ref()?;
@@ -57,8 +59,8 @@ impl Layout {
     }
 }
 
-/// Whether later events can be compared with this one: only the text and what follows it may be at
-/// other offsets.
+/// Whether later events can be compared with this one: in a later event only the text and the bytes
+/// after it may have other offsets.
 fn is_comparable(event: &Event) -> bool {
     let Some(text) = &event.text else { return false };
     let is_before =

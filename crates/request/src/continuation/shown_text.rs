@@ -23,7 +23,7 @@ impl ShownText {
     }
 
     /// Adds text of the current backend. Returns how many of its bytes the client already has.
-    /// `None`: they differ from the bytes that the client has. `is_kept`: whether a continuation
+    /// `None`: the bytes differ from those that the client has. `is_kept`: whether a continuation
     /// may need the text.
     pub(super) fn show(&mut self, text: &str, is_kept: bool) -> Option<usize> {
         let repeated = (self.shown - self.generated).min(text.len());

@@ -34,7 +34,7 @@ pub struct StreamSplicer {
     limits: MemoryLimits,
     /// Bytes that were added to `charge`.
     taken: usize,
-    /// Whether the stream is forwarded as it is.
+    /// Whether the stream is forwarded unchanged.
     is_passive: bool,
     /// Why the stream cannot be continued. The splicer then keeps nothing.
     refusal: Option<ContinuationRefusal>,
@@ -87,9 +87,9 @@ struct Head {
 /// A place in the output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Position {
-    /// Number of tokens before it.
+    /// Number of output tokens before the place.
     tokens: usize,
-    /// Number of bytes of the text before it.
+    /// Number of bytes of output text before the place.
     bytes: usize,
 }
 
@@ -97,7 +97,8 @@ struct Position {
 struct ContinuedStream {
     /// Number of output tokens of the earlier streams.
     tokens: usize,
-    /// Whether the prompt that the backend repeats was compared with the one that was sent.
+    /// Whether the prompt that the backend repeats was compared with the prompt that the gateway
+    /// sent.
     is_checked: bool,
     has_text: bool,
 }
@@ -176,7 +177,7 @@ impl StreamSplicer {
     pub fn restart(&mut self) {
         if !self.is_passive {
             let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
-            // The memory was refused to the request and not to the former stream, so this reason stays.
+            // The limit of memory applies to the whole request, so this refusal is kept.
             let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
             let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
             *self = Self { taken, refusal, ..fresh };

@@ -45,7 +45,8 @@ impl GatewayError {
                 | Self::TotalTimeout { .. },
                 _,
             ) => Outcome::Timeout,
-            // The client disconnected before the end of the body, or has stopped to wait.
+            // The client disconnected before the end of the body, or no longer waits for the
+            // response.
             (Self::IncompleteBody | Self::ClientTimeout { .. }, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
             (_, Fault::Backend) => Outcome::UpstreamError,

@@ -124,7 +124,8 @@ impl AttemptResponse {
             }
         }
         if !had_output && record.timings.first_output.is_some() {
-            // Earlier bytes wait for the first output by intention.
+            // The gateway held earlier bytes back until the first output on purpose, so their delay
+            // does not count.
             self.unwritten_since = None;
             if let Some(backend) = &self.backend {
                 backend.on_first_output(now);
@@ -231,7 +232,8 @@ impl AttemptResponse {
         if let Some(entry) = self.entry.take() {
             record_stall(observer, entry.activity().on_end(now));
         }
-        // The observations are swapped in place, because a move of the observer would copy 2 KiB.
+        // The observations are swapped into the record in place. To move them out of the observer
+        // would copy 2 KiB.
         std::mem::swap(&mut record.observed, observer.complete());
         self.observer = None;
         record.end = termination;

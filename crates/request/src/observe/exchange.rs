@@ -84,7 +84,8 @@ impl Exchange {
         let record = record.into();
         let in_flight = registry.enter(record.timings.accepted);
         let rules = in_flight.settings().streams;
-        // The state is made in its place. `Box::new` would copy it, and it is larger than 2 KiB.
+        // The state is created in its final place. `Box::new` would copy the state, which is larger
+        // than 2 KiB.
         let inner = Box::write(
             Box::new_uninit(),
             ExchangeState {

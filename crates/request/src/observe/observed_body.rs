@@ -36,14 +36,15 @@ pub struct ObservedBody<B: Body, T> {
     pending_end: Option<Result<(), ObservedBodyError<B::Error>>>,
     /// Whether the server had an opportunity to write buffered data before an error ends the body.
     is_flushed: bool,
-    /// Continues the response at another backend. `None`: it ends with its backend.
+    /// Continues the response at another backend. `None`: the response is not continued.
     continuation: Option<Box<BodyContinuation<B, T>>>,
     guard: T,
 }
 
 struct BodyContinuation<B: Body, T> {
     continuer: Box<dyn Continue<B, T> + Send>,
-    /// The interruption after which the response is being continued. `None`: it is not interrupted.
+    /// The interruption after which the response is being continued. `None`: the response is not
+    /// interrupted.
     interrupted: Option<(InterruptionCause, EarlyEnd<B::Error>)>,
 }
 
@@ -152,14 +153,15 @@ impl<B: Body, T> ObservedBody<B, T> {
             return None;
         }
         let end = match end {
-            // Only the end of the body itself is missing.
+            // The last event has arrived, so the response is complete although the body had no
+            // regular end.
             EarlyEnd::Body(_) if exchange.has_last_event() => EarlyEnd::Body(Ok(())),
             end => end,
         };
         self.end_early(end, cx)
     }
 
-    /// Ends the body. `None`: it goes on.
+    /// Ends the body. `None`: the body goes on.
     fn end_early(
         &mut self,
         end: EarlyEnd<B::Error>,

@@ -191,7 +191,8 @@ impl RequestRecord {
         self.stream_time_to(first_answer.or(first_reasoning.and(ended)))
     }
 
-    /// [`RequestRecord::time_to_first_answer`] of a stream that had reasoning. `None`: it had none.
+    /// [`RequestRecord::time_to_first_answer`] of a stream that had reasoning. `None`: the stream
+    /// had no reasoning.
     pub fn reasoning_wait(&self) -> Option<Duration> {
         self.timings.first_reasoning.and_then(|_| self.time_to_first_answer())
     }
@@ -269,7 +270,7 @@ impl RequestRecord {
         (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
     }
 
-    /// Time in prefill legs. `None`: there was none.
+    /// Time in prefill legs. `None`: the request had no prefill leg.
     pub fn prefill_leg_time(&self) -> Option<Duration> {
         let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
         Some(legs.took())

@@ -106,7 +106,8 @@ impl SlowCause {
         }
     }
 
-    /// Whether the request was slow after its first output. Otherwise it was slow before.
+    /// Whether this cause makes a request slow after its first output. Otherwise the cause acts
+    /// before the first output.
     pub const fn is_after_first_output(self) -> bool {
         matches!(self, Self::Preempted | Self::Stalled | Self::SlowDecode)
     }

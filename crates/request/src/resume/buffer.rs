@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
 
-/// A part of a response, in segments of equal size. The size of a segment is the step in which the
-/// memory grows: a response of a few words takes one.
+/// The bytes of a response from one position to another, in segments of equal size. The memory
+/// grows by one segment at a time, so a response of a few words takes one segment.
 #[derive(Debug)]
 pub(super) struct Buffer {
     segments: VecDeque<Vec<u8>>,
@@ -39,7 +39,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Appends bytes that stay only until the present reader has read them: a client that returns does not get them.
+    /// Appends bytes that are kept only until the present reader has read them: a client that
+    /// returns later does not get these bytes.
     pub(super) fn append_passing(&mut self, data: &[u8]) {
         self.charge.add_passing(self.growth(data.len()));
         self.write(data);

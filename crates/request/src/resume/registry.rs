@@ -85,8 +85,9 @@ impl<H> Registry<H> {
         run.lock().stop_keeping();
     }
 
-    /// Removes the run of the client that was delivered first, to make room for another. `false`: there is
-    /// none, or it would not help.
+    /// Removes one run of the client to make room for another run: of the runs whose whole response
+    /// a reader has got, the one for which this happened first. `false`: there is no such run, or
+    /// `limit` is the limit of one run.
     pub(super) fn evict_delivered(&self, key: &RunKey, limit: ExceededLimit) -> bool {
         self.lock().evict_delivered(key, limit)
     }

@@ -12,9 +12,9 @@ use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 /// How the response of a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With its regular end.
+    /// The response had its regular end.
     Whole,
-    /// Its connection broke, or the gateway ended it.
+    /// The connection of the response broke, or the gateway ended the response.
     Broken,
 }
 
@@ -32,14 +32,14 @@ pub(super) struct Run<H> {
 
 #[derive(Debug)]
 pub(super) struct RunState<H> {
-    /// `None`: the response has not begun.
+    /// The head of the response. `None`: the response has not begun.
     pub(super) head: Option<Arc<H>>,
     pub(super) buffer: Buffer,
-    /// `None`: the run is open.
+    /// How the response ended. `None`: the run is open.
     pub(super) end: Option<End>,
     pub(super) readers: Vec<ReaderState>,
-    /// Time of the first sweep that found the run without a reader. `None`: it has readers, or no
-    /// sweep has run since the last reader left.
+    /// Time of the first sweep that found the run without a reader. `None`: the run has readers, or
+    /// no sweep has run since the last reader left.
     pub(super) idle_since: Option<Instant>,
     /// Whether the run keeps the bytes that its readers have read. The run is in the table as long
     /// as this is true.

@@ -25,8 +25,9 @@ pub struct PrefillCost {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: Line,
-    /// Each fit includes two points of the previous line: at 0 and at this value. Without them,
-    /// observations at one value would leave the slope undefined.
+    /// The tokens of the second point. Each fit includes two points of the previous line: at 0 and
+    /// at this number of tokens. Without these points, observations with equally many tokens would
+    /// leave the slope undefined.
     anchor: f64,
     /// Bounds of the slope.
     slopes: (f64, f64),
@@ -59,12 +60,12 @@ impl PrefillCost {
         self.base + tokens * self.per_token
     }
 
-    /// This cost, of a backend that takes `factor` times as long.
+    /// The cost of a backend that takes `factor` times as long.
     pub(crate) fn scaled(&self, factor: f64) -> Self {
         Self { base: self.base * factor, per_token: self.per_token * factor }
     }
 
-    /// The mean of this cost, with the weight `own`, and another one.
+    /// The weighted mean of this cost, with the weight `own`, and another cost.
     pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
         let mean = |value: f64, other: f64| other + own * (value - other);
         Self { base: mean(self.base, other.base), per_token: mean(self.per_token, other.per_token) }
@@ -102,8 +103,9 @@ const MAX_OBSERVED_TOKENS: f64 = 1e12;
 /// Ratio of an observation to its prediction from which on it contradicts the line: predictions of
 /// single requests are often wrong by a factor of two.
 const CONTRADICTION_FACTOR: f64 = 2.0;
-/// Freshness below which a line is old. A line that is not old learns from observations above and below
-/// it alike: otherwise it would be too low, and requests would seem overdue.
+/// Freshness below which a line is old. An observation below an old line replaces the line. A line
+/// that is not old learns from observations above and below it alike, because otherwise it would
+/// become too low, and requests would seem overdue.
 const OLD: f64 = 0.5;
 /// Bounds of the patience in seconds.
 const PATIENCE_RANGE: (f64, f64) = (10.0, 80.0);
@@ -127,12 +129,12 @@ impl LinearFit {
     }
 
     /// Idle seconds after which the line is old. If an observation confirms an old line, the time
-    /// doubles; if one contradicts it, the time is the shortest again.
+    /// doubles. If an observation contradicts an old line, the time becomes the minimum again.
     pub(super) fn patience(&self) -> f64 {
         self.patience
     }
 
-    /// Mean `x` of the observations. 0: there are none.
+    /// Mean `x` of the observations. 0: there are no observations.
     pub(super) fn mean_x(&self) -> f64 {
         if self.weight > 0.0 { self.x / self.weight } else { 0.0 }
     }
@@ -143,7 +145,8 @@ impl LinearFit {
     }
 
     /// Adds an observation and returns the new line. `freshness`: weight of the present line, from 0 to
-    /// 1. An observation below an old line replaces the line; one above confirms it.
+    /// 1. An observation below an old line replaces the line. An observation above an old line
+    /// confirms it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
     pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> Line {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);

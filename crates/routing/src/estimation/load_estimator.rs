@@ -68,7 +68,8 @@ pub struct LoadEstimator {
     peer_backlogs: PeerBacklogs,
     reported_queues: ReportedQueues,
     decode_legs: DecodeLegs,
-    /// Last, because its last fields are only used for learning.
+    /// The last field of the struct, because routing decisions do not read the last fields of
+    /// `LearnedEstimates`.
     learned_estimates: LearnedEstimates,
 }
 
@@ -141,9 +142,10 @@ impl LoadEstimator {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
 
-    /// The estimated state of the backend for a prompt of which its KV events show `resident`.
-    /// `expected_blocks`: the cached blocks of the candidate before, of which this one may have as many.
-    /// `now`: see [`clock::nanos`], which a decision among many backends calls once.
+    /// The estimated state of the backend for a prompt. `resident`: the cached part of the prompt
+    /// that KV events show. `expected_blocks`: the number of cached blocks of the previous
+    /// candidate, as a first guess for this one. `now`: see [`clock::nanos`], which a decision
+    /// among many backends calls once.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
@@ -376,7 +378,7 @@ impl LoadEstimator {
             return SlotWait::Expected;
         }
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
-        // An idle engine has a slot.
+        // Each engine has at least one slot, so an idle engine has a free slot.
         let requests = candidate.running + candidate.waiting;
         if requests < had_slots.max(1.0) { SlotWait::None } else { SlotWait::Possible }
     }

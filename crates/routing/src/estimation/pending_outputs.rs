@@ -151,7 +151,8 @@ impl PendingOutputs {
         self.publish_oldest(&queues);
     }
 
-    /// Removes all non-streaming requests: the engine generates tokens, and they may be for them.
+    /// Removes all non-streaming requests: the engine generates tokens, which may belong to these
+    /// requests.
     pub(super) fn on_progress(&self) {
         let mut queues = self.lock_queues();
         queues.non_streaming.clear();

@@ -18,8 +18,8 @@
 //! points of goodput that are lost without the term (`docs/benchmarks/routing.md`, "Terms").
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
-//!   gets fewer requests. While nothing confirms it, an estimate moves to those of the fleet, see
-//!   [`impute_missing_estimates`](crate::impute_missing_estimates).
+//! gets fewer requests. While nothing confirms it, an estimate moves to those of the other
+//! candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
 //! - `crowding` (1.7 for the prefill): a backend with more requests computes each step more slowly, and a
 //!   prefill there delays more outputs. It counts waiting requests as well: those of a burst that have just
 //!   been sent crowd the next steps. It is relative to the fleet, so prefill does not outweigh the queue
@@ -75,8 +75,8 @@ impl Default for KvAwareSettings {
     }
 }
 
-/// Cost of the blocks that a prefill evicts from a full cache, relative to the prefill: they are computed
-/// again, and evict others.
+/// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill:
+/// the evicted blocks are computed again, and then evict other blocks.
 const EVICTION: f64 = 2.0;
 /// KV cache usage above which the pressure does not grow, so that it stays finite.
 const MAX_PRESSURE_USAGE: f64 = 0.98;
@@ -87,7 +87,7 @@ const LATE_PENALTY: f64 = 0.5;
 /// Seconds that a backend takes to load a LoRA adapter.
 const ADAPTER_SECONDS: f64 = 1.0;
 
-/// What all candidates of a decision have in common.
+/// The mean load of all candidates of a decision.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FleetLoad {
     /// Mean number of waiting requests per candidate backend, at most [`MAX_WAITING`].

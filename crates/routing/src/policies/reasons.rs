@@ -14,7 +14,8 @@ impl Decision<'_> {
         self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
     }
 
-    /// The first cause of the choice. `None`: it depends on several.
+    /// The first term of the cost that alone explains the choice. `None`: the choice depends on
+    /// several terms.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
         if self.sums.overdue > 0.0
@@ -59,7 +60,8 @@ impl Decision<'_> {
         self.home.is_some_and(|home| home != chosen).then_some("session_too_busy")
     }
 
-    /// How the cost and the predicted TTFT of the choice compare with those of the others.
+    /// How the cost and the predicted TTFT of the choice compare with those of the other
+    /// candidates.
     fn fact(&self, chosen: usize) -> &'static str {
         if ties(&self.costs) > 1 {
             return "tie";
@@ -83,7 +85,7 @@ impl Decision<'_> {
         terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
     }
 
-    /// The choice without a part of each cost.
+    /// The candidate that would be chosen without one term of each cost.
     fn choose_without(&self, part: impl Fn(&Parts) -> f64) -> usize {
         let part = |index: usize| per_weight(part(&self.parts[index]), &self.candidates[index]);
         self.choose(&self.costs(|index| self.costs[index] - part(index)), self.home)

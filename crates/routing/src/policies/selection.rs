@@ -11,7 +11,7 @@ pub fn tie_limit(least: f64) -> f64 {
     least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
 }
 
-/// The lowest of some costs. Infinity: there are none.
+/// The lowest of some costs. Infinity: `costs` is empty.
 pub(super) fn least(costs: &[f64]) -> f64 {
     costs.iter().fold(f64::INFINITY, |least, cost| if *cost < least { *cost } else { least })
 }
@@ -23,7 +23,7 @@ pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usiz
 
 /// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
 ///
-/// Among them, the candidate that has been idle longest wins: an idle fleet then shares the requests
+/// Among them, the candidate that has been idle longest wins: idle backends then share the requests
 /// evenly, and every pooled connection is used now and then. Candidates that have been idle equally
 /// long take turns by `turn`.
 pub(super) fn longest_idle(

@@ -32,8 +32,8 @@ const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;
 
 impl PrefixTable {
     /// An empty table for a cache of about `blocks` blocks. The table has at least a quarter more
-    /// slots than the cache has blocks (within [`SLOT_COUNT_RANGE`], 8 bytes each), because sets do
-    /// not fill evenly.
+    /// slots than the cache has blocks (8 bytes each, 256 to 131,072 slots), because sets do not
+    /// fill evenly.
     pub fn new(blocks: usize) -> Self {
         let slots = (blocks.saturating_add(blocks / 4))
             .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());

@@ -1,11 +1,11 @@
-//! Samples the candidates of a large fleet, so that a decision does not have to build a
+//! Samples the candidates of a large pool, so that a decision does not have to build a
 //! [`Candidate`] for every backend.
 //!
 //! The sample has the backends that received the longest prefixes of the prompt, and the best of
 //! some random backends by their [load hints](super::load_hint). Because backends are drawn at
 //! random, concurrent decisions do not all pick the same one. Comparing dozens of hints costs fewer
-//! CPU cache misses than building one candidate, so a decision costs about the same in a fleet of
-//! 1,000 backends as in one of 100.
+//! CPU cache misses than building one candidate, so a decision costs about the same in a pool of
+//! 1,000 backends as in a pool of 100.
 
 use super::load_hint::{LoadHint, LoadHintTable};
 use crate::prefixes::PrefixHints;
@@ -15,39 +15,40 @@ use std::slice::Iter;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// State for sampling one fleet. It is kept when the fleet changes.
+/// The state for samples of one pool. The state is kept when backends join or leave the pool.
 #[derive(Debug)]
 pub struct CandidateSampler {
     epoch: Instant,
-    /// Empty until the fleet first exceeds [`MAX_UNSAMPLED_BACKENDS`].
+    /// Empty until the pool first has more than [`MAX_UNSAMPLED_BACKENDS`] backends.
     tables: OnceLock<SamplerTables>,
 }
 
-/// Hints about a large fleet.
+/// Hints about the backends of a large pool.
 #[derive(Debug)]
 struct SamplerTables {
     prefix_hints: PrefixHints,
     load_hints: LoadHintTable,
 }
 
-/// Greatest number of backends that are all candidates.
+/// Maximum number of backends of a model that are all candidates. Of more backends, a sample is
+/// taken.
 const MAX_UNSAMPLED_BACKENDS: usize = 64;
 /// Number of backends that are drawn for a session, or for a policy that draws at random itself.
 const RANDOM_SAMPLE_SIZE: usize = 8;
-/// Number of backends that are chosen by their load hints for any other request.
+/// Number of backends that are chosen by their load hints for a request without a session.
 const HINTED_SAMPLE_SIZE: usize = 4;
-/// Number of load hints that are compared for each of them.
+/// Number of load hints that are compared for each backend that is chosen by its hint.
 const HINTS_PER_SAMPLE: usize = 16;
 
 impl CandidateSampler {
-    /// A sampler for a fleet of `backend_count` backends. Times are stored relative to `epoch`.
+    /// A sampler for a pool of `backend_count` backends. Times are stored relative to `epoch`.
     pub fn new(epoch: Instant, backend_count: usize) -> Self {
         let sampler = Self { epoch, tables: OnceLock::new() };
         sampler.fit(backend_count);
         sampler
     }
 
-    /// Whether a model with this number of backends has so many that the candidates are a sample of them.
+    /// Whether a model has so many backends that the candidates are a sample of them.
     pub fn is_large(backend_count: usize) -> bool {
         backend_count > MAX_UNSAMPLED_BACKENDS
     }
@@ -66,15 +67,16 @@ impl CandidateSampler {
             .map_or(0, |tables| tables.prefix_hints.bytes() + tables.load_hints.bytes())
     }
 
-    /// Records that a prompt was sent to the backend at `position` of the fleet.
+    /// Records that a prompt was sent to the backend at `position` of the pool.
     pub fn sent(&self, prompt: &PromptFingerprint, position: usize) {
         if let Some(tables) = self.tables.get() {
             tables.prefix_hints.add(&prompt.blocks, position);
         }
     }
 
-    /// Updates the load hint of the backend at `position`. `candidate`: its estimate for an empty
-    /// prompt. `None`: the backend must not get requests. A small fleet does not call `candidate`.
+    /// Updates the load hint of the backend at `position`. `candidate` returns the estimate of the
+    /// backend for an empty prompt. `None`: the backend must not get requests. In a small pool,
+    /// `candidate` is not called.
     pub fn show(
         &self,
         position: usize,
@@ -91,8 +93,8 @@ impl CandidateSampler {
     }
 
     /// Samples the positions among which a policy chooses. `positions` must be in ascending order.
-    /// `None`: all of them are candidates, because they are few or the policy needs all. The random
-    /// part of the sample is the same for all requests of a session.
+    /// `None`: all positions are candidates, because they are few or because the policy needs all.
+    /// The random part of the sample is the same for all requests of a session.
     pub fn sample(
         &self,
         policy: PolicyKind,
@@ -127,7 +129,7 @@ impl SamplerTables {
         Self { prefix_hints: PrefixHints::new(), load_hints: LoadHintTable::new() }
     }
 
-    /// Positions with the least load hint, one from each of several random subsets.
+    /// Of each of several random subsets of the positions, the one with the least load hint.
     fn best(&self, positions: &[usize], seed: u64) -> impl Iterator<Item = usize> {
         let best = |part: FleetPartition<'_>| {
             part.take(HINTS_PER_SAMPLE).min_by_key(|position| self.load_hints.at(*position))
@@ -136,10 +138,11 @@ impl SamplerTables {
     }
 }
 
-/// The positions of one part of the fleet, rotated so that they begin at a random one.
+/// The positions of one part of the pool, rotated so that they begin at a random position.
 type FleetPartition<'a> = Copied<Chain<Iter<'a, usize>, Iter<'a, usize>>>;
 
-/// Splits the fleet into `parts` equal parts, each rotated to begin at a random position.
+/// Splits the pool into `parts` equal parts. Each part is rotated so that it begins at a random
+/// position.
 fn random_partitions(
     positions: &[usize],
     parts: usize,

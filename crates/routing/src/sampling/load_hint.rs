@@ -1,4 +1,4 @@
-//! One word per backend that orders the backends of a large fleet by predicted TTFT.
+//! One word per backend that orders the backends of a large pool by predicted TTFT.
 //!
 //! The words lie in one array, so comparing dozens of them costs about as much as building one
 //! [`Candidate`].
@@ -20,16 +20,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LoadHint(u64);
 
-/// The hints of a fleet, by position.
+/// The hints of the backends of a pool, by position.
 #[derive(Debug)]
 pub(super) struct LoadHintTable(Box<[AtomicU64]>);
 
 /// Number of positions. A backend at a greater position has the hint of an idle backend.
 const MAX_POSITIONS: usize = 1 << 16;
-/// Bits of a hint for the time of the last request.
+/// Number of bits of a hint that hold the time of the last request.
 const LAST_SENT_BITS: u32 = 48;
-/// Tokens of the reference prompt. It has no cached tokens and no output, because both depend on
-/// the request.
+/// Number of tokens of the reference prompt, for which hints are computed. The reference prompt has
+/// no cached tokens and no output, because both depend on the request.
 const HINT_PROMPT_TOKENS: f64 = 1_000.0;
 /// Prefill cost, in seconds per token, of a backend without an observed output. The low value lets
 /// such a backend be sampled before other idle backends, but not whatever its load.

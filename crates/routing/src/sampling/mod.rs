@@ -1,4 +1,4 @@
-//! Samples of the candidates of a large fleet.
+//! Samples of the candidates of a large pool.
 
 mod candidate_sampler;
 mod load_hint;

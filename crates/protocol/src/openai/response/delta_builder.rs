@@ -98,7 +98,8 @@ impl DeltaBuilder {
                     self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
                 }
                 JsonValue::End { .. } => self.finish_choice(summary),
-                // An element of a wrong type: the array is not empty.
+                // The element is no object. It counts as a choice, so the array of choices is not
+                // taken for empty.
                 _ => {
                     self.choice_count += 1;
                     self.has_unknown_output |= value != JsonValue::Null;

@@ -140,7 +140,8 @@ impl StreamSplicer {
         is_whole.then_some(repeated)
     }
 
-    /// Keeps token ids for a continuation. Returns their number. `None`: they are none.
+    /// Keeps token ids for a continuation. Returns their number. `None`: `array` has no valid token
+    /// ids.
     fn on_ids(&mut self, array: &[u8]) -> Option<usize> {
         let (mut count, is_kept) = (0, self.plan.is_exact && self.refusal.is_none());
         for id in numbers(array)? {

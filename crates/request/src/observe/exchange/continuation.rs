@@ -66,7 +66,7 @@ impl Exchange {
         }
     }
 
-    /// Why the stream needs another backend after `end`. `None`: it does not.
+    /// Why the stream needs another backend after `end`. `None`: the stream needs none.
     pub(in crate::observe) fn interruption<E>(
         &self,
         end: &EarlyEnd<E>,

@@ -14,18 +14,19 @@ pub trait BackendMonitor: Send + Sync + 'static {
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
     /// Records the time between two outputs of a stream, the second of them at `now`.
     fn on_gap(&self, gap: Duration, now: Instant);
-    /// The p99 of its recent output gaps, in seconds. `None`: too few samples.
+    /// The p99 of the recent output gaps of the backend, in seconds. `None`: too few samples.
     fn usual_gap(&self) -> Option<f64>;
-    /// Records that one of its streams stalled (`true`), or that a stall ended (`false`).
+    /// Records that a stream of the backend stalled (`true`), or that a stall ended (`false`).
     fn on_stall(&self, is_stalled: bool);
     /// Records the first output of a response: the prefill of its prompt is done.
     fn on_first_output(&self, _now: Instant) {}
-    /// Mean tokens per output event of its streams, learned from exact counts. 1.0 before that.
+    /// Mean tokens per output event of the streams of the backend, learned from exact counts. 1.0
+    /// until an exact count has arrived.
     fn tokens_per_event(&self) -> f64 {
         1.0
     }
-    /// The `system_fingerprint` member that its usage events have. Empty: they have none. `None`:
-    /// not known.
+    /// The member `system_fingerprint` in the usage events of the backend. Empty: the events have
+    /// no such member. `None`: not known.
     fn fingerprint(&self) -> Option<Bytes> {
         None
     }

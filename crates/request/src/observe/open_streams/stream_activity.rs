@@ -56,7 +56,7 @@ struct TunnelBytes {
 /// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 
-/// Time from the last event to the end of the body. Engines send both at once.
+/// Maximum time from the last event to the end of the body. Engines send both at the same time.
 const BODY_END_TIME: Duration = Duration::from_secs(30);
 
 /// Time that a stream of events still gets after the key of its client was removed, so that the
@@ -266,7 +266,8 @@ impl StreamActivity {
     pub fn take_move(&self) -> bool {
         let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
         if is_moved {
-            // A sweep repeats any other reason.
+            // If the stream must be aborted for another reason too, the next sweep sets the flag
+            // again.
             self.is_aborted.store(false, Ordering::Relaxed);
         }
         is_moved

@@ -58,7 +58,8 @@ pub struct OpenStream {
     pub phase: StreamPhase,
     /// Tokens so far: exact where events report their counts, else one per event with output.
     pub tokens: u64,
-    /// Time since the last output. `None`: no output, or also the last event has arrived.
+    /// Time since the last output. `None`: no output has arrived yet, or the last event has
+    /// arrived.
     pub since_last_output: Option<Duration>,
 }
 

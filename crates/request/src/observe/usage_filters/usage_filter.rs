@@ -31,7 +31,7 @@ pub(in crate::observe) struct UsageFilter {
     is_after_finish: bool,
     /// Whether an event with a finish reason was written without the fingerprint.
     lacks_fingerprint: bool,
-    /// The fingerprint in the events that were written. Empty: none had it.
+    /// The fingerprint in the events that were written. Empty: no event had a fingerprint.
     written_fingerprint: Bytes,
     /// The events to edit that end in the current frame, with their byte ranges. A range that
     /// starts at 0 also includes the held bytes.
@@ -53,8 +53,8 @@ pub(in crate::observe) struct UsageFilter {
     is_removed: bool,
     /// Whether the usage of an event could not be removed.
     has_failed: bool,
-    /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends none.
-    /// `None`: not known.
+    /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
+    /// fingerprint. `None`: not known.
     fingerprint: Option<Bytes>,
 }
 
@@ -69,7 +69,8 @@ enum EventEdit {
     Members {
         /// Whether the `usage` member is removed.
         has_usage: bool,
-        /// Byte range of the `usage` member in the frame. `None`: it must be searched.
+        /// Byte range of the `usage` member in the frame. `None`: not known, so the filter must
+        /// search the member.
         usage_at: Option<Range<usize>>,
         /// Whether the fingerprint is inserted.
         needs_fingerprint: bool,
@@ -86,7 +87,7 @@ pub(in crate::observe) struct EventParts {
     pub(in crate::observe) is_usage_event: bool,
     /// Whether the event has usage that the client did not request.
     pub(in crate::observe) has_usage: bool,
-    /// Byte range of the `usage` member in the current frame. `None`: it is not known.
+    /// Byte range of the `usage` member in the current frame. `None`: the range is not known.
     pub(in crate::observe) usage_at: Option<Range<usize>>,
     /// Whether the event has a finish reason.
     pub(in crate::observe) has_finish: bool,
@@ -168,8 +169,8 @@ impl UsageFilter {
         self.has_failed
     }
 
-    /// The `system_fingerprint` of the server, with its quotes. Empty: it sends none. `None`: not
-    /// known.
+    /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
+    /// fingerprint. `None`: not known.
     pub(in crate::observe) fn fingerprint(&self) -> Option<&Bytes> {
         self.fingerprint.as_ref()
     }

@@ -105,7 +105,8 @@ fn member_start(data: &[u8]) -> Option<usize> {
 }
 
 /// Reads the counts of prompt and output tokens from the beginning of the value of `usage`. Returns
-/// the bytes after them. `None`: they are not the first members, apart from the total.
+/// both counts and the bytes after them. `None`: other members come before the counts. Only the
+/// total may be between them.
 fn read_first_counts(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     let (input, bytes) = read_count(bytes.strip_prefix(br#""prompt_tokens":"#)?)?;
     let (_, bytes) = read_count(bytes.strip_prefix(br#","total_tokens":"#)?)?;

@@ -37,13 +37,13 @@ pub(super) enum Accuracy {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// The gateway derived it.
+    /// The gateway estimated the time.
     Estimated,
-    /// The engine reported it for this request.
+    /// The engine reported the time for this request.
     Measured,
 }
 
-/// A prompt with fewer tokens to compute is short.
+/// A prompt of which the engine must compute fewer tokens counts as short.
 const MIN_LONG_PROMPT_TOKENS: f64 = 256.0;
 /// Multiple of the predicted prefill time up to which a wait counts as prefill: other sequences are
 /// computed in the same batches.
@@ -184,11 +184,12 @@ struct PredictedPrefill {
     /// Share of the wait in which the engine computed earlier prompts, without the batch that was in
     /// progress on arrival and the batch of this prompt.
     backlog_share: f64,
-    /// Prefill time of a prompt that gets the slot of a request that has ended: it is computed in a
-    /// batch in which the other sequences decode. `None`: nothing is known.
+    /// Prefill time of a prompt that gets the slot of a request that has ended: the prompt is
+    /// computed in a batch in which the other sequences decode. `None`: the prefill speed is not
+    /// known.
     alone: Option<Duration>,
     /// The expected prefill time: the mean of recent requests, corrected by the difference between
-    /// this prompt and their mean prompt. `None`: nothing is known.
+    /// this prompt and their mean prompt. `None`: neither a mean nor the prefill speed is known.
     expected: Option<Duration>,
 }
 
@@ -203,9 +204,10 @@ impl PredictedPrefill {
         let Candidate { backlog, prefill, .. } = *predicted.candidate;
         let prompt = seconds(tokens * prefill.per_token);
         let gap = record.observed.inter_chunk_latency.mean();
-        // The batch of this prompt begins with prompts before it: half a batch on average.
+        // The batch of this prompt begins with earlier prompts: half a batch on average.
         let batches_between = (backlog / BATCH_TOKENS - 1.5).max(0.0);
-        // While an engine makes no progress, the mean becomes longer than any prompt explains.
+        // While an engine makes no progress, the mean prefill time becomes longer than any prompt
+        // explains.
         let most = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).max(MIN_UNRESPONSIVE_WAIT);
         let corrected = |mean: Duration| {
             let longer_by = (tokens - reports.mean_prompt_tokens) * prefill.per_token;

@@ -44,9 +44,9 @@ impl Default for ChunkTimings {
 }
 
 impl ChunkTimings {
-    /// Records a chunk with output at `now`. `accepted`: the instant of the request head. `gap`: the
-    /// time since the previous output of the same choice. `None`: there was none, or the client did
-    /// not read. Zero: the output belongs to the previous chunk.
+    /// Records a chunk with output at `now`. `accepted`: the instant of the request head. `gap`:
+    /// the time since the previous output of the same choice. `None`: there was no previous output,
+    /// or the client did not read in this time. Zero: the output belongs to the previous chunk.
     #[inline]
     pub fn record(&mut self, accepted: Instant, now: Instant, gap: Option<Duration>) {
         if gap == Some(Duration::ZERO) && self.chunks > 0 {

@@ -33,7 +33,7 @@ pub struct Attempt {
 // === impl Attempt ===
 
 impl Continuation {
-    /// Seconds from the interruption to the next output. `None`: none arrived.
+    /// Seconds from the interruption to the next output. `None`: no further output arrived.
     pub fn gap(&self) -> Option<f64> {
         let resumed = self.resumed?;
         Some(resumed.saturating_duration_since(self.interrupted).as_secs_f64())
@@ -64,11 +64,11 @@ pub struct Continuation {
     pub span_id: u64,
     /// Why the stream needed another backend.
     pub cause: InterruptionCause,
-    /// Number of output tokens before it.
+    /// Number of output tokens before the continuation.
     pub tokens: u64,
     /// When the stream needed another backend.
     pub interrupted: Instant,
-    /// When the next output arrived. `None`: none arrived.
+    /// When the next output arrived. `None`: no further output arrived.
     pub resumed: Option<Instant>,
 }
 

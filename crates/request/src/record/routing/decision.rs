@@ -22,7 +22,7 @@ pub struct RoutingDecision {
     selection: PolicyChoice,
     /// The condition of the selected backend at the decision.
     pub backend_condition: BackendCondition,
-    /// Names of the fleet's backends, indexed by [`Candidate::position`].
+    /// Names of the backends of the pool, indexed by [`Candidate::position`].
     backend_ids: Arc<[BackendId]>,
     /// Number of candidates that are not recorded.
     pub omitted_candidates: usize,

@@ -11,7 +11,7 @@ pub struct PrefillLegs {
     pub sent: Vec<Attempt>,
     /// Predicted seconds to the first output with the last leg that was considered, and without it.
     pub predicted: Option<[f64; 2]>,
-    /// Why the last attempt had no prefill leg. `None`: it had one.
+    /// Why the last attempt had no prefill leg. `None`: the last attempt had a prefill leg.
     pub skipped: Option<PrefillSkip>,
     /// Whether the backend of the last attempt got the parameters of a leg.
     pub is_used: bool,

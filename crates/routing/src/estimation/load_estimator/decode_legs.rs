@@ -2,7 +2,8 @@
 
 use super::super::atomic_f64::AtomicF64;
 
-/// The seconds that decode legs at the backend took to their first output, and when that was learned.
+/// The mean time from sending a decode leg to its first output, and the time of the last
+/// observation.
 #[derive(Debug)]
 pub(super) struct DecodeLegs {
     seconds: AtomicF64,
@@ -11,8 +12,8 @@ pub(super) struct DecodeLegs {
 
 /// Weight of a new value in the moving average.
 const EMA_WEIGHT: f64 = 0.3;
-/// The time after which what was learned beyond the prediction counts for half. Without decode legs
-/// nothing would correct it.
+/// The time after which the learned difference from the prediction counts for half. While no decode
+/// leg is sent, nothing else would correct the difference.
 const HALF_LIFE_SECONDS: f64 = 60.0;
 
 impl DecodeLegs {

@@ -7,14 +7,15 @@
 use super::super::reservation::LocalLoad;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The maximum since the engine started, and how often it was reached while requests waited.
+/// The maximum number of requests answered at once since the engine started, and how often the
+/// engine reached it again.
 #[derive(Debug, Default)]
 pub(super) struct MaxAnswering {
     max: AtomicU32,
     confirmations: AtomicU32,
 }
 
-/// Times that the maximum must be reached again before it counts.
+/// The maximum counts after the engine has reached it again this number of times.
 const MIN_CONFIRMATIONS: u32 = 3;
 
 // === impl MaxAnswering ===

@@ -1,5 +1,5 @@
-//! Requests whose prompts other backends compute: they add no prefill to this backend, and the gateway
-//! learns nothing about its prefill from their times.
+//! Requests whose prompts other backends compute. They add no prefill to this backend, and their
+//! times show nothing about the speed of its prefill.
 
 use super::LoadEstimator;
 use crate::{Candidate, PrefillCost, Reservation, kv_aware};
@@ -35,8 +35,9 @@ impl LoadEstimator {
     /// the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg, for the prompt and
     /// for an empty one.
     ///
-    /// The queue gets shorter during the prefill leg. `base` of a backend with many prefills includes steps
-    /// with prompts of others, which the decode leg does not wait for: the lesser `base` counts.
+    /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
+    /// includes steps with prompts of other requests. The decode leg does not wait for these steps,
+    /// so the lesser of both values of `base` counts.
     pub fn decode_leg_ttft(
         &self,
         candidate: &Candidate,

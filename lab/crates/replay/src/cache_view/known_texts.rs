@@ -1,5 +1,6 @@
-//! The texts whose cache blocks one gateway knows. It learns them from the KV events of its own
-//! requests, which name the request, and from the outlines in the events of other gateways.
+//! The texts whose cache blocks one gateway knows. The gateway learns them from the KV events of
+//! its own requests, which contain the session id of the request, and from the outlines in the
+//! events of requests of other gateways.
 
 use std::collections::HashSet;
 use tokenweir_kv_events::correlation::PromptOutline;
@@ -9,7 +10,7 @@ use tokenweir_kv_events::correlation::PromptOutline;
 #[derive(Debug, Default)]
 pub(crate) struct KnownTexts {
     own: HashSet<u64>,
-    /// Texts that outlines told.
+    /// Hashes that the gateway learned from outlines only.
     outlined: HashSet<u64>,
 }
 

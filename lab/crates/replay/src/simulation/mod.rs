@@ -206,12 +206,13 @@ impl<'a> Simulation<'a> {
             self.end(number, Some(self.requests[number].output_tokens));
         }
         self.start_next_batch(backend);
-        // The metrics of an idle engine are up to date.
+        // The metrics page of an idle engine shows its present load.
         let state = &mut self.engines[backend];
         if state.batch.is_none() {
             state.reported_load = state.engine.load();
         }
-        // This must not happen earlier: a request that is sent to an idle engine begins its next batch.
+        // The queue is drained only after the next batch has begun: a request that is sent to an
+        // idle engine would begin the batch.
         (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
     }
 
