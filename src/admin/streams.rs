@@ -136,7 +136,7 @@ fn backend_documents(
     backends.iter().map(document).collect()
 }
 
-/// All GPUs of one backend. `None`: it has none.
+/// The summary of all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
 fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<GpuSummary> {
     if gpus.is_empty() {
         return None;

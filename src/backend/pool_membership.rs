@@ -19,7 +19,7 @@ pub(super) struct PoolMembership {
     position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     capacity_notifier: Arc<CapacityNotifier>,
-    /// The exchange with other gateways. `None`: there is none.
+    /// The exchange with other gateways. `None`: this gateway has no peers.
     peers: Option<Arc<PeerExchange>>,
     /// The value of `Via` that names this gateway.
     hop: HeaderValue,
@@ -58,7 +58,7 @@ impl PoolMembership {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
     }
 
-    /// The exchange with other gateways. `None`: there is none.
+    /// The exchange with other gateways. `None`: this gateway has no peers.
     pub(super) fn peers(&self) -> Option<&PeerExchange> {
         self.peers.as_deref()
     }

@@ -62,7 +62,8 @@ pub struct BackendSummary {
     /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
     /// open.
     pub share: Option<f64>,
-    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: there were none.
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
+    /// stream ended.
     pub ttft_seconds: Option<f64>,
     /// Number of the streams of `ttft_seconds`.
     pub ended_streams: u64,

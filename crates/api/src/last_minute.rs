@@ -63,7 +63,7 @@ pub struct BackendMinute {
     /// Number of requests with a TTFT.
     pub streams: u64,
     /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
-    /// seconds. `None`: there were none.
+    /// seconds. `None`: no request had a TTFT.
     pub ttft_seconds: Option<f64>,
 }
 

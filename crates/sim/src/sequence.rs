@@ -216,7 +216,8 @@ impl Sequence {
         })
     }
 
-    /// The timestamps of the sequence. `None`: it has not produced its last token.
+    /// The timestamps of the sequence. `None`: the last token has not been
+    /// produced.
     pub(super) fn finished(&self) -> Option<FinishedSequence> {
         (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,

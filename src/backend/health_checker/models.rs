@@ -29,7 +29,7 @@ pub(super) struct ModelListRefresh {
     fetched_at: Option<Instant>,
     /// Time of the last request that failed. The next one waits for [`RETRY_INTERVAL`].
     failed_at: Option<Instant>,
-    /// The status of the last response. `None`: there was none.
+    /// The status of the last response. `None`: no response arrived.
     status: Option<StatusCode>,
     /// The last problem, which the log has. A problem that returns after a list without a problem is
     /// logged again.

@@ -169,7 +169,7 @@ fn first_header<'a>(
     names.iter().filter_map(|name| headers.get(name)).find(is_plausible)
 }
 
-/// The value as text. `None`: it is not ASCII.
+/// The value as text. `None`: the value is not ASCII.
 fn text(value: &HeaderValue) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }

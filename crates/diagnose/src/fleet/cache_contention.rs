@@ -41,14 +41,16 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     pages: false,
 };
 
-/// The marks of the window.
+/// The stored observations of the window, from which the growth of the counts follows.
 #[derive(Debug, Default)]
 pub(super) struct CacheContention {
-    /// The stored observations in the window, oldest first: their times, and the counts of each pair.
+    /// The stored observations in the window, oldest first: their times, and the counts of
+    /// both groups of each pair.
     marks: VecDeque<(Instant, HashMap<PairKey, [Counts; 2]>)>,
 }
 
-/// The backend, whether the counts are exact, and the ids of both groups.
+/// The key of a pair of groups: the backend, whether the counts are exact, and the ids of both
+/// groups.
 type PairKey = (BackendId, bool, [String; 2]);
 
 /// The counts of a group.

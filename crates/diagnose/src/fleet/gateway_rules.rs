@@ -99,17 +99,17 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
 /// The conditions of the gateway, and the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
-    /// The number of lost spans at the last evaluation. `None`: there was none.
+    /// The number of lost spans at the last evaluation. `None`: no evaluation yet.
     lost_spans: Option<u64>,
-    /// Time of the last evaluation at which the number above had grown.
+    /// Time of the last evaluation at which the number of lost spans had grown.
     export_failed_at: Option<Instant>,
     /// Whether clients did not read at the last evaluation.
     was_unread: bool,
-    /// The number of refused connections at the last evaluation. `None`: there was none.
+    /// The number of refused connections at the last evaluation. `None`: no evaluation yet.
     refused_connections: Option<u64>,
-    /// Time of the last evaluation at which the number above had grown.
+    /// Time of the last evaluation at which the number of refused connections had grown.
     connection_refused_at: Option<Instant>,
-    /// The numbers of reloads of certificate files at the last evaluation. `None`: there was none.
+    /// The numbers of reloads of certificate files at the last evaluation. `None`: no evaluation yet.
     certificate_reloads: Option<[u64; 2]>,
     /// Whether the last reload of certificate files failed.
     has_certificate_failed: bool,

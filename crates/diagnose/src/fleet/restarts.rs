@@ -43,7 +43,7 @@ struct Interruptions {
     /// restarts are both.
     restarts: VecDeque<Instant>,
     downs: VecDeque<Instant>,
-    /// The number of restarts and the state at the last evaluation. `None`: there was none.
+    /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
 }
 

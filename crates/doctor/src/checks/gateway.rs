@@ -76,7 +76,7 @@ fn unserved_remark(backend: &Value) -> Option<Remark> {
     Some(remark.because(reason).remedy("run one version and one front end on all backends"))
 }
 
-/// The remark about spans that were not exported. `None`: there are none.
+/// The remark about spans that were not exported. `None`: every span was exported.
 fn failed_spans_remark(status: &Value) -> Option<Remark> {
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");

@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 pub(super) struct BoundedMap<V> {
     young: HashTable<(u64, V)>,
     old: HashTable<(u64, V)>,
-    /// Greatest number of entries of a generation.
+    /// Greatest number of entries of a generation, `young` or `old`.
     generation: usize,
     seed: u64,
 }

@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Limits in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Of one use.
+    /// The limit of one use.
     pub one: usize,
     /// The limit of all uses of one party together.
     pub party: usize,
-    /// Of all uses.
+    /// The limit of all uses of all parties together.
     pub total: usize,
 }
 
 /// A limit that memory exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededLimit {
-    /// That of one use.
+    /// The limit of one use.
     One,
-    /// That of a party.
+    /// The limit of all uses of one party.
     Party,
-    /// That of all.
+    /// The limit of all uses of all parties.
     Total,
 }
 
@@ -35,7 +35,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// A charge of nothing.
+    /// A charge of zero bytes.
     pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
         Self { bytes: 0, party, total }
     }
@@ -54,7 +54,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Adds bytes that pass through and are not kept.
+    /// Adds bytes that pass through and are not kept, without a check of the limits.
     pub fn add_passing(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.party.fetch_add(bytes, Ordering::Relaxed);

@@ -16,9 +16,9 @@ pub struct TraceContext {
     pub linked_parent: Option<TraceParent>,
     /// Whether the head sampler selected this trace.
     pub is_sampled: bool,
-    /// The client's `tracestate`, filtered. `None`: there is none to forward.
+    /// The client's `tracestate`, filtered. `None`: the gateway forwards no `tracestate`.
     pub trace_state: Option<Box<str>>,
-    /// The members of the client's `baggage` that are forwarded. `None`: there are none.
+    /// The members of the client's `baggage` that are forwarded. `None`: no member is.
     pub baggage: Option<Box<str>>,
     /// Whether `traceparent` and `tracestate` are injected into upstream requests. `false`: no
     /// propagation format of a trace is enabled. Baggage does not depend on it.

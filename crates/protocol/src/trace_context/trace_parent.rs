@@ -21,7 +21,7 @@ pub(super) struct RemoteTraceContext {
     pub(super) parent: TraceParent,
     /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
     pub(super) sampling_decision: Option<bool>,
-    /// The filtered `tracestate`. `None`: there is none to forward.
+    /// The filtered `tracestate`. `None`: the gateway forwards no `tracestate`.
     pub(super) trace_state: Option<Box<str>>,
 }
 

@@ -35,9 +35,9 @@ pub enum OnTruncation {
 /// The policy of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamPolicy {
-    /// Deadline of the first output. `None`: there is none.
+    /// Deadline of the first output. `None`: no deadline.
     pub first_output_by: Option<Instant>,
-    /// Deadline of the end of the stream. `None`: there is none.
+    /// Deadline of the end of the stream. `None`: no deadline.
     pub ends_by: Option<Instant>,
     /// Longest silence between two outputs. `None`: [`StallLimits::abort_after`] applies.
     ///

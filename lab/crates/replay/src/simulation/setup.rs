@@ -55,7 +55,7 @@ pub struct SimulatedAdmission {
     pub thresholds: SaturationThresholds,
     /// Greatest wait of a request in a gateway. After that, the gateway rejects it.
     pub max_wait: Duration,
-    /// Objective of the TTFT: a request that cannot meet it is refused. `None`: there is none.
+    /// Objective of the TTFT: a request that cannot meet it is refused. `None`: no objective.
     pub objective: Option<Duration>,
     /// Whether the queue serves the tenants in turn. Otherwise all requests have one tenant.
     pub has_tenants: bool,
