@@ -15,7 +15,7 @@ pub struct BackendGpu {
     /// The values of the last successful scrape.
     #[serde(flatten)]
     pub values: GpuValues,
-    /// The age of these values.
+    /// The age of `values`.
     #[serde(skip)]
     pub scrape_age: Duration,
 }

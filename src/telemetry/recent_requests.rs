@@ -55,15 +55,15 @@ struct RecentRequestsState {
 pub struct RecentCounts {
     /// Number of requests that ended.
     pub requests: u64,
-    /// Number of these requests that were refused.
+    /// Number of the ended requests that were refused.
     pub refused: u64,
-    /// Number of these requests that a backend failed.
+    /// Number of the ended requests that a backend failed.
     pub failed: u64,
-    /// Number of these requests that were slow because they waited for capacity.
+    /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,
     /// The part of `waited` that waited in the gateway because all backends were full.
     pub delayed: u64,
-    /// Number of these requests that a backend answered with a status of 4xx, by status.
+    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
 }
 
@@ -80,7 +80,7 @@ impl RecentRequests {
         Self { epoch, objectives: Vec::new(), state: Mutex::default() }
     }
 
-    /// Judges requests by these objectives, too.
+    /// Judges requests also by `objectives`.
     #[must_use]
     pub fn with_objectives(self, objectives: Vec<Objective>) -> Self {
         Self { objectives, ..self }

@@ -74,7 +74,8 @@ pub struct BackendSummary {
     /// Number of attempts that were answered with a status of 4xx, by status, of the requests that
     /// ended in the last minute.
     pub client_errors: BTreeMap<u16, u64>,
-    /// Share of these attempts, from 0 to 1. `None`: there was no attempt.
+    /// Share of attempts that were answered with a status of 4xx, from 0 to 1. `None`: there was
+    /// no attempt.
     pub client_error_share: Option<f64>,
     /// Whether an operator must look at the backend, and why in one word.
     pub condition: BackendCondition,

@@ -51,7 +51,7 @@ pub struct PrefixGroup {
     pub tokens: u64,
     /// Number of requests of this gateway.
     pub requests: u64,
-    /// Number of these requests that reused at least 512 bytes of the prompt from a cache.
+    /// Number of requests of this gateway that reused at least 512 bytes of the prompt from a cache.
     pub reused_requests: u64,
     /// Number of backends that have the group in their caches.
     pub backends: usize,

@@ -25,7 +25,7 @@ pub struct LastMinute {
     pub backend_client_errors: BTreeMap<u16, u64>,
     /// Number of slow requests by slow cause, without those whose client read slowly.
     pub slow: BTreeMap<String, u64>,
-    /// Number of these requests that were slow after their first output.
+    /// Number of the slow requests that were slow after their first output.
     pub slow_output: u64,
     /// The objectives, with the number of requests that were too slow for them.
     pub objectives: Vec<ObjectiveMinute>,
@@ -56,9 +56,9 @@ pub struct BackendMinute {
     pub requests: u64,
     /// Number of attempts at the backend.
     pub attempts: u64,
-    /// Number of these attempts that failed.
+    /// Number of attempts at the backend that failed.
     pub failed_attempts: u64,
-    /// Number of these attempts that were answered with a status of 4xx, by status.
+    /// Number of attempts at the backend that were answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
     /// Number of requests with a TTFT.
     pub streams: u64,
@@ -73,11 +73,11 @@ pub struct BackendMinute {
 pub struct ObjectiveMinute {
     /// Name of the objective.
     pub name: String,
-    /// Share of requests that must meet it, from 0 to 1.
+    /// Share of requests that must meet the objective, from 0 to 1.
     pub target: f64,
-    /// Number of requests that it judges.
+    /// Number of requests that the objective judges.
     pub requests: u64,
-    /// Number of these requests that were served too slowly.
+    /// Number of requests that were too slow for the objective.
     pub slow: u64,
 }
 

@@ -69,7 +69,7 @@ pub struct Candidate {
     pub kv_usage: Option<f64>,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
-    /// Weight of the last report in these estimates, from 0 to 1. The weight falls with the age of
+    /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the age of
     /// the report.
     pub certainty: f64,
     /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the

@@ -313,7 +313,8 @@ fn model_set(models: &[ServedModel]) -> u64 {
     models.iter().map(hash).fold(0, u64::wrapping_add)
 }
 
-/// Adds a sentence about the client to the causes of these verdicts.
+/// If one client causes most of the work, adds a sentence about it to the causes of the verdicts of
+/// [`RULES_ABOUT_WORK`].
 fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
     let Some(sentence) = main_client(ranked) else { return };
     let is_about_work = |verdict: &&mut Verdict| {

@@ -31,7 +31,7 @@ pub(super) struct TextUse {
 
 /// Maximum number of groups whose first client is known.
 const MAX_TEXTS: usize = 4_096;
-/// Allocated bytes for each of these groups.
+/// Allocated bytes for each group whose first client is known.
 const TEXT_BYTES: usize = 120;
 /// Maximum number of backends whose caches are modelled.
 const MAX_BACKENDS: usize = 256;

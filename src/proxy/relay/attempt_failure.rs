@@ -62,7 +62,8 @@ pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
             (FailureKind::Died, GatewayError::Closed)
         }
         SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
-        // Only a request whose body is forwarded unread fails so, and it handles the error itself.
+        // Reading the body from the client failed. This happens only to a request whose body is
+        // forwarded unread, and `unread.rs` handles that error before it calls this function.
         SendError::RequestBody(_) => (FailureKind::GatewayExhausted, GatewayError::IncompleteBody),
         SendError::Timeout(limit) => (
             FailureKind::ResponseHeadTimeout,

@@ -13,15 +13,15 @@ pub struct FleetObservation {
     pub backends: Vec<FleetBackend>,
     /// Number of requests that ended in the last [`Self::window_seconds`].
     pub requests: u64,
-    /// Number of these requests that the gateway refused.
+    /// Number of the ended requests that the gateway refused.
     pub refused: u64,
-    /// Number of these requests that a backend failed.
+    /// Number of the ended requests that a backend failed.
     pub failed: u64,
-    /// Number of these requests that were slow because they waited for capacity.
+    /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,
     /// The part of `waited` that waited in the gateway because all backends were full.
     pub delayed: u64,
-    /// Number of these requests that a backend answered with a status of 4xx, by status.
+    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
@@ -77,9 +77,9 @@ pub struct EvictedGroup {
     pub tenant: Option<String>,
     /// Number of requests at the backend.
     pub requests: u64,
-    /// Prompt tokens of these requests.
+    /// Prompt tokens of the requests at the backend.
     pub prompt_tokens: u64,
-    /// Prompt tokens of these requests that came from the cache.
+    /// Prompt tokens of the requests that came from the cache.
     pub cached_tokens: u64,
     /// Blocks that the other group had evicted and that were computed again.
     pub recomputed_blocks: u64,

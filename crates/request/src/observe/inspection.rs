@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct ChunkSummary {
     /// Number of events with output.
     pub outputs: u32,
-    /// The longest output gap that ended with one of these events. `None`: no gap ended.
+    /// The longest output gap that one of the events ended. `None`: the events ended no gap.
     pub gap: Option<Duration>,
 }
 

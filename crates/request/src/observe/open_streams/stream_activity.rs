@@ -194,7 +194,8 @@ impl StreamActivity {
         }
     }
 
-    /// Whether a keep-alive comment is due. Resets the request for it.
+    /// Whether a keep-alive comment is due. After `true`, returns `false` until the next request
+    /// for a comment.
     pub fn take_keep_alive(&self, now: Instant) -> bool {
         let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
         if needs_keep_alive {
@@ -252,7 +253,8 @@ impl StreamActivity {
         self.is_continuable.store(true, Ordering::Relaxed);
     }
 
-    /// Requests that the stream goes on at another backend. Returns whether it could.
+    /// Requests that the stream goes on at another backend. Returns whether another backend can
+    /// continue the stream; if not, requests nothing.
     pub(super) fn request_move(&self) -> bool {
         let is_continuable = self.is_continuable.load(Ordering::Relaxed);
         if is_continuable {
@@ -262,7 +264,8 @@ impl StreamActivity {
         is_continuable
     }
 
-    /// Whether the stream is to go on at another backend. Resets the request for it.
+    /// Whether [`Self::request_move`] requested that the stream goes on at another backend. Each
+    /// request is returned once.
     pub fn take_move(&self) -> bool {
         let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
         if is_moved {

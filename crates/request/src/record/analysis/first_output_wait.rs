@@ -56,8 +56,9 @@ const BATCH_TOKENS: f64 = 2_048.0;
 /// Least time from the head of a response to its first output if the engine sends the head before
 /// the prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
-/// Share of the slots that an engine fills while requests wait for slots. If fewer requests run,
-/// they wait for blocks of the KV cache, and the running requests are the limit.
+/// Share of its slots that an engine fills at least while requests wait for slots. If fewer requests
+/// run, the waiting requests wait for blocks of the KV cache, and the number of running requests
+/// counts as the limit of the engine.
 const FULL_SLOTS_SHARE: f64 = 0.85;
 /// The engine has no slot for more requests if it answers at least this share of those in flight at
 /// once. If it answers fewer, short responses end before the next ones begin.

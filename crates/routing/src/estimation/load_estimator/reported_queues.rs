@@ -20,7 +20,7 @@ struct QueuePeriod {
     began: Instant,
     /// Time of the first later report without. `None`: the last report had waiting requests.
     ended: Option<Instant>,
-    /// Greatest number of running requests in these reports. A single report can have fewer: vLLM
+    /// Greatest number of running requests in the reports of the sequence. A single report can have fewer: vLLM
     /// counts running requests after some have ended and before others replace them.
     running: f64,
 }

@@ -239,7 +239,8 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     kept.iter().map(|index| (*index, score(*index))).collect()
 }
 
-/// The score without predictions: free cache, queue and prefix.
+/// The score without predictions: the mean of the free share of the KV cache, of the shortness of
+/// the queue, and of the cached share of the prompt.
 fn fallback(view: &RoutingInput<'_>, predictions: &[Prediction]) -> Vec<(usize, f64)> {
     let report = |index: usize| &view.reports[view.candidates[index].position];
     let longest = (0..predictions.len()).map(|index| report(index).waiting).fold(0.0, f64::max);
