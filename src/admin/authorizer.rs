@@ -122,8 +122,8 @@ fn is_probe_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// Whether a path has numbers for monitoring. KEDA has no token, and the scaler tells it less than the
-/// metrics.
+/// Whether a path returns numbers for monitoring. The scaler has the same access as `/metrics`: KEDA
+/// sends no token, and the scaler returns fewer numbers than `/metrics`.
 fn is_metrics_path(path: &str) -> bool {
     path == "/metrics" || path.starts_with(SCALER_PATH)
 }

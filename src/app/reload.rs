@@ -290,7 +290,8 @@ impl Reloader {
         read.map_err(|error| ErrorChain(&error).to_string())
     }
 
-    /// Replaces the backends of the pool. The streams of removed ones that can be continued go on at others.
+    /// Replaces the backends of the pool. The streams of removed backends go on at other
+    /// backends if they can be continued.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState { overload_guard, pool, open_streams, .. } = &self.state.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());

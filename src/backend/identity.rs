@@ -57,7 +57,7 @@ pub struct BackendSettings {
     pub routes_to_ranks: bool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     pub is_drained: bool,
-    /// The name of its Kubernetes pod. `None`: not known. A pod can get the address of an earlier
+    /// The name of the Kubernetes pod of the backend. `None`: not known. A pod can get the address of an earlier
     /// pod.
     pub pod: Option<Arc<str>>,
     /// Number of GPUs, and price of all of them for one hour. `None`: not configured.

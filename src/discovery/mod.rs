@@ -19,7 +19,7 @@ use tokenweir_engine::address::BackendAddress;
 pub struct DiscoveredBackend {
     /// Its address.
     pub address: BackendAddress,
-    /// The name of its Kubernetes pod. `None`: not known.
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct GpuBackend<'a> {
     pub id: &'a str,
     /// The host of its URL.
     pub host: Arc<str>,
-    /// The name of its Kubernetes pod. `None`: not known.
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<Arc<str>>,
 }
 

@@ -261,7 +261,7 @@ pub struct BackendStatusSnapshot {
     pub models_error: Option<String>,
     /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
-    /// The name of its Kubernetes pod. `None`: not known.
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// The GPUs of the backend, from the last successful scrapes of the GPU exporters.

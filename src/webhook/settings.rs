@@ -24,7 +24,7 @@ pub struct WebhookSettings {
 pub struct RetryTimes {
     /// Maximum number of requests for one message.
     pub max_requests: u32,
-    /// The pause after the first request. It doubles after each further one.
+    /// The pause after the first request. The pause doubles after each further request.
     pub first_pause: Duration,
 }
 

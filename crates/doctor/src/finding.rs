@@ -26,7 +26,7 @@ pub struct Remark {
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,
-    /// The flag, environment variable or command that corrects it. `None`: unknown.
+    /// The flag, environment variable or command that corrects the problem. `None`: unknown.
     pub remedy: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Finding {
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,
-    /// The flag, environment variable or command that corrects it. `None`: unknown.
+    /// The flag, environment variable or command that corrects the problem. `None`: unknown.
     pub remedy: Option<String>,
 }
 

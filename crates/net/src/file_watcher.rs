@@ -45,7 +45,7 @@ enum FileState {
 enum Unreadable {
     /// The file is missing, or a read of the file fails.
     Failed,
-    /// It is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
+    /// The path is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
     NotRegular,
     /// A read of the file takes longer than [`READ_LIMIT`], as on a file system that hangs.
     Late,

@@ -47,7 +47,8 @@ impl ExchangeKey {
         Ok(Self { shared, prompt_seeds, outlines, channel })
     }
 
-    /// The name of the channel of the message bus. Gateways with other keys have another one.
+    /// The name of the channel of the message bus. Gateways with another key have another
+    /// channel.
     pub fn channel(&self) -> String {
         format!("tokenweir:{:016x}", self.channel)
     }

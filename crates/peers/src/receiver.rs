@@ -30,7 +30,7 @@ struct KnownPeer {
 pub enum ReceivedMessage {
     /// The bus returned a message of this gateway.
     Own,
-    /// A message of another gateway with this number, below [`MAX_PEERS`].
+    /// A message of another gateway, with the number of that gateway, below [`MAX_PEERS`].
     Peer(usize, PeerMessage),
 }
 
@@ -38,22 +38,22 @@ named_enum! {
     /// Why a message changes nothing.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
     pub enum Rejection {
-        /// Too short, too long, or its content is damaged.
+        /// The message is too short or too long, or its content is damaged.
         #[error("a message is damaged")]
         Malformed = "malformed",
-        /// A protocol version of another gateway.
+        /// The protocol version of the message is not that of this gateway.
         #[error("a gateway sends messages of another protocol version")]
         Version = "version",
-        /// Not encrypted with the shared key.
+        /// The message was not encrypted with the shared key.
         #[error("a message was not made with the shared key: do all gateways have the same key?")]
         Authentication = "authentication",
-        /// A message that was received before, or one older than a received message.
+        /// The message was received before, or is older than a received message of the same gateway.
         #[error("the gateway has already received this message")]
         Replayed = "replayed",
-        /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
+        /// The message was sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or has a time in the future.
         #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
         Expired = "expired",
-        /// Messages of [`MAX_PEERS`] other gateways are already received.
+        /// The message is of a gateway beyond [`MAX_PEERS`] others.
         #[error("more than 32 other gateways send messages")]
         TooManyPeers = "too_many_peers",
     }

@@ -16,6 +16,6 @@ pub struct RoutingRequest {
 pub struct PolicyChoice {
     /// Index among the candidates.
     pub index: usize,
-    /// Why the policy chose it: one of [`REASONS`](super::REASONS).
+    /// Why the policy chose the candidate: one of [`REASONS`](super::REASONS).
     pub reason: &'static str,
 }

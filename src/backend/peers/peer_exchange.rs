@@ -35,7 +35,7 @@ pub struct PeerExchange {
     /// Locked by background tasks and by the status, never by a request.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
-    /// Held by the task while it runs.
+    /// The decisions that wait for the task. The task holds the lock while it runs.
     pub(in crate::backend) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
 }
 
@@ -43,7 +43,8 @@ pub struct PeerExchange {
 #[derive(Debug)]
 pub(in crate::backend) struct Decision {
     pub(in crate::backend) backlog: BackendBacklog,
-    /// The prompt that was sent. `None`: a prompt was computed, or its request ended.
+    /// The prompt that was sent. `None`: the first output of a request
+    /// arrived, or a request ended.
     pub(in crate::backend) prompt: Option<SentPrompt>,
 }
 

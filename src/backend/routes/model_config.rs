@@ -16,7 +16,7 @@ pub struct ModelConfig {
     pub name: String,
     /// The model name that the backends use. `None`: the same as `name`.
     pub served_as: Option<String>,
-    /// Names of the backends that may serve it. `None`: all backends that list it.
+    /// Names of the backends that may serve the model. `None`: all that list the model.
     pub backends: Option<Vec<String>>,
     /// Engine-control fields that every client of this model may use.
     #[serde(default)]

@@ -32,7 +32,7 @@ struct AssignedLabel {
     /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
     /// or the configuration lists it.
     absent_since: Option<Instant>,
-    /// Whether it is absent because backends left the pool.
+    /// Whether the model is absent because backends left the pool.
     left_with_backend: bool,
 }
 

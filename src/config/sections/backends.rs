@@ -33,7 +33,7 @@ pub struct BackendConfig {
     pub gpu_hour_price: Option<f64>,
     /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
     pub kv_events: Option<KvEventSource>,
-    /// The name of its pod, from Kubernetes discovery. `None`: not known.
+    /// The name of the pod of the backend, from Kubernetes discovery. `None`: not known.
     #[serde(skip)]
     pub pod: Option<String>,
     /// TLS of the connections to the backend. `None`: `backend_tls`.

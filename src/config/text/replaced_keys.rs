@@ -64,7 +64,7 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("url", "redact", NO_REDACTOR),
 ];
 
-/// The replacement of a key of an earlier version. `None`: it was no key.
+/// The replacement of a key of an earlier version. `None`: no earlier version had the key.
 pub(super) fn replacement(field: &str, expected: &[&str]) -> Option<&'static str> {
     let is_it = |(key, beside, _): &&(&str, &str, &str)| *key == field && expected.contains(beside);
     REPLACED_KEYS.iter().find(is_it).map(|(_, _, replacement)| *replacement)

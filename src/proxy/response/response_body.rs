@@ -180,7 +180,7 @@ impl EarlyBody {
     }
 }
 
-/// How the body of a response continues one that has begun.
+/// How the body of `response` continues a body whose beginning the client already has.
 fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
     if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {

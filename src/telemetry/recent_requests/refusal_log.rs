@@ -20,7 +20,7 @@ struct RefusalWave {
     last_refusal_at: Instant,
     /// Number of requests that ended since the wave began.
     requests: u64,
-    /// Number of these requests that were refused.
+    /// Number of requests that were refused since the wave began.
     refused: u64,
     /// Number of refused requests by reason.
     refused_by_reason: BTreeMap<&'static str, u64>,

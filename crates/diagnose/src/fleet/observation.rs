@@ -27,7 +27,7 @@ pub struct FleetObservation {
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
     pub queued: usize,
-    /// Time for which the oldest of them has waited, in seconds. `None`: no request waits.
+    /// Time for which the oldest waiting request has waited, in seconds. `None`: no request waits.
     pub longest_wait_seconds: Option<f64>,
     /// Number of backends that get no further request because of `admission.max_in_flight`, although no
     /// request waits in their engines.

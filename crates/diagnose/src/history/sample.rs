@@ -61,8 +61,8 @@ pub struct GatewayObservations {
 pub struct BackendRequestCounts {
     /// Number of streams that had their first output.
     pub first_outputs: u64,
-    /// Sum of the times from sending these requests to the backend to their first output, in
-    /// seconds.
+    /// Sum, over these streams, of the time from sending the request to the backend to its first
+    /// output, in seconds.
     pub first_output_seconds: f64,
     /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,

@@ -7,7 +7,8 @@ use crate::verdict::VerdictSeverity;
 
 /// Number of tokens from which a prompt counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
-/// Minimum ratio of the length of such a long prompt to the mean length of prompts.
+/// Minimum ratio of the length of a prompt to the mean length of prompts from which the prompt counts
+/// as long.
 const LONGER_PROMPT_FACTOR: f64 = 4.0;
 /// Mean number of requests in prefill below which the tokens of a step are not used up.
 const MAX_IDLE_PREFILL: f64 = 0.7;

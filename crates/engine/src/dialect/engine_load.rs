@@ -94,11 +94,11 @@ pub struct EngineLoad {
 /// times.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvBlockTimes {
-    /// From the allocation of a block to its eviction.
+    /// Time from the allocation of a block to its eviction.
     pub lifetime: [Option<f64>; 2],
-    /// From the last use of a block to its eviction.
+    /// Time from the last use of a block to its eviction.
     pub idle: [Option<f64>; 2],
-    /// Between two uses of a block.
+    /// Time between two uses of a block.
     pub reuse_gap: [Option<f64>; 2],
 }
 

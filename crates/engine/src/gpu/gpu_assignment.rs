@@ -14,7 +14,7 @@ pub struct BackendPlace<'a> {
     pub id: &'a str,
     /// The host of its URL.
     pub host: &'a str,
-    /// The name of its Kubernetes pod. `None`: not known.
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<&'a str>,
 }
 

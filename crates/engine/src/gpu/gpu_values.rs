@@ -39,7 +39,7 @@ pub struct GpuValues {
     pub memory_free_bytes: Option<f64>,
     /// Temperature of the GPU, in degrees Celsius.
     pub temperature_celsius: Option<f64>,
-    /// Temperature of its memory, in degrees Celsius.
+    /// Temperature of the memory of the GPU, in degrees Celsius.
     pub memory_temperature_celsius: Option<f64>,
     /// Power draw, in watts.
     pub power_watts: Option<f64>,

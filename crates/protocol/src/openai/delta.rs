@@ -74,11 +74,11 @@ pub struct Usage {
 /// Times of a request, as the engine reports them. `None`: the engine did not report the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineTimes {
-    /// From the arrival of the request in the engine to its scheduling.
+    /// Time from the arrival of the request in the engine to its scheduling.
     pub queue: Option<Duration>,
-    /// From the scheduling to the first token.
+    /// Time from the scheduling to the first token.
     pub prefill: Option<Duration>,
-    /// From the first token to the last one.
+    /// Time from the first token to the last token.
     pub decode: Option<Duration>,
 }
 

@@ -15,7 +15,7 @@ pub enum ContinuationMode {
     Off,
     /// Another backend continues the text. It may divide the text into other tokens.
     Text,
-    /// Another backend continues after the token ids of the first one. Needs vLLM 0.32 or later with
+    /// Another backend continues after the token ids of the first backend. Needs vLLM 0.32 or later with
     /// its Python front end.
     Exact,
 }

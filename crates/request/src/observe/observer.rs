@@ -208,7 +208,7 @@ impl ResponseObserver {
         self.reader.answer().id.as_deref()
     }
 
-    /// The observations so far, for changes.
+    /// The observations so far. The caller can change them.
     pub(super) fn observed_mut(&mut self) -> &mut ObservedResponse {
         &mut self.observed
     }

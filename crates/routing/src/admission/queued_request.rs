@@ -39,7 +39,8 @@ pub struct WaitingModel {
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Since when they wait because no backend can serve the model. `None`: backends can.
+    /// Time since which the requests wait because no backend can serve the model. `None`: a backend
+    /// can serve the model.
     pub without_backend_since: Option<Instant>,
 }
 

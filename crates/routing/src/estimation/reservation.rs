@@ -63,7 +63,7 @@ pub struct Reservation {
 /// Whether a request waits for a slot of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotWait {
-    /// The engine has had more requests in its batch at once.
+    /// The request need not wait: the engine has had more requests in its batch at once than now.
     None,
     /// The engine is not known to run more requests at once than it has now.
     Possible,

@@ -13,9 +13,9 @@ pub struct SessionMetrics {
     pub goodput: f64,
     /// Median time to first token of the turns from [`LATE_TURN`] on, in seconds.
     pub late_ttft_p50: f64,
-    /// 99th percentile of the same times in seconds.
+    /// 99th percentile of the times to first token of the turns from [`LATE_TURN`] on, in seconds.
     pub late_ttft_p99: f64,
-    /// Share, from 0 to 1, of the prompt tokens of these turns that came from a prefix cache.
+    /// Share, from 0 to 1, of the prompt tokens of the turns from [`LATE_TURN`] on that came from a prefix cache.
     pub late_cached: f64,
     /// Jain's index of the mean time to first token of each session: (Σ x)² ÷ (n · Σ x²). 1: all
     /// sessions have the same mean; 1/n: one session waits and the others do not. R. Jain, D. Chiu,

@@ -57,7 +57,8 @@ impl Exchange {
         self.inner.record.timings.terminal.is_some()
     }
 
-    /// The stream is not continued after its present interruption. `is_final`: nor after a later one.
+    /// The stream is not continued after its present interruption. `is_final`: also not
+    /// after a later interruption.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, splicer, .. } = &mut *self.inner;
         record.continuations.refusal = Some(reason);

@@ -8,9 +8,9 @@ use tokenweir_routing::mix;
 pub(crate) struct PeerMessage {
     /// The gateway that sends the message.
     pub(crate) from: usize,
-    /// The gateway that receives it.
+    /// The gateway that receives the message.
     pub(crate) to: usize,
-    /// The backend that it is about.
+    /// The backend that the message is about.
     pub(crate) backend: usize,
     /// Number of the request that was sent to the backend. `None`: a first output or an end.
     pub(crate) sent: Option<usize>,

@@ -52,7 +52,8 @@ impl Simulation<'_> {
         Some(Offer { candidate: Some(candidates[index]), lost_tokens })
     }
 
-    /// Sends a request to the backend of an offer. Without one, the gateway answers with an error.
+    /// Sends a request to the backend of an offer. Without a candidate, the gateway answers
+    /// with an error.
     pub(super) fn accept(&mut self, gateway: usize, arrival: QueuedArrival, offer: Offer) {
         let QueuedArrival { number, arrived_at } = arrival;
         let Some(candidate) = &offer.candidate else { return self.end(number, None) };

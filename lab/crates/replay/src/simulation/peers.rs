@@ -20,7 +20,8 @@ impl Simulation<'_> {
         self.tell_peers(gateway, backend, None);
     }
 
-    /// Sends a message to the other gateways: the request that this one sent, and its pending prompt tokens.
+    /// Sends a message to the other gateways: the request that the gateway `from` sent, and its
+    /// pending prompt tokens.
     pub(super) fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
         if !self.setup.cache_view.has_exchange() {
             return;

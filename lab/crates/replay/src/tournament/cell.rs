@@ -15,7 +15,8 @@ pub enum FleetKind {
     /// Llama 3.1 8B on an H100 and on three L40S, with a third of its speed and less than half of its
     /// cache each.
     Unequal,
-    /// Llama 3.1 70B on four times four H100, with caches of 153,000 tokens, a third of the usual ones.
+    /// Llama 3.1 70B on four times four H100, with caches of 153,000 tokens, a third of the usual
+    /// size.
     SmallCaches,
 }
 
