@@ -20,8 +20,9 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen. As a sink, the table remembers each response when
-/// it names its id: a client may cancel a response that is still running.
+/// The stored responses that this gateway has seen. As a sink of records, the table stores
+/// the id of a response as soon as the response has it, because a client may cancel a response that
+/// is still running.
 #[derive(Default)]
 pub struct StoredResponses(Mutex<Table>);
 

@@ -58,7 +58,7 @@ pub enum MetricSource {
     /// value is not known. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
-    /// has no value. It has no labels.
+    /// has no value. The metric has no labels.
     Value(fn(&StatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),

@@ -80,7 +80,7 @@ impl ModelListRefresh {
             }
             Ok((status, _)) => (None, Some(ModelListProblem::Status(status))),
             Err(FetchError::TooLarge) => (None, Some(ModelListProblem::TooLarge)),
-            // The backend is not at fault.
+            // The gateway had no file descriptor or port: the backend is not at fault.
             Err(FetchError::Exhausted(_)) => return,
             Err(error) => (None, Some(ModelListProblem::Unreadable(error.describe()))),
         };

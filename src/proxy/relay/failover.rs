@@ -333,7 +333,8 @@ fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendR
 }
 
 /// The failure with an error as its result, if the response of the client has begun and the last
-/// backend ended its stream without output. The client would see a stream of comments.
+/// backend ended its stream without output. Without the error, the client would see a stream that has
+/// only comments.
 fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {
     let has_begun = request.early.is_some_and(EarlyResponse::has_begun);
     if has_begun && matches!(failure.kind, FailureKind::Died | FailureKind::Empty) {

@@ -1,5 +1,6 @@
 //! The rules about the gateway itself: its configuration, its certificates, its collector and its
-//! clients. They change no state of the backends, so operators would not see these conditions there.
+//! clients. These conditions change no state of the backends, so operators would not see them in the
+//! state of a backend.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::GatewayConditions;

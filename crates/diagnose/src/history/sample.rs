@@ -49,8 +49,8 @@ pub struct GatewayObservations {
     pub slots: Option<f64>,
     /// Number of streams at the backend without a first output.
     pub pending: u32,
-    /// Number of prompt tokens that the engine has to compute for the streams
-    /// without a first output.
+    /// Number of prompt tokens that the engine has to compute for the streams without a
+    /// first output.
     pub pending_tokens: u64,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,

@@ -50,7 +50,7 @@ struct ModelQueue {
     waiting_by_class: Vec<usize>,
     /// Rate of requests for the model that are granted.
     grant_rate: DecayingRate,
-    /// Since when no backend can serve the model. `None`: backends can.
+    /// Time since which no backend can serve the model. `None`: a backend can serve the model.
     without_backend_since: Option<Instant>,
 }
 
