@@ -200,7 +200,7 @@ impl StreamSplicer {
         self.is_done
     }
 
-    /// Why the stream cannot be continued. `None`: it can, as far as is known.
+    /// Why the stream cannot be continued. `None`: no reason against it is known.
     pub const fn refusal(&self) -> Option<ContinuationRefusal> {
         self.refusal
     }

@@ -144,9 +144,9 @@ impl LinearFit {
         y > CONTRADICTION_FACTOR * self.line.at(x)
     }
 
-    /// Adds an observation and returns the new line. `freshness`: weight of the present line, from 0 to
-    /// 1. An observation below an old line replaces the line. An observation above an old line
-    /// confirms it.
+    /// Adds an observation and returns the new line. `freshness`: weight of the present line, 0 to 1.
+    /// An observation below an old line replaces the line. An observation above an old line confirms
+    /// it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
     pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> Line {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);

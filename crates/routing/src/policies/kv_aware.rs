@@ -18,8 +18,8 @@
 //! points of goodput that are lost without the term (`docs/benchmarks/routing.md`, "Terms").
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
-//! gets fewer requests. While nothing confirms it, an estimate moves to those of the other
-//! candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
+//!   gets fewer requests. While nothing confirms it, an estimate moves to those of the other
+//!   candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
 //! - `crowding` (1.7 for the prefill): a backend with more requests computes each step more slowly, and a
 //!   prefill there delays more outputs. It counts waiting requests as well: those of a burst that have just
 //!   been sent crowd the next steps. It is relative to the fleet, so prefill does not outweigh the queue
