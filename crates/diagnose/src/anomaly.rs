@@ -9,7 +9,8 @@ use super::verdict::{Anomaly, CorrelatedPair};
 
 /// Minimum ratio of an anomalous value to its usual value, or of the usual value to the value.
 const MIN_CHANGE_FACTOR: f64 = 2.0;
-/// Minimum number of steps with both values for a correlation.
+/// Minimum number of steps of the history in which both values of a pair are known. With fewer, no
+/// correlation is computed. A step is the time between two samples, not one of the engine.
 const MIN_PAIRED_SAMPLES: usize = 20;
 /// Minimum absolute correlation that is reported.
 const MIN_CORRELATION: f64 = 0.7;

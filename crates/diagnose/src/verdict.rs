@@ -172,7 +172,7 @@ pub struct CorrelatedPair {
     pub second: Cow<'static, str>,
     /// Spearman's rank correlation, from -1 to 1.
     pub correlation: f64,
-    /// Number of steps with both values.
+    /// Number of steps of the history in which both values are known.
     pub moments: usize,
 }
 

@@ -40,7 +40,7 @@ pub const ENGINE_METRICS: [EngineMetric; 11] = [
         name: "kv_capacity",
         is_available: |load| load.capacity().is_some(),
         missing_impact: Some(
-            "KV pressure is estimated without the requests sent since the last scrape",
+            "KV cache usage is estimated without the requests sent since the last scrape",
         ),
         remedy: |engine| match engine {
             EngineKind::Vllm => Some("use the Python front end of vLLM, which exports it"),
@@ -270,7 +270,7 @@ mod tests {
             EngineMetricSet::from_load(&without_capacity).losses(Some(EngineKind::Vllm)).unwrap();
         assert_eq!(
             losses,
-            "no kv_capacity: KV pressure is estimated without the requests sent since the last \
+            "no kv_capacity: KV cache usage is estimated without the requests sent since the last \
              scrape (use the Python front end of vLLM, which exports it)"
         );
     }

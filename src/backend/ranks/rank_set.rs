@@ -116,7 +116,7 @@ impl DataParallelRanks {
     }
 
     /// Records the loads of a scrape that began at `scraped_at`, with the local loads at that time.
-    /// If the backend has other ranks than before, leaves the choice to the backend.
+    /// If the backend has other ranks than before, leaves the choice of a rank to the backend.
     pub(in crate::backend) fn record(
         &self,
         loads: &[RankLoad],

@@ -68,7 +68,8 @@ struct BackendAttempts {
 }
 
 impl BackendFailures {
-    /// The backends for which the condition holds at `now`.
+    /// The backends that match [`BACKEND_FAILING`] at `now`. Only backends that are available or ejected
+    /// can match.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
         self.backends.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         if fleet.backends.iter().any(|backend| backend.attempts.attempts > 0) {

@@ -73,7 +73,7 @@ struct Growth {
 }
 
 impl CacheContention {
-    /// The worst pair of each backend for which the condition holds at `now`.
+    /// The worst pair of each backend that matches [`PREFIX_CACHE_CONTENTION`] at `now`.
     pub(super) fn judge(&mut self, pairs: &[EvictingPair], now: Instant) -> Vec<FleetMatch> {
         let age = |at: Instant| now.saturating_duration_since(at);
         while self.marks.get(1).is_some_and(|(at, _)| age(*at) >= WINDOW) {

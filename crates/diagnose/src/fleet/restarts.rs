@@ -48,7 +48,7 @@ struct Interruptions {
 }
 
 impl Restarts {
-    /// The backends for which the condition holds at `now`.
+    /// The backends that match [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
         self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         let is_critical = fleet.is_failure_critical();

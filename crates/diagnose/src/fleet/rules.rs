@@ -192,7 +192,7 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     matches
 }
 
-/// Whether so many requests are refused that the condition holds.
+/// Whether the gateway refuses enough requests for [`SHEDDING`].
 fn is_shedding(fleet: &FleetObservation) -> bool {
     fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
 }

@@ -11,7 +11,7 @@ const MAX_TRACE_STATE_MEMBERS: usize = 32;
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;
 /// Longest `baggage` that is forwarded, in bytes: the minimum that W3C demands.
 const MAX_BAGGAGE_BYTES: usize = 8_192;
-/// Most members of a `baggage` that are read.
+/// Maximum number of members of a `baggage` that are read. Later members are not forwarded.
 const MAX_BAGGAGE_MEMBERS: usize = 64;
 
 /// The `tracestate` to forward. `None`: the headers are empty or invalid.

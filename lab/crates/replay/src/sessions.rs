@@ -43,7 +43,8 @@ impl SessionMetrics {
         objectives: &LatencyObjectives,
     ) -> Option<Self> {
         let followers = followers(requests);
-        // Session and turn of each request. A request follows an earlier one.
+        // Session and turn of each request. `None`: the request is in no closed-loop session. `after` is
+        // always a lower index, so the place of the previous turn is known already.
         let mut places: Vec<Option<(usize, usize)>> = vec![None; requests.len()];
         let mut sessions: Vec<SessionTurns> = Vec::new();
         for (number, request) in requests.iter().enumerate() {
