@@ -2,6 +2,8 @@
 
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
+use tokenweir_protocol::units;
 use tokenweir_replay::routers::RouterKind;
 
 /// Arguments of `tokenweir-lab tournament`.
@@ -22,10 +24,19 @@ pub struct TournamentArgs {
     #[arg(long, value_name = "N", default_value_t = 5, env = "TOKENWEIR_TOURNAMENT_SEEDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
-    /// Number of requests of a run.
-    #[arg(long, value_name = "N", default_value_t = 2000, env = "TOKENWEIR_TOURNAMENT_REQUESTS")]
+    /// Least number of requests of a run.
+    #[arg(long, value_name = "N", default_value_t = 3000, env = "TOKENWEIR_TOURNAMENT_REQUESTS")]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub requests: u32,
+    /// Least length of a run.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10m",
+        env = "TOKENWEIR_TOURNAMENT_DURATION"
+    )]
+    #[arg(value_parser = units::duration::parse)]
+    pub duration: Duration,
     /// Number of gateways in front of the backends.
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_GATEWAYS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]

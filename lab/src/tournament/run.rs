@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         policy: loaded.config.routing.policy(&loaded.config.slos),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
         requests: arguments.requests as usize,
+        seconds: arguments.duration.as_secs_f64(),
         gateways: arguments.gateways.into(),
         admission: arguments
             .max_waiting

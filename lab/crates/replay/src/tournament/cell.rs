@@ -69,15 +69,6 @@ impl Cell {
         setups.flat_map(cell).collect()
     }
 
-    /// Factor of the number of requests of a run. Traffic with many short sessions needs more of
-    /// them to reach a steady state.
-    pub(super) fn request_factor(shape: TrafficShape) -> usize {
-        match shape {
-            TrafficShape::Conversation | TrafficShape::FastTools => 2,
-            _ => 1,
-        }
-    }
-
     /// Name in results, such as `retrieval/equal/0.95`.
     pub fn name(&self) -> String {
         let fleet = match self.fleet {

@@ -27,6 +27,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 use tokenweir_routing::Policy;
+use tokenweir_sim::engine::EngineSpec;
 
 /// The parameters that all cells of a tournament share.
 #[derive(Debug, Clone)]
@@ -37,8 +38,10 @@ pub struct Tournament {
     pub policy: Policy,
     /// Seeds of the traffic, from 1 on.
     pub seeds: RangeInclusive<u64>,
-    /// Number of requests of a run.
+    /// Least number of requests of a run.
     pub requests: usize,
+    /// Least length of a run in seconds, as far as the arrivals are one per second at speed 1.
+    pub seconds: f64,
     /// Number of gateways. They exchange nothing.
     pub gateways: usize,
     /// Admission control of the gateways, the same for each router. `None`: disabled.
@@ -100,7 +103,7 @@ impl Tournament {
     fn run_cell(&self, cell: &Cell, speed: f64) -> CellResult {
         let setup = self.setup(cell.fleet, speed);
         let traffics: Vec<Vec<TraceRequest>> =
-            self.seeds.clone().map(|seed| self.traffic(cell.shape, seed)).collect();
+            self.seeds.clone().map(|seed| self.traffic(cell.shape, speed, seed)).collect();
         let bounds = traffics
             .iter()
             .map(|requests| bound::goodput_bound(&setup.specs, requests, speed, OBJECTIVES.ttft));
@@ -123,25 +126,31 @@ impl Tournament {
         setup
     }
 
-    fn traffic(&self, shape: TrafficShape, seed: u64) -> Vec<TraceRequest> {
+    fn traffic(&self, shape: TrafficShape, speed: f64, seed: u64) -> Vec<TraceRequest> {
         let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
-        let requests = self.requests * Cell::request_factor(shape);
+        let requests = self.requests.max((self.seconds * speed) as usize);
         Workload { shape, arrivals, requests, bytes_sigma }.generate(seed)
     }
 
     /// The speed for each of [`LOADS`].
     fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
-        let requests = self.traffic(shape, 0);
         let alone = Self { gateways: 1, admission: None, ..self.clone() };
         let goodput = |speed: f64| {
+            let requests = alone.traffic(shape, speed, 0);
             score(&alone.setup(fleet, speed), &requests, RouterKind::LMetric, 0).goodput
         };
-        // A tenth of the speed at which the engines would only compute prompts without a cache.
-        let tokens: f64 = requests.iter().map(|request| f64::from(request.prompt_tokens)).sum();
-        let prefill =
-            |spec: &tokenweir_sim::engine::EngineSpec| spec.prefill_token.as_secs_f64().recip();
-        let capacity: f64 = fleet.specs().iter().map(prefill).sum();
-        let least = 0.1 * capacity * requests.len() as f64 / tokens;
+        // A tenth of the speed at which full batches without a cache take all time of the engines.
+        let requests = self.traffic(shape, 0.0, 0);
+        let seconds = |spec: &EngineSpec| {
+            let output_token = spec.step_base / spec.max_num_seqs + spec.decode_sequence;
+            let work = |request: &TraceRequest| {
+                f64::from(request.prompt_tokens) * spec.prefill_token.as_secs_f64()
+                    + f64::from(request.output_tokens) * output_token.as_secs_f64()
+            };
+            requests.iter().map(work).sum::<f64>()
+        };
+        let capacity: f64 = fleet.specs().iter().map(|spec| seconds(spec).recip()).sum();
+        let least = 0.1 * capacity * requests.len() as f64;
         let unloaded = goodput(least);
         let mut tried = vec![(least, unloaded)];
         LOADS.map(|load| {
@@ -213,6 +222,7 @@ mod tests {
             policy: Policy::default(),
             seeds: 1..=2,
             requests: 300,
+            seconds: 0.0,
             gateways: 1,
             admission: None,
             epoch: clock::now(),
