@@ -21,9 +21,8 @@ pub fn epoch() -> Instant {
 /// Nanoseconds from [`epoch`] to `time`: a time as a number. Negative before the epoch.
 pub fn nanos(time: Instant) -> i64 {
     let epoch = epoch();
-    let [after, before] = [(time, epoch), (epoch, time)]
-        .map(|(later, earlier)| later.saturating_duration_since(earlier).as_nanos() as i64);
-    after - before
+    let before = || epoch.saturating_duration_since(time).as_nanos() as i64;
+    time.checked_duration_since(epoch).map_or_else(|| -before(), |after| after.as_nanos() as i64)
 }
 
 /// The wall-clock time, for time stamps that leave the process. Never use it to measure durations.
