@@ -160,12 +160,13 @@ impl RoutingDecision {
     }
 
     fn predict<'a>(&'a self, candidate: &'a Candidate) -> PredictedCandidate<'a> {
+        let terms = self.routing_context.cost_terms(candidate);
         PredictedCandidate {
             backend: &self.backend_ids[candidate.position],
             candidate,
-            ttft: self.routing_context.ttft(candidate),
-            cost: self.routing_context.cost(candidate),
-            terms: self.routing_context.cost_terms(candidate),
+            ttft: terms.ttft,
+            cost: terms.cost(candidate),
+            terms,
         }
     }
 }
