@@ -129,19 +129,14 @@ pub(crate) fn pick(
 ) -> PolicyChoice {
     let home = home(candidates, request);
     let fleet = FleetLoad::new(candidates);
-    let (mut costs, mut sums) = (Vec::with_capacity(candidates.len()), Parts::default());
-    let part = |(index, candidate): (usize, &Candidate)| {
+    let parts = |(index, candidate): (usize, &Candidate)| {
         let terms = terms(settings, candidate, home == Some(index), &fleet);
-        costs.push(terms.cost(candidate));
-        let CostTerms { overdue, late, pressure, ttft, .. } = terms;
-        sums.overdue += overdue;
-        sums.late += late;
-        sums.pressure += pressure;
-        Parts { overdue, late, pressure, ttft }
+        let CostTerms { late, pressure, ttft, .. } = terms;
+        Parts { cost: terms.cost(candidate), late, pressure, ttft }
     };
-    let parts = candidates.iter().enumerate().map(part).collect();
-    let decision = Decision { settings, candidates, request, home, fleet, parts, sums, costs };
-    let index = decision.choose(&decision.costs, home);
+    let parts = candidates.iter().enumerate().map(parts).collect();
+    let decision = Decision { settings, candidates, request, home, fleet, parts };
+    let index = decision.choose(decision.costs(), home);
     PolicyChoice { index, reason: decision.reason(index) }
 }
 
@@ -259,16 +254,11 @@ pub(super) struct Decision<'a> {
     pub(super) fleet: FleetLoad,
     /// By index of the candidate.
     pub(super) parts: Vec<Parts>,
-    /// A part is a cause only if its sum is positive.
-    pub(super) sums: Parts,
-    /// Cost of the candidate, by index.
-    pub(super) costs: Vec<f64>,
 }
 
-/// The terms of a cost that a reason can name, and the predicted TTFT.
-#[derive(Default)]
+/// The cost of a candidate, the terms that a reason can name, and the predicted TTFT.
 pub(super) struct Parts {
-    pub(super) overdue: f64,
+    pub(super) cost: f64,
     pub(super) late: f64,
     pub(super) pressure: f64,
     pub(super) ttft: f64,
@@ -277,11 +267,20 @@ pub(super) struct Parts {
 // === impl Decision ===
 
 impl Decision<'_> {
+    /// Cost of each candidate.
+    pub(super) fn costs(&self) -> impl Iterator<Item = f64> + Clone {
+        self.parts.iter().map(|parts| parts.cost)
+    }
+
     /// Index of the candidate with the least cost. Ties take turns, except that a session stays at
     /// its backend, `home`.
-    pub(super) fn choose(&self, costs: &[f64], home: Option<usize>) -> usize {
-        let limit = tie_limit(least(costs));
-        home.filter(|home| costs.get(*home).is_some_and(|cost| *cost <= limit))
+    pub(super) fn choose(
+        &self,
+        costs: impl Iterator<Item = f64> + Clone,
+        home: Option<usize>,
+    ) -> usize {
+        let limit = tie_limit(least(costs.clone()));
+        home.filter(|home| costs.clone().nth(*home).is_some_and(|cost| cost <= limit))
             .unwrap_or_else(|| longest_idle(self.candidates, costs, limit, self.request.sequence))
     }
 }

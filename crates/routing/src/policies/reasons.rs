@@ -18,35 +18,37 @@ impl Decision<'_> {
     /// several terms.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
-        if self.sums.overdue > 0.0
+        if self.candidates.iter().any(|candidate| candidate.overdue > 0.0)
             && self.choose_with(|candidate| Candidate { overdue: 0.0, ..*candidate }) != chosen
         {
             return Some("avoids_overdue");
         }
-        if self.sums.late > 0.0 && self.choose_without(|parts| parts.late) != chosen {
+        if self.has(|parts| parts.late) && self.choose_without(|parts| parts.late) != chosen {
             return Some("avoids_late");
         }
         if self.home == Some(chosen) {
-            let costs = self.costs(|at| self.cost_with_cached(at, self.cached(at, None)));
-            if ties(&costs) > 1 || self.choose(&costs, None) != chosen {
+            let costs = self.costs_of(|at| self.cost_with_cached(at, self.cached(at, None)));
+            let costs = costs.iter().copied();
+            if ties(costs.clone()) > 1 || self.choose(costs, None) != chosen {
                 return Some("session");
             }
         }
         if own.is_rendezvous {
-            let costs = self.costs(|index| {
+            let costs = self.costs_of(|index| {
                 let candidate = Candidate { is_rendezvous: false, ..self.candidates[index] };
                 terms(self.settings, &candidate, self.home == Some(index), &self.fleet)
                     .cost(&candidate)
             });
-            if ties(&costs) > 1 || self.choose(&costs, self.home) != chosen {
+            let costs = costs.iter().copied();
+            if ties(costs.clone()) > 1 || self.choose(costs, self.home) != chosen {
                 return Some("rendezvous");
             }
         }
-        let without_cache = || self.costs(|index| self.cost_with_cached(index, 0.0));
-        if own.cached > 0.0 && self.choose(&without_cache(), self.home) != chosen {
+        let without_cache = || self.costs_of(|index| self.cost_with_cached(index, 0.0));
+        if own.cached > 0.0 && self.choose(without_cache().iter().copied(), self.home) != chosen {
             return Some("cached_prefix");
         }
-        let has_pressure = self.sums.pressure > 0.0;
+        let has_pressure = self.has(|parts| parts.pressure);
         (has_pressure && self.choose_without(|parts| parts.pressure) != chosen)
             .then_some("kv_pressure")
     }
@@ -63,7 +65,7 @@ impl Decision<'_> {
     /// How the cost and the predicted TTFT of the choice compare with those of the other
     /// candidates.
     fn fact(&self, chosen: usize) -> &'static str {
-        if ties(&self.costs) > 1 {
+        if ties(self.costs()) > 1 {
             return "tie";
         }
         let own = self.parts[chosen].ttft;
@@ -72,7 +74,7 @@ impl Decision<'_> {
     }
 
     /// A cost of each candidate, by its index.
-    fn costs(&self, cost: impl Fn(usize) -> f64) -> Vec<f64> {
+    fn costs_of(&self, cost: impl Fn(usize) -> f64) -> Vec<f64> {
         (0..self.candidates.len()).map(cost).collect()
     }
 
@@ -85,25 +87,31 @@ impl Decision<'_> {
         terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
     }
 
+    /// Whether a candidate has this part. A part that no candidate has explains no choice.
+    fn has(&self, part: impl Fn(&Parts) -> f64) -> bool {
+        self.parts.iter().any(|parts| part(parts) > 0.0)
+    }
+
     /// The candidate that would be chosen without one term of each cost.
     fn choose_without(&self, part: impl Fn(&Parts) -> f64) -> usize {
-        let part = |index: usize| per_weight(part(&self.parts[index]), &self.candidates[index]);
-        self.choose(&self.costs(|index| self.costs[index] - part(index)), self.home)
+        let without =
+            |(parts, candidate): (&Parts, _)| parts.cost - per_weight(part(parts), candidate);
+        self.choose(self.parts.iter().zip(self.candidates).map(without), self.home)
     }
 
     /// The choice for changed candidates.
     fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
-        let costs = self.costs(|index| {
+        let costs = self.costs_of(|index| {
             let candidate = change(&self.candidates[index]);
             let is_home = self.home == Some(index);
             terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
         });
-        self.choose(&costs, self.home)
+        self.choose(costs.iter().copied(), self.home)
     }
 }
 
 /// Number of costs that are a tie with the lowest one.
-fn ties(costs: &[f64]) -> usize {
-    let limit = tie_limit(least(costs));
-    costs.iter().filter(|cost| **cost <= limit).count()
+fn ties(costs: impl Iterator<Item = f64> + Clone) -> usize {
+    let limit = tie_limit(least(costs.clone()));
+    costs.filter(|cost| *cost <= limit).count()
 }

@@ -12,13 +12,14 @@ pub fn tie_limit(least: f64) -> f64 {
 }
 
 /// The lowest of some costs. Infinity: `costs` is empty.
-pub(super) fn least(costs: &[f64]) -> f64 {
-    costs.iter().fold(f64::INFINITY, |least, cost| if *cost < least { *cost } else { least })
+pub(super) fn least(costs: impl Iterator<Item = f64>) -> f64 {
+    costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
 }
 
 /// Index of a candidate with the lowest cost, see [`longest_idle`].
 pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
-    longest_idle(candidates, costs, least(costs), turn)
+    let costs = costs.iter().copied();
+    longest_idle(candidates, costs.clone(), least(costs), turn)
 }
 
 /// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
@@ -28,13 +29,13 @@ pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usiz
 /// long take turns by `turn`.
 pub(super) fn longest_idle(
     candidates: &[Candidate],
-    costs: &[f64],
+    costs: impl Iterator<Item = f64> + Clone,
     limit: f64,
     turn: u64,
 ) -> usize {
     let (mut longest, mut count, mut first) = (0.0, 0_u64, 0);
-    for (index, (candidate, cost)) in candidates.iter().zip(costs).enumerate() {
-        if *cost <= limit && candidate.idle_seconds >= longest {
+    for (index, (candidate, cost)) in candidates.iter().zip(costs.clone()).enumerate() {
+        if cost <= limit && candidate.idle_seconds >= longest {
             if count == 0 || candidate.idle_seconds > longest {
                 (longest, count, first) = (candidate.idle_seconds, 0, index);
             }
@@ -44,8 +45,8 @@ pub(super) fn longest_idle(
     if count < 2 {
         return first;
     }
-    let is_best = |(_, (candidate, cost)): &(usize, (&Candidate, &f64))| {
-        **cost <= limit && candidate.idle_seconds >= longest
+    let is_best = |(_, (candidate, cost)): &(usize, (&Candidate, f64))| {
+        *cost <= limit && candidate.idle_seconds >= longest
     };
     let mut best = candidates.iter().zip(costs).enumerate().filter(is_best);
     best.nth((turn % count) as usize).map_or(first, |(index, _)| index)
