@@ -153,21 +153,21 @@ impl LoadEstimator {
         expected_blocks: u32,
         now: i64,
     ) -> Candidate {
-        let (local_load, now) = (self.local_load(), self.seconds_at(now));
-        let prefill = self.learned_estimates.prefill();
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.tokens(tokens_per_byte);
         let block_tokens = prompt.block_tokens(tokens_per_byte);
         let retained = || self.retained_blocks(block_tokens);
         let matched = || self.sent_prompts.matched(prompt, expected_blocks, retained);
-        let oldest = self.pending_outputs.oldest_table_age();
-        let pending = || self.sent_prompts.matched_since(prompt, oldest);
+        let oldest = || self.pending_outputs.oldest_table_age();
+        let pending = || self.sent_prompts.matched_since(prompt, oldest());
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
+        let (local_load, now) = (self.local_load(), self.seconds_at(now));
         let certainty = self.certainty_at(now);
         let load = self.last_report.load(&local_load, certainty);
         let (in_flight, pending) = (f64::from(local_load.in_flight), f64::from(local_load.pending));
         let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
         let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
+        let prefill = self.learned_estimates.prefill();
         let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
         let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
         let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
@@ -185,23 +185,24 @@ impl LoadEstimator {
             cached_blocks: cached.cached_blocks,
             cached_source: cached.source,
             is_rendezvous: false,
-            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
-            output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
-            prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             prefill_freshness: self.prefill_freshness(&local_load, now),
-            is_calibrated: self.learned_estimates.ttft().is_some(),
-            has_usage: self.learned_estimates.has_usage(),
-            idle_seconds: at_least_0(now - self.last_sent_at.get()),
             waiting: load.waiting,
             running: at_least_0(in_flight + load.external - load.waiting),
             reported: load.reported,
             kv_usage: load.kv_usage,
-            capacity: self.last_report.capacity(),
             certainty,
             slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
+            // What is only read comes last: the registers of the CPU cannot hold it meanwhile.
+            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
+            output: self.learned_estimates.output_tokens(),
+            prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
+            is_calibrated: self.learned_estimates.ttft().is_some(),
+            has_usage: self.learned_estimates.has_usage(),
+            idle_seconds: at_least_0(now - self.last_sent_at.get()),
+            capacity: self.last_report.capacity(),
         }
     }
 

@@ -6,7 +6,7 @@
 use super::atomic_f64::{AtomicF64, at_least_0, at_most};
 use super::reservation::LocalLoad;
 use serde::Serialize;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_engine::dialect;
 
 /// Load of a backend, from one scrape of its metrics.
@@ -63,11 +63,11 @@ pub(super) struct LastReport {
     /// KV cache usage of one token: 1 ÷ capacity. 0: the capacity is not known.
     usage_per_token: AtomicF64,
     /// [`LocalLoad::in_flight`] at `reported_at`.
-    local_in_flight: AtomicU32,
+    local_in_flight: AtomicF64,
     /// [`LocalLoad::pending`] at `reported_at`.
-    local_pending_output_count: AtomicU32,
+    local_pending_output_count: AtomicF64,
     /// [`LocalLoad::tokens`] at `reported_at`.
-    local_kv_tokens: AtomicU64,
+    local_kv_tokens: AtomicF64,
     /// Moving average of the requests at the backend that this gateway did not send.
     external_requests_mean: AtomicF64,
 }
@@ -110,9 +110,9 @@ impl LastReport {
             kv_capacity_tokens: AtomicU64::new(0),
             engine_tokens: AtomicF64::new(f64::NAN),
             usage_per_token: AtomicF64::new(0.0),
-            local_in_flight: AtomicU32::new(0),
-            local_pending_output_count: AtomicU32::new(0),
-            local_kv_tokens: AtomicU64::new(0),
+            local_in_flight: AtomicF64::new(0.0),
+            local_pending_output_count: AtomicF64::new(0.0),
+            local_kv_tokens: AtomicF64::new(0.0),
             external_requests_mean: AtomicF64::new(0.0),
         }
     }
@@ -131,9 +131,9 @@ impl LastReport {
         let usage_per_token =
             report.capacity.filter(|tokens| *tokens > 0).map(|tokens| 1.0 / tokens as f64);
         self.usage_per_token.set(usage_per_token.unwrap_or(0.0));
-        self.local_in_flight.store(local_load.in_flight, Ordering::Relaxed);
-        self.local_pending_output_count.store(local_load.pending, Ordering::Relaxed);
-        self.local_kv_tokens.store(local_load.tokens, Ordering::Relaxed);
+        self.local_in_flight.set(local_load.in_flight.into());
+        self.local_pending_output_count.set(local_load.pending.into());
+        self.local_kv_tokens.set(local_load.tokens as f64);
         self.reported_at.set(at);
         let before = self.engine_tokens.get();
         self.engine_tokens.set(report.tokens.unwrap_or(f64::NAN));
@@ -175,8 +175,8 @@ impl LastReport {
     pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EstimatedLoad {
         let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;
         let (in_flight, pending) = (f64::from(local.in_flight), f64::from(local.pending));
-        let in_flight_then = f64::from(self.local_in_flight.load(Ordering::Relaxed));
-        let pending_then = f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
+        let (in_flight_then, pending_then) =
+            (self.local_in_flight.get(), self.local_pending_output_count.get());
         let (waiting, running) = (self.waiting.get(), self.running.get());
         let external = at_least_0(waiting + running - in_flight_then);
         EstimatedLoad {
@@ -190,14 +190,14 @@ impl LastReport {
 
     fn kv_usage(&self, local: &LocalLoad, blend: impl Fn(f64, f64) -> f64) -> Option<f64> {
         let (reported, usage_per_token) = (self.kv_usage.get(), self.usage_per_token.get());
+        let tokens = local.tokens as f64;
         if reported.is_nan() {
             return None;
         }
         if usage_per_token <= 0.0 {
             return Some(reported);
         }
-        let tokens = local.tokens as f64;
-        let sent_since = tokens - self.local_kv_tokens.load(Ordering::Relaxed) as f64;
+        let sent_since = tokens - self.local_kv_tokens.get();
         let by_report = at_least_0(reported + sent_since * usage_per_token);
         // Requests may share blocks, so the sum may exceed the capacity.
         let by_local_load = at_most(tokens * usage_per_token, 1.0);
