@@ -113,10 +113,8 @@ impl PrefixHints {
 
 /// Indices of the blocks of a prompt that are indexed, in ascending order.
 fn indexed_blocks(blocks: usize) -> impl Iterator<Item = usize> {
-    let first = [0, 1, 3].into_iter();
-    first
-        .chain((BLOCK_STRIDE - 1..blocks).step_by(BLOCK_STRIDE))
-        .filter(move |index| *index < blocks)
+    let first = [0, 1, 3].into_iter().filter(move |index| *index < blocks);
+    first.chain((BLOCK_STRIDE - 1..blocks).step_by(BLOCK_STRIDE))
 }
 
 /// The upper 48 bits of a block hash, by which a slot identifies the block.
