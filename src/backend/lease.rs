@@ -244,14 +244,14 @@ impl Backend {
         prompt: &PromptFingerprint,
         lookup: &mut CacheLookup<'_>,
         now: i64,
-        mut visit: impl FnMut(Candidate),
+        mut visit: impl FnMut(&mut Candidate),
     ) {
         let Some(ranks) = self.load.ranks.targets() else {
-            return self.candidate(prompt, Some(lookup), now).into_iter().for_each(visit);
+            return self.candidate(prompt, Some(lookup), now).iter_mut().for_each(visit);
         };
         for rank in ranks.iter() {
-            let candidate = self.target_candidate(Some(rank), prompt, Some(&mut *lookup), now);
-            candidate.into_iter().for_each(&mut visit);
+            let mut candidate = self.target_candidate(Some(rank), prompt, Some(&mut *lookup), now);
+            candidate.iter_mut().for_each(&mut visit);
         }
     }
 
@@ -290,15 +290,13 @@ impl Backend {
             resident.and_then(|(lookup, cache)| lookup.resident(cache, rank.map(|it| it.place)));
         let expected = lookup.as_ref().map_or(0, |lookup| lookup.cached_blocks);
         let estimator = self.estimator(rank);
-        let candidate = estimator.candidate_with(prompt, resident.as_ref(), expected, now);
+        let mut candidate = estimator.candidate_with(prompt, resident.as_ref(), expected, now);
         if let Some(lookup) = lookup {
             lookup.cached_blocks = candidate.cached_blocks;
         }
-        Candidate {
-            weight: self.weight(),
-            key: rank.map_or(self.identity.id_hash, |rank| rank.key),
-            rank: rank.map(|rank| rank.number),
-            ..candidate
-        }
+        candidate.weight = self.weight();
+        candidate.key = rank.map_or(self.identity.id_hash, |rank| rank.key);
+        candidate.rank = rank.map(|rank| rank.number);
+        candidate
     }
 }

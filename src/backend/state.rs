@@ -193,7 +193,7 @@ impl BackendState {
     /// Whether the backend has loaded a LoRA adapter, given as the hash of its name. Also true if
     /// the backend does not report its adapters.
     pub(super) fn may_have_adapter(&self, adapter: u64) -> bool {
-        let adapters = self.sample.and_then(|sample| sample.load.adapters);
+        let adapters = self.sample.as_ref().and_then(|sample| sample.load.adapters);
         adapters.is_none_or(|adapters| adapters.has(adapter))
     }
 

@@ -327,17 +327,17 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            let visit = |mut candidate: Candidate| {
-                // A new value would be another copy of all fields.
+            // By reference, because a candidate has more than 200 bytes.
+            let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
                 (candidate.position, candidate.has_adapter) = (position, has_adapter);
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
-                let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
+                let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(candidate);
                 if constraints.thresholds.is_some_and(is_saturated) {
                     eligible.has_saturated = true;
-                    is_capacity_expected |= !saturation::is_stuck(&candidate);
+                    is_capacity_expected |= !saturation::is_stuck(candidate);
                 } else {
-                    eligible.candidates.push(candidate);
+                    eligible.candidates.push(*candidate);
                 }
             };
             backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
