@@ -57,7 +57,7 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         if setting != Some(true) {
             return Vec::new();
         }
-        let remark = Remark::warning("its /kv_event_sources lists no address that publishes KV events");
+        let remark = Remark::warning("its /kv_event_sources lists no publishers of KV events");
         let remedy = format!("{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port");
         return vec![
             remark.because(format!("kv_events.enabled is set. {estimate}")).remedy(remedy),

@@ -170,7 +170,7 @@ fn the_use_of_kv_events_or_what_prevents_it_is_reported_in_one_remark() {
     const PORT: &str = "tcp://*:5557";
     let cases = [
         (None, "", None, "http", None),
-        (Some(true), "", None, "http", Some("warning: its /kv_event_sources lists no address")),
+        (Some(true), "", None, "http", Some("warning: its /kv_event_sources lists no publishers")),
         (None, PORT, Some(true), "http", Some("note: the gateway uses its KV events")),
         (Some(true), PORT, Some(true), "https", Some("note: the gateway uses its KV events")),
         (None, PORT, Some(true), "https", Some("note: it publishes KV events, which the gateway")),
