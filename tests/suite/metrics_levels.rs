@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
 /// Maximum number of series for each further backend at the level `standard`, with one model.
-const MAX_STANDARD_SERIES_PER_BACKEND: usize = 110;
+const MAX_STANDARD_SERIES_PER_BACKEND: usize = 120;
 /// Maximum size of a compressed page of 50 backends at the level `standard`.
 const MAX_COMPRESSED_BYTES: usize = 60_000;
 
@@ -65,7 +65,7 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
     [cells.next().unwrap(), cells.next().unwrap()]
 }
 
-/// `process_*` and the backend that gets a failure first vary by a few series, so the page has up to 20 more.
+/// `process_*`, the phases of the streams and the results of the attempts vary by some series.
 #[tokio::test]
 async fn each_level_has_the_documented_number_of_series() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/size.md");
@@ -80,7 +80,7 @@ async fn each_level_has_the_documented_number_of_series() {
             [all - with_backend, per_backend].into_iter().zip(documented(&page, level))
         {
             assert!(
-                (number..=number + 20).contains(&documented),
+                number.abs_diff(documented) <= 20 + documented / 20,
                 "{level:?}: {number}, page: {documented}"
             );
         }

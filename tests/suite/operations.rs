@@ -315,7 +315,6 @@ fn both_dashboards_show_the_diagnosis_over_time() {
         }
         let mappings = &panel["fieldConfig"]["defaults"]["mappings"];
         assert_eq!(mappings[0]["options"]["1"]["text"], "found");
-        assert_eq!(mappings[0]["options"]["0"]["text"], "no");
         assert_eq!(mappings[1]["options"]["result"]["text"], "undetermined");
     }
 }
