@@ -65,7 +65,6 @@ impl Measured {
             let pairs = self.rounds(Kind::All, index).zip(self.rounds(other, index));
             median(pairs.map(|(all, other)| compare(all, other)))
         };
-        let times = |other| against(other, &|all, other| all / other);
         let (value, what, is_most, bar) = match bar {
             Bar::AtMost(most) => (median(self.rounds(Kind::All, index)), String::new(), true, most),
             Bar::AtLeast(least) => {
@@ -80,10 +79,8 @@ impl Measured {
                 (over, format!(" more than {most} × {}", kind.name()), true, 0.0)
             }
             Bar::TimesAtMost(kind, most) => {
-                (times(kind), format!(" × {}", kind.name()), true, most)
-            }
-            Bar::TimesAtLeast(kind, least) => {
-                (times(kind), format!(" × {}", kind.name()), false, least)
+                let times = against(kind, &|all, other| all / other);
+                (times, format!(" × {}", kind.name()), true, most)
             }
         };
         let reached = if is_most { value <= bar } else { value >= bar };
