@@ -27,11 +27,14 @@ pub(crate) fn check(section: Section, ratios: &[(&'static str, Ratio)]) -> (Stri
     }
     let (mut text, mut worse) = (String::new(), 0);
     for (name, now) in ratios {
-        let before = recorded.lines().find_map(|line| median_of(line, section, name));
-        let is_worse = before.is_some_and(|before| now.median > MAX_FACTOR * before);
+        let before = recorded.lines().find_map(|line| recorded_ratio(line, section, name));
+        let is_worse = before.is_some_and(|[median, greatest]| {
+            // A median within the recorded rounds is noise.
+            now.median > greatest.max(MAX_FACTOR * median)
+        });
         worse += usize::from(is_worse);
         let verdict = if is_worse { ": MORE THAN 10 % WORSE" } else { "" };
-        let before = before.map_or("none".into(), |before| format!("{before:.3}"));
+        let before = before.map_or("none".into(), |[median, _]| format!("{median:.3}"));
         let _ = writeln!(text, "{name}: {:.3} × hyper, recorded {before}{verdict}", now.median);
     }
     (text, worse)
@@ -51,11 +54,12 @@ fn others(section: Section, recorded: &str) -> String {
     recorded.lines().filter(is_other).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// The recorded median, if the line is about this figure.
-fn median_of(line: &str, section: Section, figure: &str) -> Option<f64> {
+/// The recorded median and the greatest ratio of a round, if the line is about this figure.
+fn recorded_ratio(line: &str, section: Section, figure: &str) -> Option<[f64; 2]> {
     let mut parts = line.splitn(5, ' ');
     let median = parts.next()?.parse().ok()?;
-    (parts.nth(2)? == section.name() && parts.next()? == figure).then_some(median)
+    let greatest = parts.nth(1)?.parse().ok()?;
+    (parts.next()? == section.name() && parts.next()? == figure).then_some([median, greatest])
 }
 
 fn file() -> PathBuf {
