@@ -174,7 +174,8 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
     // The values of engines and GPUs exist only after a scrape, costs, KV events and the exchange
-    // between gateways only if they are configured, and counters of backends with another label only after a value.
+    // between gateways only if they are configured, and labelled histograms, counters of backends with
+    // another label, and verdicts only after their first value.
     let is_optional = |row: &&MetricDescriptor| {
         let is_cost = ["tokenweir_backend_gpus", "tokenweir_backend_price_per_hour"];
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
@@ -191,7 +192,7 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
             || has("exporter")
             || row.name == "tokenweir_diagnosis_active"
             || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
-            || matches!(row.kind, MetricKind::Histogram(_))
+            || (matches!(row.kind, MetricKind::Histogram(_)) && !row.labels.is_empty())
     };
     for row in catalog::rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {
