@@ -38,7 +38,7 @@ pub struct Backend {
     pub health: BackendHealth,
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
-    /// The connection to the pool.
+    /// The membership in a pool, to which changes of health and load are published.
     membership: PoolMembership,
     /// The idle connections to the backend.
     pub idle_pool: IdlePool,

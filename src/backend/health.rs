@@ -54,7 +54,7 @@ struct HealthSignals {
     is_down_logged: AtomicBool,
     /// Whether requests wait until the sleeping engine is awake.
     is_wake_requested: AtomicBool,
-    /// How often the gateway woke the engine, and put it to sleep.
+    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
     sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
@@ -63,7 +63,7 @@ struct HealthSignals {
     unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
 
-/// The entry among the missing paths of a backend that refuses media in prompts.
+/// The entry that stands for media in prompts among the paths that a backend does not serve.
 pub(crate) const MEDIA: &str = "media";
 /// Time after which a request tries a path again that the backend did not serve.
 const UNSERVED_TIME: Duration = Duration::from_mins(10);
@@ -223,7 +223,8 @@ impl BackendHealth {
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
     }
 
-    /// The paths that requests avoid the backend for, in alphabetical order.
+    /// The paths that requests showed in the last minutes that the backend does not serve, in
+    /// alphabetical order.
     pub fn unserved(&self, now: Instant) -> Vec<&'static str> {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
         let missing = self.lock_unserved();
@@ -269,7 +270,7 @@ impl BackendHealth {
         self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often the gateway woke the engine, and put it to sleep.
+    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
     pub fn sleep_counts(&self) -> [u64; 2] {
         self.signals.sleep_counts.each_ref().map(|count| count.load(Ordering::Relaxed))
     }

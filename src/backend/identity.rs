@@ -57,8 +57,8 @@ pub struct BackendSettings {
     pub routes_to_ranks: bool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     pub is_drained: bool,
-    /// The name of the Kubernetes pod of the backend. `None`: not known. A pod can get the address of an earlier
-    /// pod.
+    /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
+    /// address of an earlier one.
     pub pod: Option<Arc<str>>,
     /// Number of GPUs, and price of all of them for one hour. `None`: not configured.
     pub gpu_cost: [Option<f64>; 2],
@@ -101,7 +101,7 @@ impl BackendIdentity {
             && self.authorization == other.authorization
     }
 
-    /// The settings.
+    /// The current settings, which a reload can replace.
     pub fn settings(&self) -> Guard<Arc<BackendSettings>> {
         self.settings.load()
     }

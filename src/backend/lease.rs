@@ -60,7 +60,8 @@ impl Lease {
     }
 
     /// Begins to follow the blocks of the request in the KV events of the backend. Returns the
-    /// session id that the request must have. `None`: the KV events of the backend are not received.
+    /// session id that the request must have. `None`: the KV events of the backend are not
+    /// received, or the prompt has no text.
     pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
         let cache = self.backend().identity.kv_cache()?;
         if self.0.followed.get().is_none() {
@@ -87,7 +88,8 @@ impl Lease {
         self.backend().on_change(clock::now());
     }
 
-    /// The prefill leg of the lease has ended with success.
+    /// Records that the prefill leg of the lease has ended with success. `counts`: the token counts
+    /// in its response.
     pub(crate) fn on_prefilled(&self, counts: &TokenCounts, now: Instant) {
         self.0.on_first_output(now);
         let estimator = &self.backend().load.estimator;

@@ -1,4 +1,4 @@
-//! The connection of a backend to its pool: the sampler that receives its load hint, and the
+//! The membership of a backend in its pool: the sampler that receives its load hint, and the
 //! notifier that receives its freed capacity. A load hint is an estimate of the load for the
 //! selection of candidates in a large pool.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tokenweir_routing::{Candidate, CandidateSampler, PromptFingerprint};
 
-/// The connection of a backend to its pool.
+/// The parts of a pool to which one of its backends reports changes.
 #[derive(Debug)]
 pub(super) struct PoolMembership {
     /// The sampler of the pool, which receives the load hint of the backend.
@@ -19,7 +19,7 @@ pub(super) struct PoolMembership {
     position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     capacity_notifier: Arc<CapacityNotifier>,
-    /// The exchange with other gateways. `None`: this gateway has no peers.
+    /// The exchange with other gateways. `None`: no exchange is configured.
     peers: Option<Arc<PeerExchange>>,
     /// The value of `Via` that names this gateway.
     hop: HeaderValue,
@@ -58,7 +58,7 @@ impl PoolMembership {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
     }
 
-    /// The exchange with other gateways. `None`: this gateway has no peers.
+    /// The exchange with other gateways. `None`: no exchange is configured.
     pub(super) fn peers(&self) -> Option<&PeerExchange> {
         self.peers.as_deref()
     }

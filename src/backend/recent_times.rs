@@ -23,7 +23,7 @@ pub(super) struct MeanPrefill {
     /// The load of an earlier scrape, with which the counters are compared, and the start of that
     /// scrape. `None` before the first scrape.
     baseline: Option<(EngineLoad, Instant)>,
-    /// The mean since the baseline. `None`: not known.
+    /// The mean prefill time since the baseline. `None`: not known.
     time: Option<Duration>,
 }
 
@@ -97,7 +97,8 @@ impl MeanPrefill {
         }
     }
 
-    /// The recent mean. It does not change while the engine's counters do not grow.
+    /// The recent mean prefill time. It does not change while the engine's counters do not grow.
+    /// `None`: not known.
     pub(super) const fn time(&self) -> Option<Duration> {
         self.time
     }

@@ -104,7 +104,7 @@ pub(super) enum DownCause {
 }
 
 named_enum! {
-    /// The front end of a vLLM server. They serve different paths.
+    /// The front end of a vLLM server. The two front ends serve different paths.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FrontEnd {
         /// The API server in Python.
@@ -147,8 +147,8 @@ impl BackendState {
         self.summary.server_kind
     }
 
-    /// Whether the engine of the backend reports that it sleeps: its weights are not on the GPU.
-    /// The gateway sends no requests to a backend that sleeps.
+    /// Whether the engine of the backend reports that it sleeps (its weights are not on the GPU),
+    /// or the gateway is about to put it to sleep. Such a backend gets no requests.
     pub fn is_asleep(&self) -> bool {
         self.falls_asleep || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
@@ -218,5 +218,3 @@ impl BackendState {
         self.models.as_deref().unwrap_or_default()
     }
 }
-
-// === impl Health ===

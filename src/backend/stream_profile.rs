@@ -41,9 +41,9 @@ const EVENT_UNREMOVABLE: u8 = 4;
 
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
-/// Mean output of the streams, in tokens, above which fewer of them are sampled. With a reasoning
-/// parser, vLLM's Python front end counts all reasoning tokens again for every event with usage, so
-/// the cost of a stream grows with the square of its length.
+/// Mean output of the streams, in tokens, above which continuous usage is requested for fewer of
+/// them. With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for
+/// every event with usage, so the cost of a stream grows with the square of its length.
 const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 /// Lower and upper bound of the learned tokens per event. The lower bound is below 1 because a
 /// server may send several events per token, such as the first events of a tool call.
@@ -105,7 +105,7 @@ impl StreamProfile {
         mode.is_none_or(|mode| mode.load(Ordering::Relaxed) != EVENT_UNREMOVABLE)
     }
 
-    /// The `system_fingerprint` that the usage events of the server have.
+    /// The `system_fingerprint` in the usage events of the server. Empty: they have none. `None`: unknown.
     pub(super) fn fingerprint(&self) -> Option<Bytes> {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -119,8 +119,8 @@ impl StreamProfile {
         }
     }
 
-    /// The share of the streams to sample. It is lower than the configured share if the streams of
-    /// the backend are long. A share of 1 is not reduced.
+    /// The share of the streams for which continuous usage is requested. It is lower than the
+    /// configured share if the streams of the backend are long. A share of 1 is not reduced.
     pub(super) fn sampled_share(&self, configured: f64) -> f64 {
         if configured >= 1.0 {
             return configured;

@@ -38,7 +38,7 @@ impl DnsWatcher {
 }
 
 impl DiscoverySource for DnsWatcher {
-    /// A response without addresses is a failure.
+    /// Resolves the name until its addresses change. A response without addresses counts as a failure.
     async fn changed(&mut self) -> DiscoveryChange {
         loop {
             if std::mem::replace(&mut self.has_queried, true) {

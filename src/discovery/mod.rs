@@ -17,7 +17,7 @@ use tokenweir_engine::address::BackendAddress;
 /// A backend that a source found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveredBackend {
-    /// Its address.
+    /// The address of the backend.
     pub address: BackendAddress,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<String>,
@@ -32,7 +32,7 @@ impl From<BackendAddress> for DiscoveredBackend {
 /// A change of a source.
 #[derive(Debug)]
 pub enum DiscoveryChange {
-    /// The complete new list.
+    /// The complete new list of backends.
     Backends(Vec<DiscoveredBackend>),
     /// The error of a source that has failed twice in succession. `None`: the source works again.
     Problem(Option<String>),

@@ -16,7 +16,7 @@ pub(super) struct ScrapedExporter {
     pub(super) settings: GpuExporter,
     /// Host and port of the URL: the label value of the exporter.
     pub(super) name: Arc<str>,
-    /// The host of the URL.
+    /// The host of the URL, whose backends can own the GPUs of the exporter.
     pub(super) host: Arc<str>,
     latest: Mutex<LatestScrape>,
 }

@@ -25,7 +25,7 @@ pub struct BackendGpu {
 pub struct GpuBackend<'a> {
     /// The name of the backend.
     pub id: &'a str,
-    /// The host of its URL.
+    /// The host in the URL of the backend.
     pub host: Arc<str>,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<Arc<str>>,

@@ -27,8 +27,8 @@ use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
 pub enum AcceptedRequest {
     /// The gateway answers the request itself, without a record.
     AnsweredLocally(Response<Full<Bytes>>),
-    /// Any other request. The gateway writes its record even if the client disconnects before the
-    /// request is handled.
+    /// A request that the gateway does not answer locally. The gateway writes its record even if
+    /// the client disconnects before the request is handled.
     Recorded(RecordedRequest),
 }
 
@@ -39,9 +39,10 @@ pub struct RecordedRequest {
     /// The concurrency permit of the tenant, or the error with which the gateway rejects the
     /// request. `None`: the request needs no concurrency permit.
     pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
-    /// The route. `None`: the gateway does not serve the path, and `permit` has the error.
+    /// The API route of the path. `None`: the gateway does not serve the path, and `permit` has the error.
     pub(super) route: Option<ApiRoute>,
-    /// The configured route. `None`: the path is one of the inference APIs.
+    /// The route that the configuration adds for the path. `None`: the path is built in, or the
+    /// gateway does not serve it.
     pub(super) configured: Option<Arc<ConfiguredRoute>>,
     /// The `Origin` header of the request, for the CORS headers of the response.
     pub(super) origin: Option<HeaderValue>,
@@ -113,7 +114,7 @@ pub fn accept_request<B>(
 /// The route of a request with its path for the record, or why the request has no route.
 type RouteLookup = Result<(ApiRoute, &'static str), RouteError>;
 
-/// The route of a request, and the configured route if it is one.
+/// The route of a request, and the configured route if the configuration adds the path.
 fn find_route(
     context: &ProxyContext,
     method: &Method,

@@ -41,12 +41,13 @@ pub struct AccessControl {
     reload_error: ArcSwapOption<String>,
 }
 
-/// Finds the open streams whose key was removed.
+/// Finds the open streams whose API key was removed from the keys.
 #[derive(Default)]
 pub struct RevocationSweep {
-    /// The keys at the last sweep. `None`: no key was required.
+    /// The API keys at the last sweep. `None`: no API key was required.
     keys: Option<Arc<ApiKeys>>,
-    /// The addresses of the identities of all keys. `None`: the keys have not changed so far.
+    /// The memory addresses of the client identities of all keys, which identify them. `None`: the
+    /// keys have not changed so far, or no API key is required.
     valid: Option<HashSet<usize>>,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct AuthOutcome {
 /// permissions.
 #[derive(Default)]
 pub(super) struct Principal {
-    /// `None`: the request was not authenticated by an API key.
+    /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
     /// The engine-control fields that the principal may use.
     pub(super) permissions: Permissions,
@@ -185,8 +186,8 @@ impl RevocationSweep {
         Self { keys: access.keys(), valid: None }
     }
 
-    /// Marks the streams whose key is no longer among the keys. After a change of the keys each call
-    /// looks at all streams: a request from before the change can begin its stream later.
+    /// Marks the open streams whose API key is no longer among the keys as revoked. After a change of the
+    /// keys each call looks at all streams: a request from before the change can begin its stream later.
     pub fn sweep(&mut self, access: &AccessControl, streams: &ExchangeRegistry, now: Instant) {
         let address = |identity: &Arc<ClientIdentity>| Arc::as_ptr(identity).addr();
         let keys = access.keys.load();
@@ -221,8 +222,9 @@ impl Principal {
         self.key.as_ref().map(|key| &*key.caller.tenant)
     }
 
-    /// The client to which the runs of the principal belong: its API key, or the credentials that a gateway
-    /// without keys forwards. `None`: the request has no credentials, so anybody could be its client.
+    /// A digest that identifies the client to which the runs of the principal belong: of its API
+    /// key, or of the credentials that a gateway without keys forwards. `None`: the request has no
+    /// credentials, so anybody could be its client.
     pub(super) fn client_digest(&self, headers: &HeaderMap) -> Option<Digest> {
         if let Some(key) = &self.key {
             return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));
@@ -233,7 +235,7 @@ impl Principal {
         (!values.is_empty()).then(|| Digest::of(&values))
     }
 
-    /// How the streams of the principal are continued. `None`: the key file does not state it.
+    /// The mode in which the streams of the principal are continued. `None`: the key file states no mode.
     pub(super) fn continuation(&self) -> Option<ContinuationMode> {
         self.key.as_ref().and_then(|key| key.continuation())
     }

@@ -38,15 +38,15 @@ use tokenweir_request::observe::{Continue, Exchange, ObservedBody, ResponseAbort
 use tokenweir_request::record::ResumeOutcome;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Continues the body of a response.
+/// Continues the body of an interrupted response with the stream of another backend.
 type Continuer = Box<dyn Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> + Send>;
 
 /// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
-/// aborts the response if the client does not read the response. `early` is the response that can
-/// begin before.
+/// aborts the response if the client does not read the response. `early` is the beginning of the
+/// response, which can be sent before a backend is decided.
 ///
-/// The parts of the arguments are taken before the future begins: an `async fn` would have memory for
-/// its arguments and again for their parts.
+/// The arguments are taken apart before the future begins: an `async fn` would reserve memory for
+/// the arguments and again for their parts.
 pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &Arc<ProxyContext>,
     recorded: RecordedRequest,
@@ -120,8 +120,8 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     }
 }
 
-/// Forwards a request in the way of its route: with its body read or unread, or to the backend of a stored
-/// response.
+/// Forwards a request as its route requires: with a body that the gateway reads or does not read,
+/// or to the backend of a stored response.
 async fn forward<B: IncomingBody + Send + 'static>(
     context: &Arc<ProxyContext>,
     principal: &Principal,
@@ -149,8 +149,8 @@ async fn forward<B: IncomingBody + Send + 'static>(
 }
 
 /// Reads and checks the request, waits for admission, and sends the request to backends until a
-/// response has begun or the request fails. `route_total`: the timeout of the whole request that its
-/// configured route has.
+/// response has begun or the request fails. `route_total`: the timeout of the whole request from
+/// its configured route. `None`: that route sets none.
 async fn forward_read<B: IncomingBody>(
     context: &Arc<ProxyContext>,
     principal: &Principal,

@@ -7,14 +7,14 @@ use tokenweir_request::record::RequestRecord;
 
 /// The request header with which a client asks for the response headers. Its value is `1`.
 const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
-/// The name of the backend.
+/// The response header with the name of the backend that got the request last.
 const BACKEND: HeaderName = HeaderName::from_static("x-tokenweir-backend");
-/// The reason of the routing decision.
+/// The response header with the reason of the routing decision.
 const REASON: HeaderName = HeaderName::from_static("x-tokenweir-reason");
-/// The time in the admission queue, in milliseconds.
+/// The response header with the time in the admission queue, in milliseconds.
 const QUEUE_MILLIS: HeaderName = HeaderName::from_static("x-tokenweir-queue-ms");
 
-/// Whether the client asks for the headers.
+/// Whether the client asks for the response headers about routing.
 pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     headers.get(REQUEST_HEADER).is_some_and(|value| value == "1")
 }

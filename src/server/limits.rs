@@ -30,7 +30,7 @@ pub struct ServerLimits {
     pub max_admin_connections: usize,
     /// Maximum number of concurrent streams of one HTTP/2 connection.
     pub max_concurrent_streams: u32,
-    /// Resident memory of the process, in bytes, above which new requests are shed. `None`: no
+    /// Resident memory of the process, in bytes, above which new requests are refused. `None`: no
     /// limit.
     pub max_memory_bytes: Option<u64>,
     /// Time after the shutdown signal in which the gateway still accepts client connections.

@@ -1,4 +1,4 @@
-//! Makes the overload guard shed new requests while the resident memory of the process exceeds
+//! Makes the overload guard refuse new requests while the resident memory of the process exceeds
 //! `limits.memory`. Open requests continue.
 //!
 //! The resident memory is read from the kernel every second. The kernel's value counts, because the
@@ -33,7 +33,7 @@ pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard
                 tracing::warn!(
                     resident,
                     most = limit,
-                    "resident memory exceeds limits.memory: shedding new requests"
+                    "resident memory exceeds limits.memory: refusing new requests"
                 );
             } else {
                 tracing::info!(

@@ -143,13 +143,13 @@ fn start_background_tasks(
 async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     loop {
         tokio::time::sleep(DRAIN_PROGRESS_INTERVAL).await;
-        tracing::info!(open = open_streams.open(), "still draining");
+        tracing::info!(open = open_streams.open(), "still draining: requests are open");
     }
 }
 
-/// In an endless loop, detects stalled streams, and aborts HTTP/2 streams whose client reads
-/// nothing for the write timeout. The delay of the timer of this loop is also the measure of how
-/// late the runtime runs tasks.
+/// In an endless loop, detects stalled streams and streams whose API key was removed, ends runs whose
+/// client did not return, and aborts HTTP/2 streams whose client reads nothing for the write timeout.
+/// The delay of the timer of this loop is also the measure of how late the runtime runs tasks.
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -35,7 +35,7 @@ pub struct WebhookStatus {
     pub ok: u64,
     /// Number of messages that the webhook did not accept, or that did not fit into the queue.
     pub failed: u64,
-    /// Why the webhook did not accept the last request. `None`: the webhook accepted it.
+    /// Why the webhook did not accept the last request. `None`: the webhook accepted it, or there was none.
     pub error: Option<String>,
 }
 

@@ -24,7 +24,7 @@ struct TrackedVerdict {
 pub(super) struct VerdictEvent {
     pub(super) verdict: Verdict,
     pub(super) began_at: SystemTime,
-    /// `None`: the verdict begins, or its severity has risen.
+    /// When the verdict ended. `None`: the verdict begins, or its severity has risen.
     pub(super) ended_at: Option<SystemTime>,
 }
 
@@ -49,11 +49,12 @@ pub const ENDS_AFTER: Duration = Duration::from_mins(2);
 /// Maximum number of verdicts that are followed at a time. The diagnosis sorts verdicts by severity, so
 /// further ones are the least severe.
 const MAX_VERDICTS: usize = 200;
-/// Maximum length of a text, in bytes. Drain reasons of operators are part of it.
+/// Maximum length of the text of a message, in bytes. Drain reasons of operators can make a text long.
 const MAX_TEXT_BYTES: usize = 2_000;
 
 impl VerdictTracker {
-    /// Updates the verdicts with a diagnosis. Returns what has begun and ended.
+    /// Updates the verdicts with a diagnosis. Returns an event for each verdict that began, ended
+    /// or became more severe.
     pub(super) fn update(
         &mut self,
         diagnosis: &Diagnosis,
@@ -106,7 +107,7 @@ impl TrackedVerdict {
 }
 
 impl VerdictEvent {
-    /// The body of the request.
+    /// The event as the JSON body of a request to a webhook. `runbooks`: URL of the page of runbooks.
     pub(super) fn to_json(&self, gateway: &str, runbooks: &str) -> serde_json::Result<Vec<u8>> {
         let time = |time| humantime::format_rfc3339_seconds(time).to_string();
         serde_json::to_vec(&Message {

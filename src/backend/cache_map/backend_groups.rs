@@ -13,13 +13,14 @@ use tokenweir_routing::CachedSource;
 #[derive(Debug)]
 pub(super) struct BackendGroups {
     pub(super) source: CachedSource,
-    /// Tokens in a block.
+    /// Number of tokens in a block. 0: not known.
     pub(super) block_tokens: f64,
     /// Number of blocks in the cache, by group.
     pub(super) blocks: HashMap<GroupKey, u64>,
     /// Evictions by pair of groups: the group that lost blocks, and the group that took their space.
     pub(super) evictions: HashMap<(GroupKey, GroupKey), EvictionCounts>,
-    /// Maps the hash of the engine block that identifies a group to the hash of its text.
+    /// Maps the hash of the engine block that identifies a group to the hash of the first text
+    /// block of the group.
     texts: HashMap<u64, u64>,
 }
 
@@ -46,19 +47,19 @@ impl BackendGroups {
         groups
     }
 
-    /// Tokens of a number of blocks.
+    /// Converts a number of blocks to tokens.
     pub(super) fn tokens(&self, blocks: u64) -> u64 {
         (blocks as f64 * self.block_tokens) as u64
     }
 
-    /// The hashes of the texts of groups, by the engine block that identifies the group. The KV
-    /// events of this backend show them.
+    /// The hash of the first text block of each group, by the engine block that identifies the
+    /// group. The KV events of this backend show both.
     pub(super) fn texts(&self) -> &HashMap<u64, u64> {
         &self.texts
     }
 
-    /// Identifies groups by their text instead of an engine block. `texts`: the hashes of texts by
-    /// engine block, as the KV events of all backends show them.
+    /// Identifies groups by their first text block instead of an engine block. `texts`: the hashes
+    /// of text blocks by engine block, as the KV events of all backends show them.
     pub(super) fn set_texts(&mut self, texts: &HashMap<u64, u64>) {
         let renamed = |key: GroupKey| match key {
             GroupKey::Block(block) => texts.get(&block).copied().map_or(key, GroupKey::Text),

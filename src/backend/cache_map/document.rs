@@ -1,4 +1,4 @@
-//! The document of `/cache`.
+//! Builds the document that the admin listener serves at `/cache`.
 
 use super::backend_groups::BackendGroups;
 use super::backend_use::GroupRequests;
@@ -15,7 +15,7 @@ const MAX_LISTED_GROUPS: usize = 50;
 /// Maximum number of backends that the document lists for a group.
 const MAX_LISTED_BACKENDS: usize = 16;
 
-/// Builds the document. `id`: returns the id of a group.
+/// Builds the document of `/cache`. `id`: returns the id of a group, or `None` for the blocks of no group.
 pub(super) fn build(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],

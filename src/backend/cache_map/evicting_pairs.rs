@@ -12,9 +12,9 @@ use tokenweir_routing::CachedSource;
 /// kept.
 const MAX_PAIRS: usize = 16;
 
-/// Finds the pairs of groups that evict each other: from each group, the other group evicted blocks
-/// that the engine then computed again. Includes only groups of which this gateway sent prompts.
-/// `id`: returns the id of a group.
+/// Finds the pairs of groups of which each evicted blocks of the other that the engine then
+/// computed again. Includes only groups of which this gateway sent prompts. `id`: returns the id of
+/// a group.
 pub(super) fn find(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],

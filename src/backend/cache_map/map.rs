@@ -1,4 +1,4 @@
-//! The map: a sink that collects the prompts of ended requests.
+//! The cache map: a sink that collects the prompts of ended requests.
 
 use super::backend_groups::BackendGroups;
 use super::backend_use::BackendUse;
@@ -41,7 +41,7 @@ impl CacheMap {
         Self { pool, ids: RandomState::new(), state: Mutex::new(MapState::new()) }
     }
 
-    /// The document of `/cache`.
+    /// The document that the admin listener serves at `/cache`.
     pub fn document(&self, now: Instant) -> CacheMapDocument {
         let (state, groups) = self.read();
         document::build(&state, &groups, now, |key| self.id(key))

@@ -1,4 +1,4 @@
-//! The state that the map keeps about ended requests: the first client of each group, and the
+//! The state that the cache map keeps about ended requests: the first client of each group, and the
 //! requests to each backend.
 
 use super::backend_use::BackendUse;
@@ -31,7 +31,7 @@ pub(super) struct TextUse {
 
 /// Maximum number of groups whose first client is known.
 const MAX_TEXTS: usize = 4_096;
-/// Allocated bytes for each group whose first client is known.
+/// Estimated allocation for each group whose first client is known, in bytes.
 const TEXT_BYTES: usize = 120;
 /// Maximum number of backends whose caches are modelled.
 const MAX_BACKENDS: usize = 256;

@@ -1,4 +1,4 @@
-//! The values of the record of a request that the map needs.
+//! The values that the cache map reads from the record of a request.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -82,8 +82,8 @@ impl MetricsPage {
         self.last.engine_values
     }
 
-    /// The state that the backend named when it answered the last request for the page with 503. `None`:
-    /// it gave another answer.
+    /// The state that the backend named when it answered the last request for the page with 503.
+    /// `None`: it gave another answer, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }

@@ -103,7 +103,8 @@ struct HealthChecker {
     consecutive_failures: u32,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
-    /// Whether the backend may answer the question whether its engine is paused. Unknown counts as true.
+    /// Whether the backend may have an endpoint that tells whether its engine is paused. Unknown
+    /// counts as true.
     may_tell_pause: bool,
     /// The last state of the engine in the log: why it gets no requests (asleep or paused). `None`: it works.
     logged_rest: Option<Availability>,
@@ -112,7 +113,7 @@ struct HealthChecker {
     /// Time at which `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
     models: ModelListRefresh,
-    /// Start of the current time window of the gap histogram.
+    /// Start of the current time window of the histogram of gaps between outputs.
     gap_window_started_at: Instant,
     /// The metrics are not scraped before this time.
     scrape_backoff_until: Instant,
@@ -123,7 +124,8 @@ struct HealthChecker {
     next_rank_search: Instant,
     sleep: SleepState,
     engine_progress: EngineProgress,
-    /// The last output of a response that the health checker knew at its last scrape.
+    /// Time of the last output of a response that was known at the last scrape. `None`: no response
+    /// had output.
     last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
     interval: Duration,

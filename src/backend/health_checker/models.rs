@@ -27,12 +27,12 @@ pub(super) struct ModelListRefresh {
     /// Time of the last successful request for the model list. `None`: the next refresh is due at
     /// once.
     fetched_at: Option<Instant>,
-    /// Time of the last request that failed. The next one waits for [`RETRY_INTERVAL`].
+    /// Time of the last request for the model list, if it failed. The next one waits for [`RETRY_INTERVAL`].
     failed_at: Option<Instant>,
-    /// The status of the last response. `None`: no response arrived.
+    /// The status of the last response to a request for the model list. `None`: no response arrived.
     status: Option<StatusCode>,
-    /// The last problem, which the log has. A problem that returns after a list without a problem is
-    /// logged again.
+    /// The last problem with the model list, which was logged. `None`: the last list had none. A
+    /// problem that returns after such a list is logged again.
     problem: Option<ModelListProblem>,
 }
 

@@ -22,7 +22,7 @@ enum Failure {
     Refused(StatusCode),
     /// The probes do not show which rank got them, or the backend did not answer.
     Unclear,
-    /// The backend does not follow the header.
+    /// The backend ignores the rank in `X-data-parallel-rank`.
     Ignored,
 }
 
@@ -76,8 +76,8 @@ impl HealthChecker {
         }
     }
 
-    /// Sends a request of one token with this value of the header. Returns the number of the rank whose
-    /// counter shows it.
+    /// Sends a request of one token with this value of the header. Returns the number of the rank
+    /// whose counter shows this request.
     async fn probe_rank(&mut self, value: u32) -> Result<u32, Failure> {
         let before = self.short_responses().await?;
         let state = self.backend.health.state();

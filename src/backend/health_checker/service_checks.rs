@@ -9,10 +9,12 @@ use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Consecutive scrapes with 503 after which a backend whose model list is 503, too, is down.
+/// Number of consecutive scrapes with 503 after which a backend that also answers 503 for its model
+/// list is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
-/// The path of vLLM's developer mode that tells whether the engine is paused, with the field of the answer.
-/// `/is_sleeping` is not asked: it is also true while the engine is paused, and the metrics tell whether it sleeps.
+/// The path of vLLM's developer mode that tells whether the engine is paused, and the field of the
+/// response. `/is_sleeping` is not asked: it is also true while the engine is paused, and the
+/// metrics tell whether it sleeps.
 const PAUSE_PATH: (&str, &str) = ("/is_paused", "is_paused");
 /// Multiple of `circuit_breaker.stuck_after` after which the requests at an engine without progress
 /// may fail over.
@@ -125,8 +127,8 @@ impl HealthChecker {
         }
     }
 
-    /// How long the engine has been stuck, if at least for `circuit_breaker.stuck_after`, and that
-    /// limit.
+    /// The time for which the engine has made no progress, and the limit `circuit_breaker.stuck_after`.
+    /// `None`: the time is below the limit, the engine is paused, or there is no limit.
     pub(super) fn excessive_standstill(&self) -> Option<(Duration, Duration)> {
         // An engine that was paused makes no progress on purpose.
         if self.backend.health.state().is_paused {

@@ -74,8 +74,8 @@ impl HealthChecker {
         self.scrape_backoff_until = clock::now();
     }
 
-    /// Puts the engine to sleep in two checks: the backend gets no new requests after the first. If it
-    /// got one in between, the second finds it busy.
+    /// Puts the engine to sleep in two checks: the backend gets no new requests after the first. A
+    /// request that arrives in between makes the second check find the backend busy.
     async fn fall_asleep(&mut self) {
         self.interval = self.settings.min_interval;
         if self.sleep.falling_asleep.is_none() {
@@ -111,7 +111,7 @@ impl HealthChecker {
         self.fetcher.post(path, &post).await.map(|(status, _)| status)
     }
 
-    /// Forgets what may differ after a restart.
+    /// Forgets how the engine answered to requests to sleep and to wake, which may differ after a restart.
     pub(super) fn reset_sleep(&mut self) {
         self.sleep.refuses_sleep = false;
         self.sleep.woken_at = None;

@@ -7,11 +7,12 @@ use tokio::sync::OwnedSemaphorePermit;
 pub(super) struct SleepState {
     /// The last time at which the engine had work.
     pub(super) busy_at: Instant,
-    /// When the engine was last told to wake.
+    /// When the engine was last told to wake. `None`: never since its last start.
     pub(super) woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since its last start.
     pub(super) refuses_sleep: bool,
-    /// Held while the engine falls asleep. The backend gets no requests in this time.
+    /// The permit that is held while the engine falls asleep, in which time the backend gets no
+    /// requests. `None`: the engine does not fall asleep now.
     pub(super) falling_asleep: Option<OwnedSemaphorePermit>,
 }
 

@@ -31,7 +31,7 @@ pub struct BackendCache {
 #[derive(Debug)]
 pub(in crate::backend) struct RankCache {
     contents: RwLock<CacheContents>,
-    /// A [`StreamState`].
+    /// How far the contents can be trusted: a [`StreamState`] as its index in [`STATES`].
     state: AtomicU8,
     batches: AtomicU64,
 }
@@ -104,12 +104,12 @@ impl BackendCache {
         }
     }
 
-    /// The ranks. Hold the guard only during a lookup.
+    /// The caches of the data-parallel ranks. Hold the guard only during a lookup.
     pub(in crate::backend) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
         self.ranks.load()
     }
 
-    /// The key space. Hold the guard only during a lookup.
+    /// The key space of the backend. Hold the guard only during a lookup.
     pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
         self.space.load()
     }

@@ -38,12 +38,12 @@ impl FollowedRequest {
         Some(Self { cache, session, header, prompt, counts: Mutex::default() })
     }
 
-    /// The session id.
+    /// The header value with the session id that the gateway set.
     pub(in crate::backend) fn header(&self) -> &HeaderValue {
         &self.header
     }
 
-    /// The tokens that the response reported.
+    /// Stores the token counts that the response reported.
     pub(in crate::backend) fn set_counts(&self, counts: TokenCounts) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }

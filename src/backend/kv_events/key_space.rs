@@ -28,7 +28,8 @@ pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
 
 impl KeySpace {
-    /// The index. `None`: a writer has locked the index, and a request does not wait for it.
+    /// The index of texts and blocks. `None`: a writer has locked the index, and a request does not
+    /// wait for it.
     pub(super) fn try_index(&self) -> Option<RwLockReadGuard<'_, TextIndex>> {
         match self.index.try_read() {
             Ok(index) => Some(index),
@@ -37,12 +38,12 @@ impl KeySpace {
         }
     }
 
-    /// The index, for background tasks.
+    /// The index of texts and blocks, for background tasks, which may wait for a writer.
     pub(super) fn index(&self) -> RwLockReadGuard<'_, TextIndex> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index, locked for changes. Only background tasks call this.
+    /// The index of texts and blocks, locked for changes. Only background tasks call this.
     pub(in crate::backend) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }

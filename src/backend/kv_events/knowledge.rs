@@ -67,7 +67,7 @@ impl CacheKnowledge {
         })
     }
 
-    /// The number of a new backend.
+    /// The number of a new backend, which no other backend has.
     pub(super) fn next_backend(&self) -> u32 {
         self.next_backend.fetch_add(1, Ordering::Relaxed)
     }

@@ -45,8 +45,8 @@ pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publi
     (0..source.ranks.unwrap_or(1)).map(publisher).collect()
 }
 
-/// Asks a backend for its publishers. `None`: the backend did not answer, or its list cannot be
-/// used.
+/// Asks a backend for its publishers. Empty: the backend has none. `None`: the backend did not
+/// answer, or its list cannot be used.
 pub(in crate::backend) async fn discover(
     fetcher: &mut PageFetcher,
     host: &str,

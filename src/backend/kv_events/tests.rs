@@ -14,7 +14,7 @@ use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts}
 
 /// Tokens in an engine block.
 const BLOCK_SIZE: u8 = 16;
-/// Blocks of the engine in a prompt of [`prompt`].
+/// Number of engine blocks in a prompt of [`prompt`].
 const BLOCKS: u64 = 24;
 
 /// A backend with one data-parallel rank.

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 /// Where the message bus is, and the key that the gateways share.
 #[derive(Debug, Clone)]
 pub struct PeerExchangeSettings {
-    /// The message bus.
+    /// The connection to the message bus.
     pub bus: BusSettings,
-    /// The shared key.
+    /// The key that all gateways before the same backends share.
     pub key: ExchangeKey,
 }
 
@@ -23,7 +23,7 @@ pub struct PeerExchangeSettings {
 pub struct Peers {
     /// The key that all gateways share, so that they hash prompts equally. `None`: no key is configured.
     pub key: Option<ExchangeKey>,
-    /// The exchange over a message bus.
+    /// The exchange over a message bus. `None`: none is configured.
     pub exchange: Option<Arc<PeerExchange>>,
 }
 
@@ -55,11 +55,12 @@ impl Peers {
     }
 }
 
-/// Decisions that wait for the task.
+/// Maximum number of decisions that wait for the task. Further decisions are dropped.
 const QUEUE_SIZE: usize = 1_024;
 
 impl PeerExchange {
-    /// The exchange. [`run`](crate::backend::tasks::peer_exchange::run) connects it.
+    /// An exchange without a connection. [`run`](crate::backend::tasks::peer_exchange::run)
+    /// connects it to the message bus.
     pub fn new(settings: PeerExchangeSettings) -> Arc<Self> {
         let (decisions, queue) = mpsc::channel(QUEUE_SIZE);
         let receiver = Receiver::new(settings.key.clone(), SessionId::default());
@@ -93,7 +94,7 @@ impl PeerExchange {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counters and state.
+    /// The counters and the state of the exchange at `now`.
     pub fn status(&self, now: Instant) -> PeerExchangeStatus {
         self.counters.status(self.receiver().ages(now))
     }

@@ -17,10 +17,10 @@ pub struct PeerExchangeStatus {
     pub peers: usize,
     /// Age of the newest message of another gateway. `None`: none was received for a minute.
     pub newest_message_seconds: Option<f64>,
-    /// Messages by result: sent, failed, received, or the reason why a received message was
-    /// refused.
+    /// Number of messages by result: sent, failed, received, or the reason why a received message
+    /// was refused.
     pub messages: Vec<(&'static str, u64)>,
-    /// Decisions by result.
+    /// Number of decisions by result. A decision is a change of the load that a gateway puts on a backend.
     pub decisions: Vec<(&'static str, u64)>,
     /// Bytes of the sent messages.
     pub sent_bytes: u64,
@@ -34,7 +34,7 @@ pub(in crate::backend) struct PeerCounters {
     /// Messages that could not be published.
     pub(in crate::backend) failed_messages: AtomicU64,
     pub(in crate::backend) received_messages: AtomicU64,
-    /// By [`Rejection::ALL`].
+    /// Received messages that were refused, by reason, in the order of [`Rejection::ALL`].
     rejected_messages: [AtomicU64; Rejection::ALL.len()],
     pub(in crate::backend) sent_decisions: AtomicU64,
     /// Decisions that were not sent, because the queue was full or the bus away.
@@ -42,7 +42,8 @@ pub(in crate::backend) struct PeerCounters {
     pub(in crate::backend) received_decisions: AtomicU64,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.
     pub(in crate::backend) unknown_backends: AtomicU64,
-    /// Why there is no connection. `None`: not tried yet.
+    /// The result of the last try to connect to the message bus, with the reason of a failure.
+    /// `None`: not tried yet.
     connection: Mutex<Option<Result<(), String>>>,
 }
 
@@ -55,13 +56,13 @@ pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
 }
 
 impl PeerExchangeStatus {
-    /// The results of messages.
+    /// The names of the results of messages, in the order of [`Self::messages`].
     pub fn message_results() -> Vec<&'static str> {
         let rejections = Rejection::ALL.into_iter().map(Rejection::as_str);
         ["sent", "failed", "received"].into_iter().chain(rejections).collect()
     }
 
-    /// The results of decisions.
+    /// The names of the results of decisions, in the order of [`Self::decisions`].
     pub const DECISION_RESULTS: [&'static str; 4] =
         ["sent", "dropped", "received", "unknown_backend"];
 }

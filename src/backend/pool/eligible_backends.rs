@@ -71,7 +71,7 @@ impl<'a> LeaseConstraints<'a> {
         }
     }
 
-    /// For the prefill leg of a request.
+    /// The constraints of the lease for the prefill leg of a request.
     pub(super) const fn of_prefill_leg(tried: &'a [Arc<Backend>]) -> Self {
         Self { is_prefill_leg: true, ..Self::new(tried, None) }
     }

@@ -24,7 +24,7 @@ struct RequestLength {
 /// the mean: a backend whose context is too short refuses the request, and one with a longer context
 /// than necessary costs nothing.
 const LEARNED_MARGIN: f64 = 1.05;
-/// Tokens per byte that even a prompt of unusual text has, before responses have shown it.
+/// Minimum number of tokens per byte of prompt text, which is assumed before responses have shown the number.
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {

@@ -45,9 +45,9 @@ pub struct BackendPool {
     /// Number of leases that were requested so far, which numbers the routing decisions.
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
-    /// One engine is put to sleep at a time.
+    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
     sleep_permits: Arc<Semaphore>,
-    /// The key that all gateways share.
+    /// The key that all gateways before the same backends share. `None`: no key is configured.
     peer_key: Option<ExchangeKey>,
 }
 
@@ -293,8 +293,9 @@ impl BackendPool {
         snapshot.routes.lookup(model).lengths.at(position)
     }
 
-    /// Number of requests in the backends of a model: those that their last metrics pages count, which
-    /// include requests of other gateways, or those of this gateway, if they are more.
+    /// Number of requests in progress at the backends of a model. For each backend: the running and
+    /// waiting requests on its last metrics page, which include those of other gateways, or the
+    /// requests of this gateway, if they are more.
     pub fn model_requests(&self, model: &str) -> u64 {
         let snapshot = self.registry.snapshot();
         let positions = snapshot.routes.lookup(Some(model)).backends.iter();

@@ -12,8 +12,8 @@ pub(super) struct PanicModeLog {
     is_active: AtomicBool,
     /// Number of requests routed in panic mode since its start.
     routed_requests: AtomicU64,
-    /// The current period of panic mode, in which too few backends are healthy and requests also go to unhealthy
-    /// ones. `None`: panic mode is off.
+    /// The current period of panic mode, in which ejected backends get requests too. `None`: panic
+    /// mode is off.
     period: Mutex<Option<PanicPeriod>>,
 }
 

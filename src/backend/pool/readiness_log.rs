@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessLog {
-    /// Whether the start of a period was logged and its end was not.
+    /// Whether the start of a period without an available backend was logged and its end was not.
     is_unready: AtomicBool,
     state: Mutex<ReadinessLogState>,
 }
@@ -16,26 +16,27 @@ pub(super) struct ReadinessLog {
 struct ReadinessLogState {
     /// Whether a backend was available at any time since the start of the gateway.
     has_been_ready: bool,
-    /// Start of the logged period. `None`: no period was logged, or its end was logged.
+    /// Start of the logged period without an available backend. `None`: no start was logged, or the
+    /// end was logged.
     unready_since: Option<Instant>,
     /// Time since which a backend is available again. `None`: no backend is.
     ready_since: Option<Instant>,
 }
 
-/// The end of a period is logged when a backend was available for this time. Without this time, an
-/// ejected backend whose probe fails would log an end and a begin at each probe.
+/// The end of a period without an available backend is logged when a backend was available for this time.
+/// Without this time, an ejected backend whose probe fails would log an end and a begin at each probe.
 const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 impl ReadinessLog {
-    /// Whether the start of a period was logged and its end was not.
+    /// Whether the start of a period without an available backend was logged and its end was not.
     pub(super) fn is_unready(&self) -> bool {
         self.is_unready.load(Ordering::Relaxed)
     }
 
     /// Records whether a backend is available at `now`. `is_known` is false before the first health
     /// checks have completed; then nothing is logged. `states` is a summary of the states of all
-    /// backends. Returns `true` if the start of a period was logged, and `false` if its end was
-    /// logged.
+    /// backends. Returns `true` if the start of a period was logged, `false` if its end was logged,
+    /// and `None` if nothing was logged.
     pub(super) fn record(
         &self,
         is_ready: bool,

@@ -33,11 +33,11 @@ pub(super) struct PoolSnapshot {
     pub(super) routes: RouteTable,
     /// The rules of the configured models, from which `routes` is built.
     pub(super) route_rules: Arc<[RouteRule]>,
-    /// Shared by all snapshots of a registry.
+    /// Selects candidates in a large pool. All snapshots of a registry share it.
     pub(super) candidate_sampler: Arc<CandidateSampler>,
-    /// Shared by all snapshots of a registry.
+    /// Logs panic mode. All snapshots of a registry share it.
     pub(super) panic_log: Arc<PanicModeLog>,
-    /// Shared by all snapshots of a registry.
+    /// Logs periods without an available backend. All snapshots of a registry share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
     /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous): other gateways
     /// share the key, so they hash prompts equally, and there is no exchange that reports their prompts.
@@ -92,7 +92,7 @@ pub(super) struct PickedBackend {
     choice: PolicyChoice,
     /// Greatest number of prompt tokens that an eligible backend has cached, saturated or not.
     most_cached: f64,
-    /// See [`RoutingDecision::excluded`].
+    /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
 }
 
@@ -266,9 +266,9 @@ impl PoolSnapshot {
     }
 
     /// The positions of the backends that are up, or suspected if `constraints` allow it, have a
-    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This filter runs over all backends before
-    /// any other data of a backend is read, so that the CPU overlaps the cache misses of a large
-    /// pool.
+    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This
+    /// filter runs over all backends before other data of a backend is read, so that the CPU
+    /// overlaps the cache misses of a large pool.
     fn filter_up(
         &self,
         positions: &[usize],

@@ -17,7 +17,7 @@ pub(in crate::backend) struct LeasedRank {
 
 impl LeasedRank {
     /// Adds a request to the rank of its candidate. `None`: the backend decides on the rank, or its
-    /// ranks have changed since.
+    /// ranks have changed since `candidate` was computed.
     pub(in crate::backend) fn new(
         ranks: &DataParallelRanks,
         candidate: &Candidate,
@@ -36,7 +36,7 @@ impl LeasedRank {
         &self.ranks[self.index]
     }
 
-    /// The value of `X-data-parallel-rank`.
+    /// The value of `X-data-parallel-rank` that sends the request to the rank.
     pub(in crate::backend) fn header(&self) -> &HeaderValue {
         &self.rank().header
     }

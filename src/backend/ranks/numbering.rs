@@ -22,7 +22,7 @@ pub(in crate::backend) enum NumberingStep {
     /// No probe: the search has found the values. Each pair is the number of a rank and its value
     /// of the header, in the order of the numbers.
     Known(Vec<(u32, u32)>),
-    /// No probe: the backend does not follow the header.
+    /// No probe: the backend ignores the rank in the header.
     Ignored,
 }
 
@@ -41,7 +41,7 @@ impl Numbering {
         self.seen.push(number);
     }
 
-    /// The next step.
+    /// The next step of the search, after the probes that were recorded so far.
     pub(in crate::backend) fn next(&self) -> NumberingStep {
         let mut probes = self.values.iter().chain(self.values.iter().rev());
         if let Some(value) = probes.nth(self.seen.len()) {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::RankLoad;
 use tokenweir_routing::{LoadEstimator, LoadReport, LocalLoad, mix};
 
-/// The ranks of one backend.
+/// The data-parallel ranks of one backend.
 #[derive(Debug, Default)]
 pub struct DataParallelRanks {
     /// Whether `targets` has a value. Routing reads this copy for each candidate.
     are_targets: AtomicBool,
-    /// The ranks, once the values of their header are known.
+    /// The ranks among which routing chooses. `None`: the backend decides which rank gets a request.
     targets: ArcSwapOption<Vec<Rank>>,
     /// Whether the backend has refused a rank since its last start.
     is_refused: AtomicBool,

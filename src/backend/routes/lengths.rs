@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// The maximum number of tokens, of prompt and output together, that each backend accepts for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ModelLengths {
-    /// By position of the backend. 0: not known.
+    /// The context length in tokens, by position of the backend. 0: not known.
     by_position: Arc<[u32]>,
     /// Whether the lengths differ, so that a request can be too long for some of the backends only.
     is_uneven: bool,

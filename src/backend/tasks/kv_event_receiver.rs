@@ -237,13 +237,17 @@ impl EventSink for RankSink {
     fn on_state(&mut self, state: StreamState) {
         if std::mem::replace(&mut self.state, state) != state {
             let state = BackendCache::STATES[state as usize];
-            tracing::info!(backend = %self.backend, state, "state of the KV events");
+            tracing::info!(
+                backend = %self.backend,
+                state,
+                "the state of the KV events changed: only in state exact is the cache fully known"
+            );
         }
         self.rank.set_state(state);
     }
 
     fn on_error(&mut self, error: &ConnectionError) {
         self.cache.count_error();
-        tracing::debug!(backend = %self.backend, %error, "KV events");
+        tracing::debug!(backend = %self.backend, %error, "a connection for KV events failed: trying again");
     }
 }

@@ -80,7 +80,7 @@ impl PoolWatch {
         }
     }
 
-    /// Watches other pods if the labels that the pool selects have changed.
+    /// Watches other pods if the labels or the port that the pool selects have changed.
     fn on_pool(&mut self, event: Event<DynamicObject>, timeout_seconds: u32) {
         let pool = match event {
             Event::Apply(pool) | Event::InitApply(pool) => pool,
@@ -93,7 +93,10 @@ impl PoolWatch {
         };
         let Some(target) = PoolTarget::read(&pool.data) else {
             let pool = pool.metadata.name.as_deref();
-            tracing::warn!(pool, "the InferencePool has no selector or no target port");
+            tracing::warn!(
+                pool,
+                "the InferencePool has no selector or no target port: ignoring it"
+            );
             return;
         };
         if self.selected.as_ref().is_some_and(|(selected, _)| *selected == target) {

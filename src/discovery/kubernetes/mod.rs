@@ -151,7 +151,8 @@ impl ServiceWatcher {
         None
     }
 
-    /// Ends when a problem that was reported is over: a watch that goes on after it has no event.
+    /// Completes when [`FAILURE_LOG_INTERVAL`] has passed since the last failure. The watch then
+    /// works again: a watch that continues without a change has no event.
     async fn recovered(last_failure: Option<Instant>) {
         let Some(at) = last_failure else { return };
         tokio::time::sleep_until((at + FAILURE_LOG_INTERVAL).into()).await;

@@ -82,9 +82,8 @@ impl EndpointSlices {
         true
     }
 
-    /// All ready pods, sorted by address, with one address per pod. If no pod is ready, all pods that
-    /// are not terminating: the health checks of the gateway then
-    /// decide.
+    /// All ready pods, sorted by address, with one address per pod. If no pod is ready, all pods
+    /// that are not terminating: the health checks of the gateway then decide which get requests.
     pub(super) fn backends(&self) -> Vec<DiscoveredBackend> {
         let endpoints = || self.current.values().flatten();
         let is_any_ready = endpoints().any(|endpoint| endpoint.is_ready);

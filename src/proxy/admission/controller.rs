@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 /// Decides which requests are sent to a backend now, and which requests wait in the queue.
 pub struct AdmissionController {
     pool: Arc<BackendPool>,
-    /// `None`: admission control is disabled. No further request is queued.
+    /// The current settings. `None`: admission control is disabled, so no further request is queued.
     settings: ArcSwapOption<AdmissionSettings>,
     /// Hashes tenants, which can be secret tokens. It has a new random key in each process.
     tenant_hasher: RandomState,
@@ -98,12 +98,13 @@ impl AdmissionController {
         names.zip(self.lock_queue().waiting()).collect()
     }
 
-    /// When the request entered the queue that has waited longest. `None`: no request waits.
+    /// The time at which the request that has waited longest entered the queue. `None`: no request waits.
     pub fn oldest_waiting(&self) -> Option<Instant> {
         self.lock_queue().oldest()
     }
 
-    /// Number of requests of this gateway from which a backend is full. `None`: no number is.
+    /// Number of requests that this gateway has in flight at a backend at which it treats the
+    /// backend as full. `None`: no such number is set.
     pub fn max_in_flight(&self) -> Option<u32> {
         self.settings.load().as_ref().and_then(|settings| settings.thresholds.in_flight)
     }
@@ -181,7 +182,8 @@ impl AdmissionController {
         Box::pin(self.admit_in_order(&settings, record, requirements, flow_key, now)).await
     }
 
-    /// Leases a backend to a request after the waiting requests that go first.
+    /// Leases a backend to a request after the waiting requests that take precedence. The request
+    /// waits in the queue if necessary.
     async fn admit_in_order(
         &self,
         settings: &AdmissionSettings,

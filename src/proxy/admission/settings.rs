@@ -23,7 +23,7 @@ pub struct AdmissionSettings {
     pub objectives: Vec<Objective>,
     /// The priority classes: tiers in order of precedence.
     pub classes: PriorityClasses,
-    /// The header with the tenant, for requests without an API key.
+    /// The header whose value is the tenant of a request without an API key. `None`: no header is.
     pub tenant_header: Option<HeaderName>,
 }
 
@@ -40,8 +40,8 @@ pub struct FlowKey {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub(super) ends_at: Instant,
-    /// The limit of the TTFT from which `ends_at` follows. `None`: `ends_at` follows from a maximum
-    /// wait.
+    /// The TTFT limit of the objective from which `ends_at` follows. `None`: `ends_at` follows from
+    /// a maximum wait.
     pub(super) objective: Option<Duration>,
 }
 

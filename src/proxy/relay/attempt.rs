@@ -30,8 +30,8 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) fields: &'a RequestFields,
     pub(crate) body: UpstreamBody,
     pub(crate) requirements: &'a BackendRequirements<'a>,
-    /// The deadlines until the response head is sent to the client. [`PreparedRequest::current_deadlines`] has those
-    /// that still apply.
+    /// The deadlines until the response head is sent to the client.
+    /// [`PreparedRequest::current_deadlines`] returns those that still apply.
     pub(crate) deadlines: AttemptDeadlines,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
@@ -52,8 +52,8 @@ impl PreparedRequest<'_> {
         self.fields.has_effects(self.body.original())
     }
 
-    /// The deadlines that apply now. The client's read timeout is about silence: it is over when the gateway has sent
-    /// bytes, such as comments, before the response.
+    /// The deadlines that apply now. The read timeout that the client announced no longer applies
+    /// when the gateway has sent bytes, such as comments, before the response.
     pub(crate) fn current_deadlines(&self) -> AttemptDeadlines {
         let has_begun = self.early.is_some_and(EarlyResponse::has_begun);
         if has_begun { self.deadlines.without_client() } else { self.deadlines }
@@ -75,10 +75,10 @@ impl PreparedRequest<'_> {
 
 /// Sends the request to one backend and waits for the response head.
 ///
-/// If a pooled connection closes while the request is sent, the request is sent to the same backend
-/// once more, on a new connection. This requires that the backend cannot have executed the request,
-/// or that the request has no side effects. Any other close of a connection is an error of the
-/// backend. `is_once`: the body may reach one engine once, so the request has a new connection.
+/// If a pooled connection closes while the request is sent, the request is sent to the same backend once
+/// more, on a new connection. This requires that the backend cannot have executed the request, or that the
+/// request has no side effects. Any other close of a connection is an error of the backend. `is_once`: at
+/// most one engine may receive the body, and once, so the request is sent on a new connection.
 pub(super) async fn send(
     client: &HttpClient,
     record: &mut RequestRecord,
@@ -157,8 +157,8 @@ async fn send_via(
     result
 }
 
-/// Sends a request that the gateway made from that of the client, on a new connection. Returns its attempt
-/// and its response.
+/// Sends a request that the gateway made from that of the client, such as a prefill leg, on a new
+/// connection. Returns the attempt for the record, and the future of the response.
 pub(super) fn send_apart(
     client: &HttpClient,
     record: &RequestRecord,
@@ -191,7 +191,7 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
     }
 }
 
-/// Number of headers of [`build_outbound_request`] that most requests to a backend have: `Via`, and three of a trace.
+/// Number of headers that [`build_outbound_request`] adds to most requests: `Via`, and three of a trace.
 const ADDED_HEADERS: usize = 4;
 
 /// Builds the request for the backend: the method and path of the client request, its headers

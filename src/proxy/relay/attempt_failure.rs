@@ -21,7 +21,7 @@ pub(super) struct AttemptFailure {
     pub(super) kind: FailureKind,
     /// A description of the failure for logs and status pages.
     pub(super) message: Cow<'static, str>,
-    /// The time that the backend stated, in which it wants no requests. `None`: it stated no time.
+    /// The time in `Retry-After`, in which the backend wants no requests. `None`: the backend stated no time.
     pub(super) rest: Option<Duration>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.
@@ -29,7 +29,8 @@ pub(super) struct AttemptFailure {
 }
 
 impl AttemptFailure {
-    /// The failure that a response shows.
+    /// A failure that a response of the backend shows. The client gets this response if the request
+    /// cannot fail over.
     pub(super) fn of_response(kind: FailureKind, response: PrefetchedResponse) -> Self {
         let rest = headers::retry_after(response.headers(), clock::wall_time());
         Self { kind, message: kind.as_str().into(), rest, fallback: Ok(Box::new(response)) }
@@ -44,7 +45,7 @@ impl AttemptFailure {
         Self { kind, message: message.into(), rest: None, fallback: Err(error) }
     }
 
-    /// Applies the failure to the backend of the attempt.
+    /// Reports the failure to the circuit breaker of the backend of the attempt.
     pub(super) fn apply_to(&self, backend: &Backend) {
         backend.on_failure(self.kind, &self.message, self.rest, clock::now());
     }

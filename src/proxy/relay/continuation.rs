@@ -25,7 +25,7 @@ use tokenweir_routing::resilience::FailureKind;
 pub(crate) struct StreamContinuation {
     pub(crate) context: Arc<ProxyContext>,
     pub(crate) head: request::Parts,
-    /// The body that the first backend got.
+    /// The request body that the first backend got.
     pub(crate) body: Bytes,
     /// The hash of the body that the client sent.
     pub(crate) body_hash: u64,
@@ -33,9 +33,9 @@ pub(crate) struct StreamContinuation {
     pub(crate) prompt: Arc<PromptFingerprint>,
     pub(crate) requirements: SentRequirements,
     pub(crate) response_headers_timeout: Option<Duration>,
-    /// The interruption that is being handled.
+    /// The interruption that is being handled. `None`: the stream is not interrupted.
     pub(crate) interrupted: Option<Interruption>,
-    /// Number of failures of backends so far.
+    /// Number of interruptions of the stream by a failure of its backend so far.
     pub(crate) failures: u32,
 }
 
@@ -50,7 +50,8 @@ pub(crate) struct SentRequirements {
 /// A stream that waits for another backend.
 pub(crate) struct Interruption {
     at: Instant,
-    /// The backends that are not tried again: the one that failed, and those that refused.
+    /// The backends that are not tried again: the one whose stream was interrupted, and those that
+    /// did not continue it.
     tried: Vec<Arc<Backend>>,
     sending: Option<Sending>,
 }
@@ -60,7 +61,7 @@ struct Sending {
     response: Pin<Box<dyn Future<Output = Result<Response<BackendBody>, SendError>> + Send>>,
 }
 
-/// Most backends that are asked for one continuation.
+/// Maximum number of backends that are asked for one continuation.
 const MAX_ASKED_BACKENDS: usize = 3;
 
 impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {
@@ -214,8 +215,8 @@ fn continuing_body(
     None
 }
 
-/// Reports the failure of the backend whose stream was continued or completed. Its attempt is the last one
-/// with a response before the `later` attempts of the continuation.
+/// Reports the failure of the backend whose stream was continued or completed, in the record and to
+/// its circuit breaker. `later`: number of attempts that the record has for the continuation.
 fn report_failure(
     exchange: &mut Exchange,
     backend: &Backend,
@@ -239,7 +240,7 @@ fn report_failure(
     }
 }
 
-/// The failure of the backend. `None`: the backend did not fail.
+/// The failure of the backend that interrupted the stream. `None`: the backend did not fail.
 const fn failure_of(cause: InterruptionCause) -> Option<FailureKind> {
     match cause {
         InterruptionCause::Died => Some(FailureKind::Died),

@@ -145,9 +145,9 @@ pub(crate) async fn send(
     }
 }
 
-/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun with
-/// the request, or shut down in order. The request may have caused any other failure, and after a wait
-/// it could crash the same backend again.
+/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun
+/// with the request, or shut down in order. Any other failure may be caused by the request, which
+/// could crash the same backend again after the wait.
 fn allows_wait(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
 }
@@ -323,7 +323,8 @@ fn refine_refusal(
     kind
 }
 
-/// Learns from a refusal how many tokens a prompt of text has at least.
+/// Learns the ratio of tokens to bytes from the minimum number of prompt tokens that a refusal
+/// because of the length states. Only for prompts without media.
 fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
     let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
     if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
@@ -332,9 +333,9 @@ fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendR
     }
 }
 
-/// The failure with an error as its result, if the response of the client has begun and the last
-/// backend ended its stream without output. Without the error, the client would see a stream that has
-/// only comments.
+/// The failure with an error as its result, if the response to the client has begun and the last
+/// backend ended its stream without output. Without the error, the client would see a stream that
+/// has only comments.
 fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {
     let has_begun = request.early.is_some_and(EarlyResponse::has_begun);
     if has_begun && matches!(failure.kind, FailureKind::Died | FailureKind::Empty) {

@@ -26,7 +26,8 @@ use tokenweir_routing::resilience::FailureKind;
 /// The prefill legs of one request, over all its attempts.
 #[derive(Default)]
 pub(super) struct Legs {
-    /// The parameters of a leg that no engine has got before the present attempt.
+    /// The parameters from the response to a prefill leg that no decode backend has received yet.
+    /// `None`: there are none.
     parameters: Option<Box<Parameters>>,
     /// Whether the decode backends compute the prompt themselves from now on.
     is_off: bool,
@@ -38,15 +39,17 @@ struct Parameters {
     got_at: Instant,
 }
 
-/// Most legs of one attempt.
+/// Maximum number of prefill legs that are sent for one attempt.
 const MAX_LEGS: usize = 2;
 /// Maximum size of the response to a leg. It lists the blocks of a prompt.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
-/// A leg may take this many times as long as the decode backend alone is predicted to take.
+/// Time limit of a prefill leg, as a multiple of the predicted time in which the decode backend
+/// alone computes the prompt.
 const MAX_SLOWDOWN: f64 = 2.0;
-/// Range of the limit of a leg, in seconds.
+/// Minimum and maximum of the time limit of a prefill leg, in seconds.
 const LIMIT_SECONDS: (f64, f64) = (1.0, 600.0);
-/// Age up to which parameters are used. The prefill backend keeps the blocks for 30 s by default.
+/// Maximum age of the parameters that a decode leg may use. The prefill backend keeps the blocks
+/// for 30 s by default.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// Whether a request to this backend may have a prefill leg.
@@ -59,8 +62,9 @@ pub(super) fn is_possible(lease: &Lease, exchange: &mut Exchange) -> bool {
 }
 
 impl Legs {
-    /// Sends a prefill leg if that is faster, and turns the `body` of the whole request into that of the
-    /// decode leg. Returns whether it did. If not, the backend of `lease` computes the prompt.
+    /// Sends a prefill leg if that is faster, and turns the `body` of the whole request into that
+    /// of the decode leg. Returns whether `body` is now a decode leg. If not, the backend of
+    /// `lease` computes the prompt.
     pub(super) async fn prefill(
         &mut self,
         context: &ProxyContext,
@@ -87,16 +91,16 @@ impl Legs {
         decode_body.map(|decode_body| *body = decode_body).is_some()
     }
 
-    /// Records that the request was sent. The next backend may use the parameters only if this one
-    /// could not be reached.
+    /// Records that the request was sent. The next backend may use the parameters of the prefill
+    /// leg only if this backend could not be reached.
     pub(super) fn on_sent(&mut self, was_reached: bool) {
         if was_reached {
             self.parameters = None;
         }
     }
 
-    /// The kind of a failure of a backend that got parameters. If they may be its cause, the request has
-    /// no further legs.
+    /// Returns `TransferFailed` if the parameters of a prefill leg may have caused a failure of
+    /// this kind, otherwise `kind`. After such a failure the request has no further legs.
     pub(super) fn refine(&mut self, kind: FailureKind) -> FailureKind {
         let may_be_cause = matches!(
             kind,
@@ -110,7 +114,7 @@ impl Legs {
     }
 }
 
-/// Sends prefill legs until one succeeds.
+/// Sends prefill legs until one succeeds. The error is the reason why the request has no prefill leg.
 async fn send_legs(
     context: &ProxyContext,
     exchange: &mut Exchange,

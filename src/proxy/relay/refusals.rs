@@ -25,7 +25,7 @@ pub(super) struct Refusals {
     has_media: bool,
 }
 
-/// A response that the client may get later.
+/// The response of a refused attempt, which the client gets if no peer answers with success.
 pub(super) struct HeldResponse {
     aside: AttemptAside,
     response: Box<PrefetchedResponse>,
@@ -44,7 +44,8 @@ struct Refusal {
     slot: RefusalSlot,
 }
 
-/// Words of errors about media, whatever engine writes them. A peer that answers the same request confirms it.
+/// Words that show that an error is about media, whatever engine writes it. The error counts as
+/// such only if a peer serves the same request.
 const MEDIA_WORDS: [&[u8]; 8] =
     [b"image", b"Image", b"audio", b"Audio", b"video", b"Video", b"ultimodal", b"ulti-modal"];
 
@@ -55,7 +56,8 @@ impl Refusals {
         Self { has_media: prompt.media > 0, ..Self::default() }
     }
 
-    /// Records the failure of the current attempt if peers must judge it. Returns whether they must.
+    /// Records the failure of the current attempt if only the answer of a peer can show whether the
+    /// backend or the client causes it. Returns whether it was recorded.
     pub(super) fn record(
         &mut self,
         exchange: &mut Exchange,
@@ -84,7 +86,8 @@ impl Refusals {
         true
     }
 
-    /// Whether the last refusal is worth the request to a peer.
+    /// Checks whether the request should be sent to a peer after the last refusal. Fails if peers
+    /// recently refused most of such requests alike.
     pub(super) fn should_ask_peer(
         &self,
         retry: &RetryController,
@@ -118,8 +121,8 @@ impl Refusals {
         })
     }
 
-    /// Ends the request with the response of the last attempt. An error event in it is a refusal in
-    /// another form. `now` is called only if an attempt was refused.
+    /// Ends the request with the response of the last attempt. If this response contains an error
+    /// event, it counts as a refusal. `now` is called only if an attempt was refused.
     pub(super) fn end_with_response(
         self,
         exchange: &mut Exchange,

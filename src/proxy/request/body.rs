@@ -23,9 +23,9 @@ const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 3;
 
-/// Rate in bytes per second of the slowest upload that is read. It is below that of compressed speech.
+/// Minimum rate of an upload, in bytes per second. It is below the rate of compressed speech.
 const MIN_UPLOAD_RATE: f64 = 256.0;
-/// Time, as a multiple of the idle timeout, for which an upload may be slower.
+/// Time for which an upload may be slower than [`MIN_UPLOAD_RATE`], as a multiple of the idle timeout.
 const SLOW_UPLOAD_FACTOR: u32 = 2;
 
 /// The body of a request as the server receives it.
@@ -50,8 +50,8 @@ pub(crate) async fn receive_body(
     Ok(body)
 }
 
-/// Longest time that a client may take for the first `received` bytes of a body. Without it, a byte
-/// within each `idle_timeout` would hold the memory of the body for ever.
+/// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a
+/// client that sends a byte within each `idle_timeout` would hold the memory of the body for ever.
 pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
     let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
     idle_timeout.saturating_mul(SLOW_UPLOAD_FACTOR).saturating_add(transfer.unwrap_or_default())

@@ -15,16 +15,16 @@ use tokenweir_request::error::GatewayError;
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    /// The large bodies of each party.
+    /// The bodies of each owner that are larger than [`LARGE_BODY_BYTES`].
     large_bodies: Mutex<HashMap<BodyOwner, LargeBodies>>,
 }
 
-/// The party whose requests share a part of the memory, as a hash: a tenant, or the address of a client
-/// without one.
+/// The owner of request bodies, whose part of the memory is limited, as a hash: a tenant, or the
+/// address of a client without a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BodyOwner(u64);
 
-/// The large bodies of one party.
+/// Number and total length of the large bodies of one owner.
 #[derive(Debug, Clone, Copy, Default)]
 struct LargeBodies {
     count: usize,
@@ -40,12 +40,12 @@ pub(crate) struct BodyMemoryPermit<'a> {
     bytes: usize,
 }
 
-/// Size in bytes from which a body counts for the share of its party. Smaller bodies are too many for
-/// a lock, and too small to fill the memory.
+/// Size in bytes above which a body counts towards the share of its owner. Smaller bodies are too
+/// many for a lock, and too small to fill the memory.
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
 impl BodyOwner {
-    /// The party of a request. `tenant`: `None` for a client without an API key.
+    /// The owner of the body of a request. `tenant`: `None` for a client without an API key.
     pub(crate) fn new(tenant: Option<&str>, client: IpAddr) -> Self {
         let mut hasher = DefaultHasher::new();
         match (tenant, client) {
@@ -108,7 +108,7 @@ impl BodyMemory {
 
 impl BodyMemoryPermit<'_> {
     /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
-    /// the limit, or those of its party exceed their share.
+    /// the limit, or if the large bodies of the owner exceed the share of an owner.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
@@ -121,8 +121,8 @@ impl BodyMemoryPermit<'_> {
         if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
     }
 
-    /// Changes the bytes of this request. Returns the bytes of the large bodies of its party, or 0 if
-    /// this body is not large or is the only one.
+    /// Changes the bytes of this request. Returns the bytes of all large bodies of the owner, or 0
+    /// if this body is not large, did not change, or is the only large one.
     fn set_bytes(&mut self, bytes: usize) -> usize {
         let large = |bytes: usize| if bytes > LARGE_BODY_BYTES { bytes } else { 0 };
         let (before, after) = (large(self.bytes), large(bytes));

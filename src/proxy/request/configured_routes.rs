@@ -12,20 +12,20 @@ use tokenweir_protocol::openai::route::RouteError;
 pub struct ConfiguredRoute {
     path: &'static str,
     methods: Vec<Method>,
-    /// The methods, separated by commas.
+    /// The methods, separated by commas, as in the `Allow` header.
     allowed: &'static str,
     /// Timeout of the whole request. `None`: the timeout of the model, or else the global timeout.
     pub(crate) total: Option<Duration>,
-    /// Forwards the body unread. `None`: the gateway reads the body.
+    /// How the body is forwarded unread to the backends of a fixed model. `None`: the gateway reads the body.
     unread: Option<UnreadBody>,
 }
 
-/// How a body is forwarded that the gateway does not read.
+/// The model and the limit of a request body that is forwarded unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
     /// The model of all requests.
     pub(crate) model: String,
-    /// Maximum length of a body, in bytes. `None`: that of other bodies.
+    /// Maximum length of a body, in bytes. `None`: the limit of all other request bodies.
     pub(crate) max_bytes: Option<usize>,
 }
 
@@ -49,12 +49,12 @@ impl ConfiguredRoute {
         Self { unread: Some(unread), ..self }
     }
 
-    /// How the body is forwarded unread. `None`: the gateway reads the body.
+    /// The model and the limit of a body that is forwarded unread. `None`: the gateway reads the body.
     pub(crate) const fn unread_body(&self) -> Option<&UnreadBody> {
         self.unread.as_ref()
     }
 
-    /// The path.
+    /// The path that a request must have, byte for byte.
     pub(crate) const fn path(&self) -> &'static str {
         self.path
     }
@@ -66,7 +66,7 @@ impl ConfiguredRoutes {
         Self(routes.map(Arc::new).collect())
     }
 
-    /// The paths.
+    /// The paths of all configured routes.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|route| route.path)
     }

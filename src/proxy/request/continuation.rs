@@ -24,7 +24,8 @@ pub struct ContinuationMemory {
     owners: Mutex<Owners>,
 }
 
-/// The bytes of each tenant, or of each address of clients without one.
+/// The bytes that the streams of each owner keep. An owner is a tenant, or the address of a client
+/// without a tenant.
 #[derive(Debug, Default)]
 struct Owners {
     used: HashMap<BodyOwner, Arc<AtomicUsize>>,
@@ -38,8 +39,9 @@ const MIN_PRUNED_OWNERS: usize = 256;
 /// The field of vLLM that requests the token ids of prompt and output.
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
 
-/// Whether the stream of a request can be continued in `mode`. `None`: that is off, or the response is
-/// no stream. Adds the edit that the continuation needs.
+/// Decides whether the stream of a request can be continued, in `mode` or else in the global mode.
+/// `None`: continuation is off, or the response is no stream. Adds to `edits` the edit of the body
+/// that the continuation needs.
 pub(crate) fn plan(
     exchange: &mut Exchange,
     mode: Option<ContinuationMode>,
@@ -72,7 +74,7 @@ pub(crate) fn plan(
     Some(plan)
 }
 
-/// Lets the exchange keep what a continuation needs. `bytes`: length of the body.
+/// Makes the exchange keep the output that a continuation needs. `bytes`: length of the request body.
 pub(crate) fn begin(
     exchange: &mut Exchange,
     plan: Result<ContinuationPlan, ContinuationRefusal>,
@@ -93,12 +95,12 @@ pub(crate) fn begin(
 }
 
 impl ContinuationMemory {
-    /// A counter with a limit in bytes.
+    /// A counter with a limit, in bytes, for all streams together.
     pub fn new(limit: usize) -> Self {
         Self { limit: AtomicUsize::new(limit), total: Arc::default(), owners: Mutex::default() }
     }
 
-    /// Changes the limit for streams that begin from now on.
+    /// Changes the limit, in bytes, for streams that begin from now on.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }

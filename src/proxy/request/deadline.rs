@@ -16,7 +16,7 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseDeadline {
     at: Instant,
-    /// The timeout.
+    /// The timeout from which `at` follows, which the error text states.
     limit: Duration,
     /// The timeout that the deadline follows from.
     source: DeadlineSource,
@@ -25,9 +25,11 @@ pub(crate) struct ResponseDeadline {
 /// The deadlines of an attempt, which apply until the response head is sent to the client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AttemptDeadlines {
-    /// The deadline for the first output, from the configuration. `None`: no timeout applies.
+    /// The deadline for the first output, from the shorter one of the configured first-output
+    /// timeout and total timeout. `None`: no timeout applies.
     pub(crate) first_output: Option<ResponseDeadline>,
     /// The timeout that the client announced, and the time of the last byte, from which it counts.
+    /// `None`: the client announced no timeout, or it does not apply.
     client: Option<(Duration, Instant)>,
 }
 
@@ -63,8 +65,8 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
 const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {
-    /// The deadlines of a request whose body was read, counted from its head. The timeouts are those of its configured
-    /// route (`route_total`), or else of its model (`policy`), or else the global ones.
+    /// The deadlines of a request whose body was read, counted from its head. Each timeout is that of
+    /// its configured route (`route_total`), or else of its model (`policy`), or else the global one.
     pub(crate) fn new(
         record: &RequestRecord,
         headers: &HeaderMap,
@@ -117,8 +119,8 @@ impl AttemptDeadlines {
         Self { first_output, client }
     }
 
-    /// The same deadlines without the deadline of the client, because the gateway does not read the
-    /// bytes of this client.
+    /// The same deadlines without the timeout that the client announced, for a response to which
+    /// that timeout does not apply.
     pub(crate) fn without_client(self) -> Self {
         Self { client: None, ..self }
     }
@@ -142,7 +144,7 @@ impl AttemptDeadlines {
         self.next().map_or(other, |deadline| deadline.at.min(other))
     }
 
-    /// The deadline that has passed at `now`.
+    /// The deadline that has passed at `now`. `None`: none has passed.
     pub(crate) fn passed(self, now: Instant) -> Option<ResponseDeadline> {
         self.next().filter(|deadline| deadline.at <= now)
     }

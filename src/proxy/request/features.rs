@@ -28,8 +28,8 @@ pub struct PayloadSampling {
 }
 
 /// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. With a key that gateways share, that
-/// key takes their place.
+/// construct a prompt whose hashes equal those of another prompt. Gateways that share a key use
+/// that key instead.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
@@ -50,7 +50,8 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)).with_media(media))
 }
 
-/// A number of a request that routing calculates with, as 32 bits.
+/// Converts a number of a request, with which routing calculates, to 32 bits. A larger number
+/// becomes `u32::MAX`.
 pub(crate) fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -17,17 +17,17 @@ use tokio::time::Sleep;
 /// A body that is forwarded while it arrives.
 pub(crate) struct ForwardedBody<B> {
     body: B,
-    /// Number of bytes so far.
+    /// Number of bytes of the body that have arrived so far.
     received: Arc<AtomicU64>,
     max_bytes: usize,
-    /// Maximum wait for the next part. `None`: no limit.
+    /// Maximum wait for the next chunk of the client. `None`: no limit.
     idle_timeout: Option<Duration>,
-    /// Ends at the maximum wait. `None`: the last poll did not wait.
+    /// Expires when the present wait for the client is too long. `None`: the last poll did not wait.
     timer: Option<Pin<Box<Sleep>>>,
     /// Time at which the present wait began. `None`: the last poll did not wait.
     waits_since: Option<Instant>,
-    /// Time of all earlier waits for the client. The time in which the backend does not read the body
-    /// is no part of it.
+    /// Total time of all earlier waits for the client, without the time in which the backend does
+    /// not read the body.
     waited: Duration,
 }
 
@@ -45,13 +45,13 @@ impl<B> ForwardedBody<B> {
         }
     }
 
-    /// Limits the length of the body and the wait for each part.
+    /// Limits the length of the body in bytes, and the wait for each chunk.
     #[must_use]
     pub(crate) fn with_limits(self, max_bytes: usize, idle_timeout: Duration) -> Self {
         Self { max_bytes, idle_timeout: Some(idle_timeout), ..self }
     }
 
-    /// The error of the gateway in an error of this body.
+    /// The `GatewayError` that an error of this body contains, or `IncompleteBody` if it contains none.
     pub(crate) fn gateway_error(error: &io::Error) -> GatewayError {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         inner.cloned().unwrap_or(GatewayError::IncompleteBody)

@@ -37,7 +37,7 @@ pub struct IdentityReader {
     pub conversation_headers: Vec<HeaderName>,
 }
 
-/// The user and the session in the `metadata.user_id` of an agent.
+/// The user and the session in the `metadata.user_id` of an agent such as Claude Code.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AgentUser {
     user: Option<String>,
@@ -51,7 +51,7 @@ const MAX_VALUE_BYTES: usize = 512;
 const SESSION_SEPARATOR: &str = "_session_";
 
 impl IdentityReader {
-    /// The identity of a request.
+    /// The user, session and conversation that a request names, in the form that `mode` requires.
     pub(crate) fn read(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestIdentity {
         if self.mode == IdentityMode::Off {
             return RequestIdentity::default();
@@ -160,7 +160,7 @@ fn length_bit(name: &HeaderName) -> u64 {
     1 << (name.as_str().len() % 64)
 }
 
-/// The value of the first of these headers that the request has.
+/// The value of the first of these headers that the request has with 1 to [`MAX_VALUE_BYTES`] bytes.
 fn first_header<'a>(
     headers: &HeadersByLength<'a>,
     names: &[HeaderName],

@@ -30,7 +30,7 @@ pub struct RequestSettings {
     /// The names of the headers that can contain a session id. If a request has several of them,
     /// the first in this list counts.
     pub session_headers: Vec<HeaderName>,
-    /// Requests whose clients may lose their connection and return. `None`: off.
+    /// Settings of requests whose clients may lose their connection and return. `None`: no client can return.
     pub resume: Option<ResumeSettings>,
 }
 

@@ -19,16 +19,17 @@ use tokenweir_routing::{mix, unit};
 pub(crate) struct UpstreamBody {
     /// The body as the client sent it.
     original: Bytes,
-    /// Renames the model. `None`: the backends use the model name of the client.
+    /// The edit that renames the model. `None`: the backends use the model name of the client.
     model_edit: Option<Splice>,
-    /// Remove or set engine-control fields.
+    /// The edits that remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
     /// The API, if it has `stream_options`.
     api: Option<Api>,
-    /// Requests usage at the end of the stream. `None`: the client requests it.
+    /// The edit that requests usage at the end of the stream. `None`: the client requests it, or
+    /// the body must not have it.
     usage_edit: Option<Splice>,
-    /// Requests continuous usage in addition to the usage that the client requests. `None`: the
-    /// client does not request usage at the end of the stream only.
+    /// The edit that requests continuous usage. `Some`: the client requests usage, and only at the
+    /// end of the stream.
     continuous_usage_edit: Option<Splice>,
     /// A number from 0 to 1. The gateway requests continuous usage if the number is below the
     /// configured share of the backend and of the model. 1: never.
@@ -142,7 +143,7 @@ impl UpstreamBody {
         &self.original
     }
 
-    /// The bytes that the last backend got. Each body was edited.
+    /// The bytes that the last backend got: the edited copy, or the original if no copy was made.
     pub(crate) fn into_sent(self) -> Bytes {
         let copy = self.edited_copy.into_inner().unwrap_or_else(PoisonError::into_inner);
         copy.map_or(self.original, |(_, bytes)| bytes)

@@ -46,12 +46,14 @@ struct EarlyState {
 
 impl EarlyResponse {
     /// Allows the response to begin early. The request has been read and requests a stream of `api`.
+    /// `interval`: time without bytes after which a comment is due. `None`: the gateway adds no comments.
     pub(in crate::proxy) fn allow(&self, api: Api, interval: Option<Duration>) {
         let mut state = self.lock();
         (state.api, state.interval) = (Some(api), interval);
     }
 
-    /// Whether bytes of a backend can be sent before its first event (`is_stream`) or its JSON.
+    /// Whether the client may get bytes of a backend before the first event of a stream
+    /// (`is_stream`) or before JSON.
     pub(in crate::proxy) fn is_allowed(&self, is_stream: bool) -> bool {
         let state = self.lock();
         (state.api.is_some() || !is_stream) && (!state.has_begun || state.is_json != is_stream)
@@ -70,8 +72,8 @@ impl EarlyResponse {
         (state.is_json, state.timer) = (!is_stream, None);
     }
 
-    /// Called when the handling of the request waits. `head` makes the headers of the response with this
-    /// media type.
+    /// Adds a due comment and makes the head of the response. Called when the handling of the
+    /// request waits. `head` makes the headers of the response with this media type.
     pub(in crate::proxy) fn on_pending(
         &self,
         cx: &mut Context<'_>,

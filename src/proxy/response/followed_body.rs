@@ -21,12 +21,13 @@ pub(crate) struct RunHead {
 /// The body of a response that reads the output of a run.
 pub struct FollowedBody {
     reader: Reader<RunHead>,
-    /// `None`: the client did not ask for event ids.
+    /// Adds event ids to the stream. `None`: the client did not ask for event ids.
     ids: Option<EventIds>,
-    /// The exchange of a request that attached. `None`: the run has the exchange.
+    /// The exchange of a request that follows the run of an earlier request. `None`: the request
+    /// began the run, and the run has the exchange.
     exchange: Option<Exchange>,
     abort: ResponseAbortHandle,
-    /// Bytes that remain. `None`: unknown.
+    /// Number of bytes of the body that remain to be sent. `None`: unknown.
     remaining: Option<u64>,
     /// Whether the server had an opportunity to write buffered data before an error ends the body.
     is_flushed: bool,
@@ -82,7 +83,7 @@ impl FollowedBody {
         }
     }
 
-    /// Completes the record of a request that attached.
+    /// Completes the record of a request that follows the run of an earlier request.
     fn finish(&mut self, outcome: Outcome, end: Termination) {
         if let Some(mut exchange) = self.exchange.take() {
             let record = exchange.record();

@@ -54,7 +54,8 @@ enum BodyState {
         body: ProxyResponseBody,
         read: BytesMut,
     },
-    /// The response is an error after the beginning of JSON.
+    /// The request failed after the client got the beginning of JSON, so the response ends without
+    /// a document.
     Cut,
     Ended,
 }
@@ -194,7 +195,7 @@ fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodySta
 
 /// The response to a request: that of its handling, or an early one that contains the handling.
 pub struct Responding {
-    /// `None`: the response was returned.
+    /// The handling of the request. `None`: the response was returned.
     handling: Option<Handling>,
     early: Arc<EarlyResponse>,
 }

@@ -29,11 +29,11 @@ use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::{ResumeNote, ResumeOutcome};
 use tokenweir_request::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey};
 
-/// Longest `Idempotency-Key`, in bytes. Longer ones of services that define them are not known.
+/// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
 const MAX_KEY_BYTES: usize = 255;
 
 /// The identity of the run to which a request belongs. `None`: the client cannot return to the request.
-/// If it asks for that, the record gets the reason.
+/// If the request has an `Idempotency-Key` that the gateway cannot use, the record gets the reason.
 pub fn run_key(
     context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,
@@ -72,7 +72,8 @@ pub fn run_key(
     may_follow.then_some(run_key)
 }
 
-/// Handles a request with an identity: begins its run, or follows the one that an earlier request began.
+/// Handles a request that has a [`run_key`]: begins its run, or follows the run that an earlier
+/// request with this key began.
 pub async fn follow<B: IncomingBody + Send + 'static>(
     context: Arc<ProxyContext>,
     mut recorded: RecordedRequest,
@@ -133,7 +134,8 @@ async fn begun(
     }
 }
 
-/// The response of a request that attached to the run of an earlier one, after the same checks.
+/// The response of a request that follows the run of an earlier request, after the same checks of
+/// its body and model.
 async fn attached(
     context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
@@ -180,7 +182,7 @@ fn respond(
     response
 }
 
-/// Handles a request as one without an identity.
+/// Handles a request without a run, so that its client cannot return to it.
 async fn handle(
     context: &Arc<ProxyContext>,
     recorded: RecordedRequest,

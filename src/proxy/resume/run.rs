@@ -57,7 +57,7 @@ impl Run {
             Ok(None) => {}
             Err(_) => {
                 supervise::record_panic(BackgroundTask::Request);
-                tracing::error!("a request that its client can return to caused a panic");
+                tracing::error!("a request that can be resumed made the gateway panic (a defect)");
             }
         }
     }

@@ -77,8 +77,8 @@ const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 /// The time window of the budget of continuations: each stream that begins in the window allows one
 /// continuation.
 const CONTINUATION_WINDOW: Duration = Duration::from_mins(1);
-/// Continuations per second that are allowed in any case. The streams of a backend break at once, and
-/// long streams began before the window.
+/// Continuations per second that are allowed in any case. When a backend fails, all its streams
+/// break at once, and long ones began before the window.
 const MIN_CONTINUATIONS_PER_SECOND: u32 = 10;
 /// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
 /// the same hash value use the same share.
@@ -120,9 +120,9 @@ impl RetryController {
         }
     }
 
-    /// A controller with the new settings and the state of this controller. The state is the
-    /// requests that were present at backend crashes, what peers answered, and the remaining budget. The budget starts
-    /// anew if `budget_ratio` or `min_retries_per_second` changes.
+    /// A controller with the new settings and the state of this controller. The state consists of
+    /// the requests that were present at backend crashes, the answers of peers, and the remaining
+    /// budget. The budget starts anew if `budget_ratio` or `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
         let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
@@ -230,7 +230,7 @@ impl RetryBudgetShare {
         Self(hash as usize % BUDGET_SHARE_COUNT)
     }
 
-    /// The index of the share.
+    /// The index of the share, which also is the group of clients for [`PeerAnswers::slot`].
     pub(super) const fn index(self) -> usize {
         self.0
     }

@@ -14,19 +14,19 @@ const SLOT_COUNT: usize = 4096;
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// Share of the refused requests that are sent to a peer, divided by the learned share to which the
-/// peer gives another answer. So if the peer gives another answer to one request in four, all
-/// refused requests are sent to a peer.
+/// Ratio of the share of refused requests that are sent to a peer to the learned share that a peer
+/// answers otherwise. So if a peer answers one request in four otherwise, all refused requests are
+/// sent to a peer.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
-/// Least share of refused requests that are sent to a peer.
+/// Minimum share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;
 
 /// The learned shares of refused requests that a peer answered otherwise: one for each slot.
 #[derive(Debug)]
 pub(in crate::proxy) struct PeerAnswers {
     origin: Instant,
-    /// The milliseconds from `origin` to the last comparison plus 1, and the bits of the share. 0: no
-    /// comparison.
+    /// Upper 32 bits: the milliseconds from `origin` to the last comparison, plus 1. Lower 32 bits:
+    /// the share as `f32`. 0: no comparison.
     slots: Box<[AtomicU64]>,
 }
 

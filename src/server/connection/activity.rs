@@ -27,17 +27,17 @@ pub(super) struct ConnectionActivities {
     closing: AtomicUsize,
 }
 
-/// Greatest number of connections that were told to close and are open. They do not count towards the
-/// limit of connections.
+/// Maximum number of connections that were told to close and are still open. These do not count
+/// towards the limit of connections.
 const MAX_CLOSING: usize = 64;
 
 impl ConnectionActivity {
-    /// A request begins.
+    /// Records that a request of the connection begins.
     pub(super) fn begin_request(&self) {
         self.open_requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request has ended.
+    /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
         if self.open_requests.fetch_sub(1, Ordering::Relaxed) == 1 {
             let nanos = clock::now().saturating_duration_since(clock::epoch()).as_nanos();
@@ -51,8 +51,8 @@ impl ConnectionActivity {
         self.close.notified().await;
     }
 
-    /// Time at which the connection became idle after a request. `None`: the connection is not
-    /// idle, or had no request yet.
+    /// Time at which the connection became idle after a request, in nanoseconds since the epoch of
+    /// the clock. `None`: the connection is not idle, had no request yet, or was told to close.
     fn idle_since(&self) -> Option<u64> {
         let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.is_closing.load(Ordering::Relaxed);
@@ -79,7 +79,8 @@ impl ConnectionActivities {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Tells the connection to close that has been idle longest. Returns whether there is one.
+    /// Tells the connection that has been idle longest to close. Returns `false` if no connection
+    /// is idle, or if [`MAX_CLOSING`] connections are still closing.
     pub(super) fn close_longest_idle(&self) -> bool {
         if self.closing() >= MAX_CLOSING {
             return false;

@@ -164,8 +164,8 @@ async fn detect_protocol(
     version.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Sends an error response without waiting for the client: the response is small, and the input that
-/// has arrived is read.
+/// Sends an error response on a rejected connection without waiting for the client. The response is
+/// small, and the input that has arrived is read and discarded.
 fn reject_at_once(stream: TcpStream, error: &GatewayError) -> io::Result<()> {
     let mut stream = stream.into_std()?;
     stream.write_all(&http1::encode_error_response(error))?;

@@ -134,9 +134,9 @@ impl ConnectionLimiter {
     }
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is
-    /// reached. At the total limit, the connection that has been idle longest is told to close; if there
-    /// is one, the new connection is accepted. A failure for lack of a file descriptor is not counted here, because the caller may
-    /// free a descriptor and try again.
+    /// reached. At the total limit, the connection that has been idle longest is told to close, and the
+    /// new connection is accepted. Without an idle connection this fails. A failure for lack of a file
+    /// descriptor is not counted here, because the caller may free a descriptor and try again.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,

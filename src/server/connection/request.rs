@@ -139,7 +139,10 @@ async fn respond(
     };
     response.unwrap_or_else(|_| {
         supervise::record_panic(BackgroundTask::Request);
-        tracing::error!(ip = %client.ip, "a request caused a panic: responding with an error");
+        tracing::error!(
+            ip = %client.ip,
+            "a request made the gateway panic (a defect): responding with an error"
+        );
         GatewayError::Internal.to_response_in(envelope, None).map(ProxyResponseBody::Complete)
     })
 }

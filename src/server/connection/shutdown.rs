@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::watch;
 
-/// A signal that becomes ready when the gateway shuts down, or tells this connection to close. A client connection polls the signal
-/// while it is idle, and closes when the signal is ready.
+/// The signal of one client connection, which becomes ready when the gateway shuts down or tells
+/// this connection to close. The connection polls the signal while it is idle, and closes when the
+/// signal is ready.
 pub(crate) struct ShutdownSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl ShutdownSignal {
