@@ -165,17 +165,17 @@ impl Backend {
         !self.load.stream_profile.has_long_outputs() && self.identity.take_counted_stream(now)
     }
 
-    /// Whether the streams of the backend have a `system_fingerprint`, so that the front end of
-    /// vLLM is the Python one. With continuous usage, the Rust front end writes all parts of a tool
-    /// call that the engine generates in one step into one event. Without it, it writes them into
-    /// several events.
+    /// Whether the streams of the backend have a `system_fingerprint`, which only the Python front
+    /// end of vLLM writes. With continuous usage, the Rust front end writes all parts of a tool
+    /// call that the engine generates in one step into one event. Without continuous usage, it
+    /// writes them into several events.
     pub fn has_fingerprint(&self) -> bool {
         self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
     }
 
     /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
     /// drained already, initiator, reason and expiry are replaced and the start is kept. Returns
-    /// whether the backend was not drained.
+    /// `false` if the backend was drained already.
     pub(super) fn drain(&self, drain: Drain) -> bool {
         tracing::info!(
             backend = %self.identity.id,
@@ -318,8 +318,8 @@ impl Backend {
         self.publish_load_hint(clock::now());
     }
 
-    /// Publishes the load hint and notifies the admission queue. Must be called after every change
-    /// that may affect routing.
+    /// Publishes the load hint (an estimate of the load) and notifies the admission queue. Must be
+    /// called after every change that may affect routing.
     pub(super) fn on_change(&self, now: Instant) {
         self.publish_load_hint(now);
         self.membership.notify_capacity();
@@ -331,7 +331,8 @@ impl Backend {
         self.health.load_state().is_gateway.then(|| self.membership.hop())
     }
 
-    /// Publishes the load hint of the backend to the candidate sampler of the pool.
+    /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
+    /// candidates in a large pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
         self.membership.publish_load_hint(now, || {
             let is_excluded =
@@ -342,8 +343,8 @@ impl Backend {
         });
     }
 
-    /// Reports to the other gateways the load that this gateway puts on the backend, and the prompt that
-    /// it sent. `None`: the load changed because a prompt was computed or a request ended.
+    /// Reports to the other gateways the load that this gateway puts on the backend, and the `prompt`
+    /// that it sent. `None`: the load changed because a prompt was computed or a request ended.
     pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
         if let Some(peers) = self.membership.peers() {
             peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);

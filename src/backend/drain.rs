@@ -24,11 +24,11 @@ pub struct Drain {
 /// The part of the system that begins or ends a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainInitiator {
-    /// `drained` of the backend in the configuration.
+    /// The key `drained` of the backend in the configuration.
     Configuration,
     /// A request to the admin listener.
     Operator {
-        /// The address of the peer. `None`: not known.
+        /// The IP address from which the request came. `None`: not known.
         peer: Option<IpAddr>,
         /// Whether the request had the admin token.
         has_token: bool,

@@ -19,10 +19,10 @@ use tokio::sync::{Notify, SetOnce};
 #[derive(Debug)]
 #[repr(C)] // the fields that routing reads of each candidate come first
 pub struct BackendHealth {
-    /// Copy of [`BackendState::is_serving`]. Routing reads this copy, which is cheaper than
-    /// `state`, for many backends per request.
+    /// Whether the backend may serve requests: a copy of [`BackendState::is_serving`]. Routing
+    /// reads this copy, which is cheaper than `state`, for many backends per request.
     is_serving: AtomicBool,
-    /// Copy of [`BackendState::is_suspected`].
+    /// Whether the engine seems stuck: a copy of [`BackendState::is_suspected`].
     is_suspected: AtomicBool,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
     is_drained: AtomicBool,
@@ -34,7 +34,7 @@ pub struct BackendHealth {
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
-    /// Boxed, so that the load of the backend follows in the next cache lines.
+    /// The signals, boxed so that the load of the backend follows in the next cache lines.
     signals: Box<HealthSignals>,
 }
 
@@ -265,7 +265,7 @@ impl BackendHealth {
         self.signals.is_wake_requested.store(false, Ordering::Relaxed);
     }
 
-    /// Counts that the gateway woke the engine, or put it to sleep.
+    /// Counts that the gateway put the engine to sleep (`is_asleep`) or woke it.
     pub(super) fn count_sleep(&self, is_asleep: bool) {
         self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
     }

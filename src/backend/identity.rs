@@ -47,7 +47,7 @@ pub struct BackendIdentity {
 pub struct BackendSettings {
     /// The configured weight. 0: the backend gets no new requests.
     pub weight: u32,
-    /// The legs of requests that the backend serves. `None`: whole requests only.
+    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
     pub role: Option<Role>,
     /// Whether the gateway may request usage that the client did not request.
     pub may_inject_usage: bool,
@@ -130,7 +130,7 @@ impl BackendIdentity {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// The legs of requests that the backend serves. `None`: whole requests only.
+    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
     pub fn role(&self) -> Option<Role> {
         self.settings.load().role
     }

@@ -78,7 +78,8 @@ impl Lease {
         self.0.rank.as_ref().map(LeasedRank::header)
     }
 
-    /// Moves the prefill of the request to another backend (`is_elsewhere`), or back to this one.
+    /// Removes the prefill of the request from the load of this backend, because another backend
+    /// computes it (`is_elsewhere`), or adds it again.
     pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
         let estimator = &self.backend().load.estimator;
         estimator.move_prefill(&mut self.0.lock_reservation(), is_elsewhere);
@@ -205,7 +206,7 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
-    /// Whether the backend serves prefill legs.
+    /// Whether the backend serves prefill legs: its role allows them, and it has kept the blocks of all legs.
     pub(super) fn serves_prefill_legs(&self) -> bool {
         self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks()
     }
@@ -227,9 +228,9 @@ impl Backend {
     /// The load and cost estimates of the backend for a prompt. `lookup` finds what the KV events of
     /// the backend show of the prompt. `None` in `lookup`: KV events are not used.
     ///
-    /// If the estimates cannot be computed, all that was observed of the backend is forgotten: the
-    /// numbers come from the backend, and they must not end the requests to other backends. `None`:
-    /// the estimates cannot be computed without observations either. `now`: see [`clock::nanos`].
+    /// If the estimates cannot be computed, all that was observed of the backend is forgotten: the numbers
+    /// come from the backend, and they must not end the requests to other backends. `None`: the estimates
+    /// cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`] returns.
     pub(super) fn candidate(
         &self,
         prompt: &PromptFingerprint,
@@ -270,7 +271,7 @@ impl Backend {
         };
         estimate(lookup).or_else(|| {
             let backend = &self.identity.id;
-            tracing::error!(%backend, "estimates of the backend are unusable: they begin again");
+            tracing::error!(%backend, "load estimates of the backend cannot be used: they begin anew");
             self.estimator(rank).forget_observations();
             estimate(None)
         })

@@ -82,7 +82,7 @@ impl ScrapedExporter {
             (None, Some(error)) => tracing::warn!(
                 exporter,
                 error = error.as_str(),
-                "cannot read the page of a GPU exporter: its last values age"
+                "cannot read the page of a GPU exporter: keeping its last values"
             ),
             (Some(_), None) => tracing::info!(exporter, "the GPU exporter can be read again"),
             _ => {}

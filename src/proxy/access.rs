@@ -181,7 +181,7 @@ impl AccessControl {
 // === impl RevocationSweep ===
 
 impl RevocationSweep {
-    /// A sweep that finds the keys that are removed from now on.
+    /// A sweep that finds the open streams whose API key is removed from now on.
     pub fn new(access: &AccessControl) -> Self {
         Self { keys: access.keys(), valid: None }
     }

@@ -92,8 +92,8 @@ fn is_all_interfaces(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
 
-/// The address of a client. An IPv4 client of `[::]` has an IPv6 address that contains its IPv4
-/// address.
+/// The address of a client. An IPv6 address that contains an IPv4 address, which IPv4 clients of
+/// `[::]` have, becomes that IPv4 address.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

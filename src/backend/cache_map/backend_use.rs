@@ -40,7 +40,7 @@ impl BackendUse {
         }
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.cache.bytes() + size_of_val(&*self.requests)
     }

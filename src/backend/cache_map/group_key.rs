@@ -5,7 +5,7 @@
 pub(super) enum GroupKey {
     /// Blocks that belong to no group.
     Other,
-    /// The hash of the first text block.
+    /// The hash of the text block with which all prompts of the group begin.
     Text(u64),
     /// The hash of the engine block that identifies the group. The text is not known, because
     /// another gateway sent the prompts.

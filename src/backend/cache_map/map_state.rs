@@ -41,7 +41,7 @@ impl MapState {
         Self { texts: LruCache::unbounded(), backends: HashMap::new() }
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         let backends: usize = self.backends.values().map(BackendUse::bytes).sum();
         backends + self.texts.len() * TEXT_BYTES

@@ -11,7 +11,7 @@ use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 
-/// The place of the metrics page of one backend.
+/// Where the gateway fetches the metrics page of one backend, and what the last page showed.
 pub(super) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
@@ -26,7 +26,8 @@ pub(super) struct MetricsPage {
 /// The values of the last page with which the next page is compared, to see whether the engine works.
 #[derive(Debug, Default)]
 struct LastPage {
-    /// The token counts. `None`: the engine is idle, or does not report them.
+    /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
+    /// or does not report them.
     token_counts: Option<[f64; 2]>,
     /// A hash of all values of the engine. `None`: the token counts had changed.
     engine_values: Option<u64>,
@@ -48,7 +49,7 @@ pub(super) enum Unavailable {
     Scaling,
     /// The rank was taken out of the group.
     Retired,
-    /// Something else.
+    /// The response states neither.
     Other,
 }
 

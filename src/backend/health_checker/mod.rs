@@ -342,7 +342,7 @@ impl HealthChecker {
         self.backend.update_state(|state| state.set_down(DownCause::Starting, &text));
     }
 
-    /// Forgets values that may differ after a restart, with which the server version may change.
+    /// Forgets values that may differ after a restart of the backend, with which its version may change.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.rediscover();

@@ -45,7 +45,7 @@ impl HealthChecker {
         let id = &backend.identity.id;
         match found {
             Ok(values) => {
-                tracing::info!(backend = %id, ranks = ?values, "the data-parallel ranks of the backend are targets of routing: their numbers, and their values of x-data-parallel-rank");
+                tracing::info!(backend = %id, ranks = ?values, "requests are routed to the data-parallel ranks of the backend: each rank number with its value of x-data-parallel-rank");
                 let (now, horizon) = (clock::now(), backend.load.estimator.horizon());
                 ranks.begin(&values, backend.identity.id_hash, now, horizon);
             }

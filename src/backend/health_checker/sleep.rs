@@ -8,7 +8,8 @@ use tokenweir_net::page_fetcher::{FetchError, PagePost};
 use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::Availability;
 
-/// Level 1 keeps the weights in the memory of the host. After level 2 they would have to be loaded anew.
+/// The path that puts the engine to sleep. Level 1 keeps the weights in the memory of the host.
+/// After level 2 they would have to be loaded anew.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
 /// Time after which an engine that still sleeps is told to wake again.
@@ -66,7 +67,7 @@ impl HealthChecker {
             Ok(StatusCode::OK) | Err(FetchError::Timeout) => self.backend.health.count_sleep(false),
             result => {
                 let answer = describe(&result);
-                tracing::warn!(backend = %self.backend.identity.id, answer, "the engine does not wake");
+                tracing::warn!(backend = %self.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
                 // Another backend of the model may be asked.
                 self.backend.health.end_wake_request();
             }

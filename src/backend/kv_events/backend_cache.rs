@@ -41,7 +41,7 @@ pub(in crate::backend) struct RankCache {
 pub struct CacheStatus {
     /// How far the contents can be trusted, for all ranks together.
     pub state: &'static str,
-    /// Blocks on the GPU.
+    /// Number of blocks in the KV caches on the GPUs of all ranks.
     pub blocks: usize,
     /// Allocated bytes of the contents.
     pub bytes: usize,
@@ -73,7 +73,7 @@ impl BackendCache {
         }
     }
 
-    /// Names of all states, as metrics have them.
+    /// Names of all states in metrics and logs, in the order of [`StreamState`].
     pub const STATES: [&str; 4] = ["off", "gap", "from_here", "exact"];
 
     /// How far the known contents can be trusted. The state of the least trustworthy rank counts.
@@ -118,7 +118,7 @@ impl BackendCache {
         self.ranks.load_full()
     }
 
-    /// Replaces the ranks by `count` empty ones.
+    /// Replaces the caches of the ranks by `count` empty ones, and returns these.
     pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);

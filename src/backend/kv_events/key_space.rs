@@ -62,7 +62,7 @@ impl KeySpaces {
     }
 
     /// The key space, other than `own`, of an engine that has stored a block of this chain at one
-    /// of the positions in [`COMPARED_BLOCKS`].
+    /// of the positions in [`COMPARED_BLOCKS`]. `None`: there is none.
     pub(super) fn other_with(
         &self,
         own: &Arc<KeySpace>,

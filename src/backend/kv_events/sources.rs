@@ -58,8 +58,8 @@ pub(in crate::backend) async fn discover(
     }
 }
 
-/// Reads a list of sources. The host of the backend replaces the host of each source: a backend
-/// must not be able to make the gateway connect to another machine.
+/// Reads a list of sources. The host of the backend replaces the host of each source: a backend must not
+/// be able to make the gateway connect to another machine. `None`: the list cannot be used.
 fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
     if listed.len() > usize::from(MAX_RANKS) {

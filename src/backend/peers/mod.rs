@@ -1,7 +1,7 @@
 //! The exchange with other gateways. It reports to the others which prompts this gateway sends to which
 //! backend, and adds the prompts and the load of the others to the estimates of the backends.
 //!
-//! Everything is best effort. A request only puts a value into a bounded queue. Without the bus the
+//! A request only puts a value into a bounded queue, and does not wait. Without the message bus the
 //! gateway estimates from its own requests.
 
 pub(super) mod peer_exchange;

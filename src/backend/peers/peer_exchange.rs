@@ -32,7 +32,7 @@ pub struct Peers {
 pub struct PeerExchange {
     pub(in crate::backend) settings: PeerExchangeSettings,
     pub(in crate::backend) counters: PeerCounters,
-    /// Locked by background tasks and by the status, never by a request.
+    /// The state of the received messages. Background tasks and the status lock it, and no request does.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
     /// The decisions that wait for the task. The task holds the lock while it runs.

@@ -37,7 +37,8 @@ pub(in crate::backend) struct PeerCounters {
     /// Received messages that were refused, by reason, in the order of [`Rejection::ALL`].
     rejected_messages: [AtomicU64; Rejection::ALL.len()],
     pub(in crate::backend) sent_decisions: AtomicU64,
-    /// Decisions that were not sent, because the queue was full or the bus away.
+    /// Decisions that were not sent, because the queue was full or there was no connection to the
+    /// message bus.
     pub(in crate::backend) dropped_decisions: AtomicU64,
     pub(in crate::backend) received_decisions: AtomicU64,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.

@@ -202,9 +202,9 @@ impl BackendPool {
         self.registry.labelled_models(now)
     }
 
-    /// Drains the backend of this name. A drained backend finishes its requests and gets no new
-    /// requests. The drain lasts until it is ended or the backend leaves the pool. Returns whether
-    /// the backend was not drained. `None`: the pool has no backend of this name.
+    /// Drains the backend of this name. A drained backend finishes its requests and gets no new requests. The
+    /// drain lasts until it is ended, its duration is over, or the backend leaves the pool. Returns `false`
+    /// if the backend was drained already. `None`: the pool has no backend of this name.
     pub fn drain(&self, name: &str, drain: Drain) -> Option<bool> {
         self.find_backend(name).map(|backend| backend.drain(drain))
     }

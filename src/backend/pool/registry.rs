@@ -97,7 +97,7 @@ impl Default for PoolSettings {
 
 impl BackendRegistry {
     /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and requests to
-    /// `peers`. `has_rendezvous`: see [`PoolSnapshot`].
+    /// `peers`. `has_rendezvous`: as in [`PoolSnapshot`], whether a prompt has a rendezvous backend.
     pub(super) fn new(
         capacity_notifier: Arc<CapacityNotifier>,
         peers: Option<Arc<PeerExchange>>,

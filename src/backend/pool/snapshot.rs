@@ -50,7 +50,7 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_threshold: f64,
     /// Whether sleeping engines are woken, and idle ones put to sleep.
     pub(super) sleep: SleepSettings,
-    /// Whether a backend serves only prefill legs.
+    /// Whether any backend has the role prefill.
     pub(super) has_prefill_backends: bool,
 }
 

@@ -25,8 +25,8 @@ pub struct ModelRoute {
     pub label: ModelLabel,
     /// The model name that the backends use. `None`: the same name as in client requests.
     pub served_as: Option<Arc<str>>,
-    /// The positions of the backends that list the model, and of the backends that may serve it
-    /// because they have not listed their models yet.
+    /// The positions in the pool of the backends that list the model, and of those that may serve
+    /// it because they have not listed their models yet.
     pub backends: Arc<[usize]>,
     /// The context lengths of the model at these backends.
     pub lengths: ModelLengths,
@@ -224,8 +224,8 @@ fn groups_by_model<'a>(
     served
 }
 
-/// The label of the model that backends use for a request without a model name: the first model in
-/// the list of a backend. The label is `unknown` if the first models of the backends differ.
+/// The label of the model that backends use for a request without a model name: the first model in the
+/// list of a backend. The label is that of unknown models if the first models of the backends differ.
 fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) -> ModelLabel {
     let mut first_models = groups.iter().filter_map(|group| group.models.first());
     match first_models.next() {

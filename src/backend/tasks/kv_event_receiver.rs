@@ -98,7 +98,8 @@ impl PublisherFinder {
         self.source.enabled.is_none()
     }
 
-    /// The publishers. `None`: not known at the moment.
+    /// The publishers of the backend: the configured ones, or those that it lists. `None`: not
+    /// known at the moment.
     async fn find(&mut self) -> Option<Vec<Publisher>> {
         if let Some(configured) = &self.configured {
             return Some(configured.clone());
@@ -164,7 +165,7 @@ impl PublisherFinder {
     }
 }
 
-/// Applies the events of one data-parallel rank.
+/// Applies the KV events of one data-parallel rank to the known contents of its cache.
 pub(in crate::backend) struct RankSink {
     backend: BackendId,
     cache: Arc<BackendCache>,

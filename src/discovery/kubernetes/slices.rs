@@ -113,8 +113,8 @@ impl EndpointSlices {
             tracing::warn!(
                 slice,
                 ?port,
-                "the pods of an EndpointSlice have no such port, or several ports and none is \
-                 configured: ignoring these pods"
+                "the pods of an EndpointSlice do not have the configured port, or have several \
+                 ports and none is configured: ignoring these pods"
             );
         }
         let to_pod = |endpoint| target.as_ref().and_then(|target| target.pod_endpoint(endpoint));

@@ -119,9 +119,9 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request. Its tenant is that of the API key; without an API key, the value of the
-    /// configured tenant header stands for the tenant, otherwise the `Authorization` header, otherwise
-    /// the address of the client.
+    /// The flow of a request: its priority class and its tenant. The tenant is that of the API key;
+    /// without an API key, the value of the configured tenant header stands for the tenant,
+    /// otherwise the `Authorization` header, otherwise the address of the client.
     fn flow_key(
         &self,
         settings: &AdmissionSettings,
@@ -210,7 +210,8 @@ impl AdmissionController {
         result
     }
 
-    /// Leases a backend to a request if no waiting request goes first, or adds it to the queue.
+    /// Leases a backend to a request if no waiting request takes precedence, or adds the request to
+    /// the queue.
     fn admit_or_enqueue(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,

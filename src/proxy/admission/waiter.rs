@@ -37,8 +37,8 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 
-/// The entry of a request in the queue, and the receiver of its lease or error. `work`: see
-/// [`BackendPool::work`].
+/// The entry of a request in the queue, and the receiver of its lease or error. `work`: tokens that
+/// an engine has to compute for the request. `None`: no backend is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
     flow_key: FlowKey,
@@ -70,7 +70,7 @@ pub(super) fn queue_entry(
     (request, result_receiver)
 }
 
-/// Queues a request, and sheds the request that it displaces, if any.
+/// Queues a request, and sheds the request that it displaces, if any. Fails if the queue is full.
 pub(super) fn enqueue(
     queue: &mut AdmissionQueue<LeaseWaiter>,
     request: QueuedRequest<LeaseWaiter>,

@@ -36,7 +36,7 @@ impl AttemptFailure {
         Self { kind, message: kind.as_str().into(), rest, fallback: Ok(Box::new(response)) }
     }
 
-    /// A failure without a response.
+    /// A failure without a response. The client gets `error` if the request cannot fail over.
     pub(super) fn without_response(
         kind: FailureKind,
         message: impl Into<Cow<'static, str>>,

@@ -39,7 +39,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// The requirements of the request, with owned values.
+/// The requirements of the request on a backend, which its continuation has too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentRequirements {
     pub(crate) path: Option<&'static str>,
@@ -98,7 +98,8 @@ impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinu
 }
 
 impl StreamContinuation {
-    /// Sends the request that continues the stream to the next backend.
+    /// Sends the request that continues the stream to the next backend. The error is the reason why
+    /// the stream is not continued.
     fn send(
         &mut self,
         exchange: &mut Exchange,

@@ -301,8 +301,8 @@ fn classify_failure(
     kind
 }
 
-/// Recognizes a refusal because of the data-parallel rank or because of the length of the request. Only
-/// a backend with a longer context can answer the latter differently.
+/// Returns `RankRefused` or `TooLong` for a refusal because of the data-parallel rank or of the length of the
+/// request, otherwise `kind`. Only a backend with a longer context can answer the latter differently.
 fn refine_refusal(
     kind: FailureKind,
     context: &ProxyContext,
@@ -333,7 +333,7 @@ fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendR
     }
 }
 
-/// The failure with an error as its result, if the response to the client has begun and the last
+/// Gives the failure an error as its result, if the response to the client has begun and the last
 /// backend ended its stream without output. Without the error, the client would see a stream that
 /// has only comments.
 fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {

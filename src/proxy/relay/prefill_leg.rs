@@ -221,7 +221,8 @@ fn last_leg(exchange: &mut Exchange) -> Option<&mut Attempt> {
     exchange.record().prefill_legs.as_mut()?.sent.last_mut()
 }
 
-/// Receives the response to a prefill leg. Fails with its status and the kind of the failure.
+/// Receives the response to a prefill leg. Fails with its status (`None`: no response) and the kind
+/// of the failure.
 async fn receive(
     response: impl Future<Output = Result<Response<BackendBody>, SendError>>,
 ) -> Result<PrefillResponse, (Option<u16>, FailureKind)> {

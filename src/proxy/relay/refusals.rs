@@ -19,7 +19,7 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: Vec<Refusal>,
-    /// The response that the client gets if no peer answers with success.
+    /// The response that the client gets if no peer answers with success. `None`: none was set aside.
     held: Option<Box<HeldResponse>>,
     /// Whether the prompt has media.
     has_media: bool,
@@ -34,12 +34,12 @@ pub(super) struct HeldResponse {
 
 struct Refusal {
     backend: Arc<Backend>,
-    /// The span of the attempt, which identifies it.
+    /// The id of the trace span of the attempt, which identifies the attempt in the record.
     span_id: u64,
     kind: FailureKind,
     status: u16,
     rest: Option<Duration>,
-    /// What the backend lacks, according to the response: the path, or media in prompts.
+    /// What the backend lacks, according to the response: the path, or media in prompts. `None`: neither.
     lacks: Option<&'static str>,
     slot: RefusalSlot,
 }
@@ -200,7 +200,7 @@ impl Refusals {
 impl Refusal {
     /// Applies the refusal to its backend as a failure.
     fn apply(&self, now: Instant) {
-        let why = format!("{}: its answer was {}", self.kind.as_str(), self.status);
+        let why = format!("{}: the backend answered {}", self.kind.as_str(), self.status);
         self.backend.on_failure(self.kind, &why, self.rest, now);
     }
 

@@ -116,7 +116,7 @@ impl ContinuationMemory {
         MemoryLimits { one: total, party: total / 2, total }
     }
 
-    /// A charge of a stream of `owner`, which has no bytes yet.
+    /// A counter of the bytes that one stream of `owner` keeps, which begins at 0.
     fn charge(&self, owner: BodyOwner) -> Charge {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let Owners { used, prune_at } = &mut *owners;

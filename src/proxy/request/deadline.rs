@@ -47,7 +47,7 @@ pub(crate) struct RequestDeadlines {
 enum DeadlineSource {
     /// The configured timeout of the first output.
     FirstOutput,
-    /// A header of the client.
+    /// The timeout that the client announced in a request header.
     Client,
     /// The configured timeout of the whole request.
     Total,

@@ -23,10 +23,10 @@ pub(crate) struct UpstreamBody {
     model_edit: Option<Splice>,
     /// The edits that remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
-    /// The API, if it has `stream_options`.
+    /// The API, if it has `stream_options`. `None`: it has none, or the body must not be edited.
     api: Option<Api>,
-    /// The edit that requests usage at the end of the stream. `None`: the client requests it, or
-    /// the body must not have it.
+    /// The edit that requests usage at the end of the stream. `None`: the client requests it, or it
+    /// cannot be requested in this body.
     usage_edit: Option<Splice>,
     /// The edit that requests continuous usage. `Some`: the client requests usage, and only at the
     /// end of the stream.
@@ -36,9 +36,9 @@ pub(crate) struct UpstreamBody {
     usage_sampling_value: f64,
     /// Upper limit of the share of streams with continuous usage, from 0 to 1.
     max_continuous_usage: f64,
-    /// The edited copy, and the usage that it requests. The copy is made for the first backend that
-    /// needs one. A copy for a backend that needs another injection replaces it, so that at most
-    /// two bodies exist.
+    /// The edited copy, and the usage that it requests. `None`: no copy was made yet. The copy is
+    /// made for the first backend that needs one. A copy for a backend that needs another injection
+    /// replaces it, so that at most two bodies exist.
     edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
 }
 

@@ -37,7 +37,7 @@ struct EarlyState {
     timer: Option<Pin<Box<Sleep>>>,
     /// Comments that have not been sent.
     comments: BytesMut,
-    /// The head that is to be sent. `None`: no comment is due yet, or the head was sent.
+    /// The response headers that are to be sent. `None`: no comment is due yet, or they were sent.
     head: Option<HeaderMap>,
     has_begun: bool,
 }
@@ -91,7 +91,7 @@ impl EarlyResponse {
         }
     }
 
-    /// The head that is to be sent now. `None`: no comment is due, or the head was taken.
+    /// The response headers that are to be sent now. `None`: no comment is due, or they were taken.
     pub(super) fn take_head(&self) -> Option<HeaderMap> {
         self.lock().head.take()
     }

@@ -46,7 +46,7 @@ pub struct EarlyBody {
 enum BodyState {
     /// The request is being handled.
     Handling(Handling),
-    /// The stream of the backend.
+    /// The response has begun as expected: its body is forwarded.
     Streaming(ProxyResponseBody),
     /// The response is no stream: its body becomes an error event.
     Failed {
@@ -122,7 +122,7 @@ impl EarlyBody {
         Self { early, state: BodyState::Handling(handling) }
     }
 
-    /// As [`ProxyResponseBody::on_flush`].
+    /// Records a flush of the client's connection, as [`ProxyResponseBody::on_flush`] does.
     fn on_flush(&mut self, is_complete: bool) {
         if let BodyState::Streaming(body) = &mut self.state {
             body.on_flush(is_complete);

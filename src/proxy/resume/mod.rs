@@ -229,7 +229,7 @@ fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
 }
 
 /// The event ids that a client asks for with `Last-Event-ID`: 0, or the last event that it has.
-/// `None`: the client asks for no event ids.
+/// `None`: the client asks for no event ids. Fails if the value is no number.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<EventIds>, GatewayError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());

@@ -38,7 +38,7 @@ pub(super) async fn complete(
 /// A run as a task.
 struct Run {
     responding: Responding,
-    /// `None`: the response has not begun.
+    /// The body of the response. `None`: the response has not begun.
     body: Option<ProxyResponseBody>,
     producer: Producer<RunHead>,
 }
@@ -62,7 +62,8 @@ impl Run {
         }
     }
 
-    /// The end of the response. `None`: the run is to end before.
+    /// Writes the response into the run, and returns how it ended. `None`: nobody can get the
+    /// response any more.
     fn poll(&mut self, cx: &mut Context<'_>, is_successful: &mut bool) -> Poll<Option<End>> {
         if self.producer.poll_abandoned(cx.waker()) {
             return Poll::Ready(None);

@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Admits or rejects client connections, and serves the admitted connections.
 pub(crate) struct ConnectionHandler {
     state: Arc<ServerState>,
-    /// `None`: clients connect without TLS.
+    /// The TLS acceptor. `None`: clients connect without TLS.
     acceptor: Option<Acceptor>,
     /// Limits the number of error responses that are sent to rejected connections at the same time.
     rejection_permits: Arc<Semaphore>,

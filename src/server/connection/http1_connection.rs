@@ -181,8 +181,8 @@ impl Http1Connection {
         Poll::Ready(Ok(None))
     }
 
-    /// From now on, the input is the bytes of a WebSocket, which the body of the current request
-    /// returns.
+    /// Makes the body of the current request return all further input, which is the bytes of a
+    /// WebSocket.
     pub(super) fn begin_tunnel(&mut self) {
         self.body_decoder = BodyDecoder::UntilClose;
     }

@@ -112,7 +112,7 @@ struct IdleTimeoutStream {
     prefetched: Bytes,
     requests: Arc<InFlightRequests>,
     limits: ServerLimits,
-    /// The key of a wait is the number of requests since the connection began.
+    /// The timer of the idle timeout. Its key is the number of requests since the connection began.
     timer: KeyedTimer<u32>,
 }
 

@@ -20,23 +20,23 @@ use tokenweir_request::error::GatewayError;
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     max_connections: usize,
-    /// `None`: no limit per client.
+    /// Maximum number of connections of one client address. `None`: no limit.
     max_connections_per_client: Option<u32>,
-    /// Has the file descriptors for connections, and receives the number of open connections.
+    /// The guard that owns the pool of file descriptors. It receives the number of open connections.
     overload_guard: Arc<OverloadGuard>,
     open_connections: AtomicUsize,
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// Connections rejected by the total limit or for lack of a file descriptor.
+    /// Number of connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
-    /// Connections rejected by the limit per client.
+    /// Number of connections rejected by the limit per client.
     client_limit_rejections: AtomicU64,
-    /// Failed TLS handshakes.
+    /// Number of failed TLS handshakes.
     failed_handshakes: AtomicU64,
-    /// Failed `accept()` calls, on both listeners.
+    /// Number of failed `accept()` calls, on both listeners.
     accept_errors: AtomicU64,
-    /// Time of the last log line about refused connections.
+    /// Time of the last log line about refused connections. `None`: there was none.
     last_warning: Mutex<Option<Instant>>,
 }
 
