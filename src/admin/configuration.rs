@@ -85,7 +85,8 @@ impl ActiveConfiguration {
     pub async fn request_reload(&self) -> Result<String, String> {
         let (result_sender, result) = oneshot::channel();
         let sent = self.reload_requests.send(ReloadRequest(result_sender)).await;
-        let unavailable = || Err("this gateway does not reload its configuration".to_owned());
+        let unavailable =
+            || Err("the gateway is shutting down: it does not reload its configuration".to_owned());
         if sent.is_err() {
             return unavailable();
         }

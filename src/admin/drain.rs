@@ -35,7 +35,7 @@ pub(super) struct DrainQuery {
     migrate: bool,
 }
 
-/// The address of the peer of an admin connection. A request without it is not served by a socket.
+/// The address of the client of an admin connection. `None`: the request did not arrive over a socket.
 type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
 /// Maximum length of a reason, in characters.

@@ -36,8 +36,8 @@ const PANIC_WINDOW: Duration = Duration::from_secs(15);
 /// causes a panic must not take the gateway away from the others.
 const MIN_PANICS: usize = 5;
 
-/// Streams of scalers that may be open at once. They are fewer than the connections of the admin
-/// listener, so that its other clients, such as probes, always find one.
+/// Streams of KEDA scalers that may be open at once. They are fewer than the connections of the
+/// admin listener, so that its other clients, such as probes, always find a free connection.
 pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The state behind the admin listener.

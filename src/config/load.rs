@@ -122,8 +122,8 @@ impl LoadedConfig {
         Ok(())
     }
 
-    /// An error about the value at `path`, which has its location and no excerpt. If a file is missing, the help says
-    /// where relative paths begin.
+    /// Builds an error about the value at `path`, with the location of the value and without an
+    /// excerpt. If a file is missing, the help says where relative paths begin.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));

@@ -89,7 +89,7 @@ struct LoggedAttempt {
 }
 
 /// Minimum number of characters of a request ID by which a request is found. The live page and
-/// `tokenweir top` show so many.
+/// `tokenweir top` show this many.
 const MIN_ID_PREFIX: usize = 8;
 
 // === impl DecisionLog ===
@@ -105,8 +105,8 @@ impl DecisionLog {
         self.capacity
     }
 
-    /// The newest decision for a request with this ID, or with an ID that begins with it. `None`: the
-    /// log has no such decision.
+    /// Returns the newest decision for the request with this ID. Without one, returns the newest for an ID
+    /// that begins with `request_id`, if that has at least 8 characters. `None`: the log has neither.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// the number of stalls after the last one. The metrics and the access log have each stall.
 #[derive(Debug, Default)]
 pub(super) struct StallLog {
-    /// Number of stalls at the last call.
+    /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
     stall_count: u64,
     /// The current period of stalls. `None`: no stream has stalled in the last [`QUIET_PERIOD`].
     period: Option<StallPeriod>,

@@ -64,7 +64,7 @@ impl AccessConfig {
 
 impl IdentitiesConfig {
     pub(super) fn hash_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the secret of identities".to_owned();
+        let purpose = "the secret of identities (identities.secret)".to_owned();
         Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
     }
 }

@@ -28,7 +28,7 @@ pub struct ConfigError(Box<ErrorDetails>);
 /// The content of a [`ConfigError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ErrorDetails {
-    /// `None`: unknown.
+    /// Where the problem is. `None`: unknown.
     location: Option<ConfigLocation>,
     problem: String,
     /// The line of the file. `None`: there is no position, or the line may contain a secret.

@@ -31,8 +31,8 @@ const WINDOWS_PER_INTERVAL: u64 = 2;
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds the intervals of `windows` that end before the window `current`, which is about to be
-    /// added to them.
+    /// Adds a point for each interval of `windows` that ends before the window with the index
+    /// `current`. The caller appends that window to `windows` next.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
@@ -108,7 +108,7 @@ impl HistoryRing {
 }
 
 impl HistoryPoint {
-    /// The point of an interval. The index of `merged` is that of the interval.
+    /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
         Self {
             index: merged.index,
