@@ -25,7 +25,7 @@ use tokenweir_protocol::units;
 pub(super) struct DrainQuery {
     /// The name of the backend.
     backend: String,
-    /// Why the backend is drained.
+    /// Why the backend is drained. `None`: the operator gave no reason.
     reason: Option<String>,
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::optional_duration")]

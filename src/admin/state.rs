@@ -62,7 +62,7 @@ pub struct Admin {
     pub diagnosis: Arc<LatestDiagnosis>,
     /// The active configuration.
     pub configuration: Arc<ActiveConfiguration>,
-    /// URL template of the trace UI, with the placeholder `{trace_id}`.
+    /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,

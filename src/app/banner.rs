@@ -129,7 +129,7 @@ fn log_fields(summary: &StartSummary) {
     }
     let readiness = summary.pool.readiness(now);
     if !readiness.is_ready() {
-        tracing::warn!(states = readiness.summary(), "not ready: health checks continue");
+        tracing::warn!(states = readiness.summary(), "gateway not ready: health checks continue");
     }
 }
 

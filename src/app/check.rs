@@ -84,7 +84,8 @@ fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec
     found
 }
 
-/// Like [`obstacles`], without secrets.
+/// The reasons why the gateway does not start with a valid configuration on this machine, except
+/// secrets that cannot be read.
 pub(crate) fn file_obstacles(
     loaded: &LoadedConfig,
     env: impl Fn(&str) -> Option<String>,
@@ -170,7 +171,7 @@ fn plural(count: usize, noun: &str) -> String {
 
 impl ConfigCheck {
     /// Stores the mistakes of a file, or a description of its content. Returns the value of the
-    /// file, without the entries that have mistakes.
+    /// file, without the entries that have mistakes. `None`: nothing of the file can be read.
     fn set<T>(
         &mut self,
         loaded: Result<T, Mistakes<T>>,

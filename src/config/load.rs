@@ -60,7 +60,8 @@ impl Config {
     }
 }
 
-/// The key of the target of a source, and the error, if this program was built without the support for it.
+/// The key of the target of a source, and the error, if this program was built without the support
+/// for it. `None`: the program supports the target.
 fn unsupported_target(source: &DiscoveryConfig) -> Option<(&'static str, &'static str)> {
     if source.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
         let problem = "this program was built without Kubernetes: use the container image, or build with \

@@ -90,15 +90,15 @@ struct AccessLogLine<'a> {
     slow_cause: Option<&'static str>,
     /// What the gateway did with the `Idempotency-Key` of the request. Absent if the request has none.
     resume: Option<&'static str>,
-    /// Why the response could not be inspected. The counts of tokens and events are then not
-    /// reliable.
+    /// Why the response could not be inspected. Absent if it was. Otherwise the counts of tokens
+    /// and events are not reliable.
     uninspected_reason: Option<&'static str>,
     backend: Option<&'a str>,
     policy: Option<&'static str>,
-    /// Deciding reason of the routing decision.
+    /// Deciding reason of the routing decision. Absent if no backend was chosen.
     reason: Option<&'static str>,
     predicted_ttft_ms: Option<f64>,
-    /// Prompt tokens predicted to be cached.
+    /// Prompt tokens predicted to be cached. `null` if no backend was chosen.
     predicted_cached: Option<f64>,
     attempts: usize,
     /// Number of lines that the rate limit omitted between the previous line and this line. Absent if

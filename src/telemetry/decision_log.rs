@@ -46,23 +46,24 @@ pub struct DecisionLogEntry {
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
     attempts: Box<[LoggedAttempt]>,
-    /// Time from sending the request to the backend to the first output, in seconds.
+    /// Time from sending the request to the backend to the first output, in seconds. `None`: the
+    /// response is not a stream, or has no output.
     ttft: Option<f64>,
-    /// Time from the request head to the first output.
+    /// Time from the request head to the first output. `None`: not a stream, or no output.
     client_ttft: Option<Duration>,
     /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
     first_answer: Option<Duration>,
     slow: Option<SlowCause>,
     phases: RequestPhases,
-    /// Time in the admission queue in which no backend could serve the model.
+    /// Time in the admission queue in which no backend could serve the model. `None`: no such time.
     backend_wait: Option<Duration>,
     client: IpAddr,
     caller: Option<Arc<ClientIdentity>>,
     /// The ID of the trace. `None`: the trace is not exported.
     trace_id: Option<u128>,
-    /// Prompt tokens that the engine reported.
+    /// Number of prompt tokens that the engine reported. `None`: not reported.
     input_tokens: Option<u64>,
-    /// Cached prompt tokens that the engine reported.
+    /// Number of cached prompt tokens that the engine reported. `None`: not reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
     /// The result of a request with an `Idempotency-Key`: see
@@ -84,7 +85,8 @@ struct LoggedAttempt {
     status: Option<u16>,
     /// Why the attempt failed. `None`: it did not fail.
     failure: Option<&'static str>,
-    /// Time from sending the request to the failure or the end of the response.
+    /// Time from sending the request to the failure or the end of the response. `None`: the attempt
+    /// has no end.
     took: Option<Duration>,
 }
 

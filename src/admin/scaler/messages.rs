@@ -61,8 +61,7 @@ impl ScaledObjectRef {
     /// The number of requests that one backend should serve. Fails if the trigger has no such number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
         let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
-        let problem =
-            "the metadata of the trigger needs `requests`: how many (above 0) one backend serves";
+        let problem = "the metadata of the trigger lacks `requests`, a number above 0 per backend";
         target
             .filter(|target: &f64| target.is_finite() && *target > 0.0)
             .ok_or_else(|| Status::invalid_argument(problem))

@@ -25,9 +25,9 @@ struct StallPeriod {
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 impl StallLog {
-    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of all
-    /// backends since the start. Returns whether a period begins, and the number of stalls of a
-    /// period that has ended.
+    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of
+    /// all backends since the start. Returns whether a period begins, and the number of stalls of a
+    /// period that has ended. `None`: no period has ended.
     pub(super) fn record(
         &mut self,
         stalled: &[(&str, u32)],

@@ -76,7 +76,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     if result.is_ok() { exit_code } else { ExitCode::FAILURE }
 }
 
-/// Waits for a shutdown signal, or at most for `limit`.
+/// Waits for a shutdown signal, or at most for `limit`. `None`: no limit.
 async fn wait_for_stop(limit: Option<Duration>) {
     match limit {
         None => signals::wait_for_shutdown().await,

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_top::{explanation, status_lines};
 
-const UNEXPECTED_DOCUMENT: &str =
-    "the response is not that of a gateway of this version: check --admin";
+const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
 
 pub(crate) async fn status(args: StatusArgs) -> ExitCode {
     let client = match args.client() {

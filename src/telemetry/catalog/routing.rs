@@ -256,12 +256,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The actual and the predicted time to first token of a request in seconds, and its backend.
+/// The actual and the predicted time from sending a request to its first output, in seconds, and
+/// the backend of the request. `None`: not known.
 fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>) {
     (record.actual_and_predicted_ttft(), backend_label(record))
 }
 
 /// The reported and the predicted number of cached prompt tokens of a request, and its backend.
+/// `None`: not known.
 fn cached_tokens_and_backend(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
     (record.reported_and_predicted_cached_tokens(), backend_label(record))
 }

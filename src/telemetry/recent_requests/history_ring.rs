@@ -128,7 +128,8 @@ const fn interval_of(window: u64) -> u64 {
     window / WINDOWS_PER_INTERVAL
 }
 
-/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small.
+/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small. `None`: the
+/// histogram is empty.
 fn p95(latencies: &WindowHistogram) -> Option<f64> {
     (latencies.count() > 0).then(|| (latencies.quantile(0.95) * 1e5).round() / 1e5)
 }

@@ -207,7 +207,7 @@ impl TracingSettings {
 }
 
 impl Default for TracingSettings {
-    /// Tracing is disabled.
+    /// The default: tracing is disabled.
     fn default() -> Self {
         Self {
             endpoint: None,

@@ -292,7 +292,7 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
 }
 
 /// The event with the times of the chunks of a slow or broken stream, at its end. Times are in
-/// milliseconds from the request head.
+/// milliseconds from the request head. `None`: the stream was neither slow nor broken.
 fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     let timings = record.examined_chunk_timings()?;
     let gaps = || timings.longest_gaps();
