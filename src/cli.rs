@@ -77,7 +77,8 @@ pub enum CliCommand {
     Keygen,
 }
 
-/// The commands of the laboratory's program.
+/// The commands of the separate program `tokenweir-lab`. A user of `tokenweir` who types one
+/// gets the name of that program as a tip.
 const LAB_COMMANDS: [&str; 4] = ["bench", "replay", "tournament", "tune"];
 
 /// Parses the command line of the gateway with [`parse_as`].

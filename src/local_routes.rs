@@ -24,13 +24,13 @@ struct ModelListResponse<'a> {
     /// Extension of the gateway: models that `data` leaves out because no backend serves them now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable_models: Vec<&'a str>,
-    /// Extension of the gateway: the state of each model, which is that of its best backend.
+    /// Extension of the gateway: for each model, the state of its backend that is closest to
+    /// serving requests.
     model_states: BTreeMap<&'a str, &'static str>,
 }
 
-/// The response to a route that is not forwarded to a backend. `allowed` are the models that the
-/// client may use; `/v1/models` lists no others. The error `NoBackend` means that the gateway is
-/// not ready.
+/// Returns the response to a route that is not forwarded to a backend. `allowed` are the models that the
+/// client may use; `/v1/models` lists no others. The error `NoBackend` means that the gateway is not ready.
 pub fn respond(
     route: ApiRoute,
     path: &str,
@@ -47,10 +47,10 @@ pub fn respond(
     }
 }
 
-/// The models as their backends serve them now.
+/// Derives the state and the entry of a model from the current states of its backends.
 struct ModelStates<'a> {
     routes: &'a RouteTable,
-    /// By position of the backend.
+    /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
 }
 
@@ -83,14 +83,14 @@ impl ModelStates<'_> {
     }
 }
 
-/// Whether a backend serves requests. One that is ejected gets requests again in seconds, and at once in
-/// panic mode.
+/// Whether a backend in this state counts as serving. An ejected backend counts, because it gets
+/// requests again in seconds, and at once in panic mode.
 fn is_serving(state: Availability) -> bool {
     matches!(state, Availability::Available | Availability::Ejected)
 }
 
-/// The response to `/v1/models/{model}`: the entry of the list. A model that the client may not use does
-/// not exist for it.
+/// Returns the response to `/v1/models/{model}`: the entry of the model in `/v1/models`. A model
+/// that the client may not use is answered like one that does not exist.
 fn describe_model(
     path: &str,
     pool: &BackendPool,

@@ -24,15 +24,16 @@ pub struct AdminAuthorizer {
     pub token_digest: Option<KeyDigest>,
     /// Whether `/metrics` and the scaler of KEDA need no token.
     pub has_unauthenticated_metrics: bool,
-    /// Whether the listener is beyond loopback without a token. Then it only answers requests that
-    /// change nothing.
+    /// Whether the listener can be reached from other machines and has no token. Then it only
+    /// answers requests that change nothing.
     pub is_read_only: bool,
     /// Host names that are trusted without a token, in addition to `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
 
 impl AdminAuthorizer {
-    /// The authorizer of a configuration, with its resolved token.
+    /// Builds the authorizer from the configuration and reads its token. `address` is that of the
+    /// admin listener. Fails if the token cannot be read.
     pub fn from_config(
         access: &AccessConfig,
         address: SocketAddr,

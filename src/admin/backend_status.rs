@@ -152,7 +152,7 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
     }
 }
 
-/// The context length of each base model whose length is known.
+/// The context length in tokens of each base model whose length is known.
 fn longest_contexts(models: &[ServedModel]) -> BTreeMap<String, u32> {
     let base_models = models.iter().filter(|model| model.parent.is_none());
     base_models.filter_map(|model| Some((model.id.to_string(), model.max_len?))).collect()
@@ -169,7 +169,7 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
     }
 }
 
-/// The names of the signals that the metrics of a backend contain, and of the missing signals.
+/// The names of the engine metrics that the last scraped page of a backend has, and of those that it lacks.
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {

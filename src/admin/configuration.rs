@@ -76,7 +76,7 @@ impl ActiveConfiguration {
         self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
     }
 
-    /// Sets why a discovery file cannot be used.
+    /// Sets why a discovery file cannot be used. `None`: all can be used.
     pub fn set_discovery_problem(&self, problem: Option<String>) {
         self.discovery_problem.store(problem.map(Arc::new));
     }
@@ -85,7 +85,7 @@ impl ActiveConfiguration {
     pub async fn request_reload(&self) -> Result<String, String> {
         let (result_sender, result) = oneshot::channel();
         let sent = self.reload_requests.send(ReloadRequest(result_sender)).await;
-        let unavailable = || Err("this gateway does not reload its configuration".to_owned());
+        let unavailable = || Err("the gateway shuts down and does not reload".to_owned());
         if sent.is_err() {
             return unavailable();
         }

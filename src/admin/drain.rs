@@ -25,7 +25,7 @@ use tokenweir_protocol::units;
 pub(super) struct DrainQuery {
     /// The name of the backend.
     backend: String,
-    /// Why the backend is drained.
+    /// Why the backend is drained. `None`: the operator gave no reason.
     reason: Option<String>,
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::optional_duration")]
@@ -35,7 +35,7 @@ pub(super) struct DrainQuery {
     migrate: bool,
 }
 
-/// The address of the peer of an admin connection. A request without it is not served by a socket.
+/// The address of the client of an admin connection. `None`: the request did not arrive over a socket.
 type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
 /// Maximum length of a reason, in characters.

@@ -71,7 +71,7 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
     }
 }
 
-/// All values of a header that is a list.
+/// Joins all values of a list header with commas. Values that are not visible ASCII are left out.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.collect::<Vec<_>>().join(",")

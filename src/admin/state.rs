@@ -36,8 +36,8 @@ const PANIC_WINDOW: Duration = Duration::from_secs(15);
 /// causes a panic must not take the gateway away from the others.
 const MIN_PANICS: usize = 5;
 
-/// Streams of scalers that may be open at once. They are fewer than the connections of the admin
-/// listener, so that its other clients, such as probes, always find one.
+/// Streams of KEDA scalers that may be open at once. They are fewer than the connections of the
+/// admin listener, so that its other clients, such as probes, always find a free connection.
 pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The state behind the admin listener.
@@ -62,7 +62,7 @@ pub struct Admin {
     pub diagnosis: Arc<LatestDiagnosis>,
     /// The active configuration.
     pub configuration: Arc<ActiveConfiguration>,
-    /// URL template of the trace UI, with the placeholder `{trace_id}`.
+    /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,

@@ -196,7 +196,7 @@ impl Application {
     }
 }
 
-/// Writes the state of what the gateway learned from KV events into the status.
+/// Returns a function that writes the memory and the counts of the index of KV events into a status.
 fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     Arc::new(move |status, _| {
         status.kv_index_bytes = knowledge.index_bytes();
@@ -204,7 +204,7 @@ fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     })
 }
 
-/// Writes the state of the exchange with other gateways into the status.
+/// Returns a function that writes the state of the exchange with other gateways into a status.
 fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
     Arc::new(move |status, now| status.peer_exchange = Some(exchange.status(now)))
 }

@@ -70,14 +70,14 @@ impl StartSummary {
     }
 }
 
-/// The destinations of the payload log, with the share of requests.
+/// The file of the payload log, with the share of requests. `None`: the payload log is disabled.
 fn payload_target(config: &Config) -> Option<String> {
     let payloads = &config.log.payloads;
     let file = payloads.file.as_ref()?;
     Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
 }
 
-/// The destinations of quality monitoring, with the share of requests.
+/// The file and the judge of quality monitoring, with the share of requests. `None`: nothing is sampled.
 fn quality_target(config: &Config) -> Option<String> {
     let quality = &config.quality;
     let file = quality.file.as_ref().map(|file| file.display().to_string());
@@ -129,7 +129,7 @@ fn log_fields(summary: &StartSummary) {
     }
     let readiness = summary.pool.readiness(now);
     if !readiness.is_ready() {
-        tracing::warn!(states = readiness.summary(), "not ready: health checks continue");
+        tracing::warn!(states = readiness.summary(), "gateway not ready: health checks continue");
     }
 }
 

@@ -38,7 +38,7 @@ pub struct ConfigCheck {
     obstacles: Vec<ConfigError>,
     /// Problems that are not errors, as texts for operators.
     notes: Vec<String>,
-    /// The valid configuration.
+    /// The configuration. `None`: the file has mistakes, or is no configuration.
     loaded: Option<LoadedConfig>,
 }
 
@@ -84,7 +84,8 @@ fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec
     found
 }
 
-/// Like [`obstacles`], without secrets.
+/// The reasons why the gateway does not start with a valid configuration on this machine, except
+/// secrets that cannot be read.
 pub(crate) fn file_obstacles(
     loaded: &LoadedConfig,
     env: impl Fn(&str) -> Option<String>,
@@ -151,7 +152,7 @@ fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<Str
     notes
 }
 
-/// The listeners whose address is in use or missing on this machine.
+/// Why listeners cannot bind their addresses on this machine, as texts for operators.
 fn ports_in_use(config: &Config) -> Vec<String> {
     let listeners = [("listen", config.listen), ("admin", config.admin)];
     let is_shared = config.listen_reuse_port;
@@ -169,7 +170,8 @@ fn plural(count: usize, noun: &str) -> String {
 // === impl ConfigCheck ===
 
 impl ConfigCheck {
-    /// Stores the mistakes of a file, or its content. Returns its value without the entries that have mistakes.
+    /// Stores the mistakes of a file, or a description of its content. Returns the value of the
+    /// file, without the entries that have mistakes. `None`: nothing of the file can be read.
     fn set<T>(
         &mut self,
         loaded: Result<T, Mistakes<T>>,
@@ -242,7 +244,7 @@ impl ConfigCheck {
         })
     }
 
-    /// All errors in the order of the lines of the file. Those in other files follow.
+    /// All errors: first those in this file, in the order of its lines, and then those in other files.
     fn errors(&self) -> Vec<&ConfigError> {
         let line_and_column = |error: &&ConfigError| match error.location() {
             Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {

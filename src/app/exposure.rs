@@ -7,8 +7,7 @@ use crate::config::LoadedConfig;
 const GUESSED_SECRETS: [&str; 3] =
     ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
 
-/// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret has a
-/// warning.
+/// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret causes a warning.
 const MIN_SECRET_CHARS: usize = 16;
 
 /// The warnings of a configuration: at the start in the log, and in `tokenweir check`. `env` returns the value of an

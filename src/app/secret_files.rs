@@ -8,13 +8,14 @@ use tokenweir_request::access::KeyDigest;
 
 /// The files of secrets, with their content when they were read last.
 pub(super) struct SecretFiles {
-    /// `None`: the file cannot be read.
+    /// The digest of the secret in each file. `None`: the file cannot be read.
     contents: BTreeMap<PathBuf, Option<KeyDigest>>,
     watcher: FileWatcher,
 }
 
 impl SecretFiles {
-    /// The files that these settings name. Create it before the secrets are read, so that no later change is lost.
+    /// Lists the files that these settings name. Must be called before the secrets are used, so
+    /// that no later change is lost.
     pub(super) fn new(config: &Config, entries: &[BackendConfig]) -> Self {
         let listed = entries.iter().filter_map(|entry| entry.api_key.as_ref());
         let secrets = config.reloaded_secrets().chain(listed);

@@ -199,7 +199,7 @@ impl SinkSet {
         }))
     }
 
-    /// Adds the span export, if an endpoint is configured.
+    /// Adds the span export and returns its sink. `None`: no endpoint is configured.
     fn add_spans(
         &mut self,
         settings: &TracingSettings,

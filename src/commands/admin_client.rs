@@ -49,8 +49,8 @@ impl AdminClient {
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
     }
 
-    /// Drains a backend. Without a duration the drain lasts until it is ended. `is_migrated`: its open
-    /// streams go on at other backends.
+    /// Drains a backend. Without a duration the drain lasts until it is ended. If `is_migrated` is
+    /// true, the open streams of the backend go on at other backends.
     pub(crate) async fn drain(
         &self,
         backend: &str,

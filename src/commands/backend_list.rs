@@ -19,7 +19,7 @@ impl BackendList {
         Ok(Self(backends))
     }
 
-    /// All backends of several values.
+    /// Joins the backends of several values of a flag into one list.
     pub(crate) fn flatten(lists: Vec<Self>) -> Vec<BackendAddress> {
         lists.into_iter().flat_map(|list| list.0).collect()
     }

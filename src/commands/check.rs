@@ -11,7 +11,7 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct CheckArgs {
-    /// The file.
+    /// The file to check.
     pub file: PathBuf,
     /// Kind of the file.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_KIND")]
@@ -20,7 +20,7 @@ pub struct CheckArgs {
     /// names may be on another machine.
     #[arg(long, env = "TOKENWEIR_CHECK_SYNTAX_ONLY")]
     pub syntax_only: bool,
-    /// Print the configuration with all defaults. A secret is shown as its location.
+    /// Print the configuration with all defaults. A secret is shown as its variable or file.
     #[arg(long, env = "TOKENWEIR_CHECK_PRINT")]
     pub print: bool,
     /// Output format.

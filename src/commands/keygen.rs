@@ -9,7 +9,7 @@ use tokenweir_request::access::{KeyDigest, mint};
 pub(crate) fn run() -> ExitCode {
     let mut random = [0; 32];
     if SystemRandom::new().fill(&mut random).is_err() {
-        eprintln!("error: the system has no random numbers");
+        eprintln!("error: no key was created: the operating system returned no random bytes");
         return ExitCode::FAILURE;
     }
     let key = mint(random);

@@ -1,5 +1,5 @@
 //! The commands of the binary. Each module has the flags of one command and its implementation. The
-//! functions of this module are for the commands of the laboratory too, which is another program.
+//! separate program `tokenweir-lab` also uses the functions of this module.
 
 mod backend_list;
 pub mod check;
@@ -87,7 +87,8 @@ pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-/// Prints a line. A reader that has closed the pipe, such as `head`, has read what it wants.
+/// Prints a line to standard output. Errors are ignored: a reader that closed the pipe, such as
+/// `head`, needs no more lines.
 pub(crate) fn print_line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }

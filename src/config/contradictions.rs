@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
 
-/// vLLM closes a connection that is idle for this time, unless it is started with another one.
+/// vLLM closes a connection that is idle for this time, unless `VLLM_HTTP_TIMEOUT_KEEP_ALIVE` sets
+/// another time.
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Minimum of `limits.keep_alive`. HTTP clients and load balancers use idle connections again for at least this time.
@@ -27,7 +28,7 @@ impl LoadedConfig {
     }
 }
 
-/// Backends that are a listener of the gateway itself.
+/// Backends whose URL is a listener of the gateway itself.
 fn own_addresses(config: &Config) -> Vec<(String, String)> {
     let listeners = [("listen", config.listen), ("admin", config.admin)];
     let backends = config.backends.iter().enumerate();
@@ -69,8 +70,8 @@ fn duplicate_tiers(config: &Config) -> Vec<(String, String)> {
     duplicates.map(problem).collect()
 }
 
-/// Limits that never apply, because another limit ends the request or the connection before. Only a limit that was set
-/// is named: a default is no statement.
+/// Limits that never apply, because another limit ends the request or the connection before. Only
+/// limits that the operator set are reported, not defaults.
 fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let (timeouts, limits) = (&config.timeouts, &config.limits);
     let first_output = ("timeouts.first_output", timeouts.first_output);
@@ -124,7 +125,7 @@ fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(St
     found.map(|(path, problem)| (path.to_owned(), problem)).collect()
 }
 
-/// Times after which an idle connection is closed, and a request that is sent at that moment fails.
+/// Idle timeouts with which requests would be sent on connections that are being closed, and would fail.
 fn idle_connections(config: &Config) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {

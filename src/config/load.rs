@@ -60,7 +60,8 @@ impl Config {
     }
 }
 
-/// The key of the target of a source, and the error, if this program was built without the support for it.
+/// The key of the target of a source, and the error, if this program was built without the support
+/// for it. `None`: the program supports the target.
 fn unsupported_target(source: &DiscoveryConfig) -> Option<(&'static str, &'static str)> {
     if source.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
         let problem = "this program was built without Kubernetes: use the container image, or build with \
@@ -122,8 +123,8 @@ impl LoadedConfig {
         Ok(())
     }
 
-    /// An error about the value at `path`, which has its location and no excerpt. If a file is missing, the help says
-    /// where relative paths begin.
+    /// Builds an error about the value at `path`, with the location of the value and without an
+    /// excerpt. If a file is missing, the help says where relative paths begin.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));

@@ -33,8 +33,8 @@ pub struct AccessLog {
     /// Whether lines are written as JSON and not as text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
-    /// Rate limit of the lines of routine requests without a tenant, and of requests of a tenant that
-    /// no backend got. `None`: no limit.
+    /// Rate limit of the lines of routine requests without a tenant, and of requests with a tenant
+    /// but without an attempt. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
     /// Rate limit of the lines of requests without a tenant and without an attempt, which everybody
     /// who reaches the port can cause. `None`: no limit.
@@ -43,7 +43,7 @@ pub struct AccessLog {
     start_rate_limit: Option<GcraLimiter>,
     /// Number of lines that the rate limits omitted since the last written line.
     omitted_since_last_line: AtomicU64,
-    /// Lines that the rate limits omitted.
+    /// Number of lines that the rate limits omitted since the start.
     omitted: Arc<AtomicU64>,
 }
 
@@ -88,17 +88,17 @@ struct AccessLogLine<'a> {
     error: Option<&'a str>,
     /// Why the request was slow. Absent if the request was not slow.
     slow_cause: Option<&'static str>,
-    /// The result of a request with an `Idempotency-Key`. Absent if the request has none.
+    /// What the gateway did with the `Idempotency-Key` of the request. Absent if the request has none.
     resume: Option<&'static str>,
-    /// Why the response could not be inspected. The counts of tokens and events are then not
-    /// reliable.
+    /// Why the response could not be inspected. Absent if it was. Otherwise the counts of tokens
+    /// and events are not reliable.
     uninspected_reason: Option<&'static str>,
     backend: Option<&'a str>,
     policy: Option<&'static str>,
-    /// Deciding reason of the routing decision.
+    /// Deciding reason of the routing decision. Absent if no backend was chosen.
     reason: Option<&'static str>,
     predicted_ttft_ms: Option<f64>,
-    /// Prompt tokens predicted to be cached.
+    /// Prompt tokens predicted to be cached. `null` if no backend was chosen.
     predicted_cached: Option<f64>,
     attempts: usize,
     /// Number of lines that the rate limit omitted between the previous line and this line. Absent if
@@ -139,8 +139,8 @@ struct AccessLogLine<'a> {
     bytes_out: u64,
 }
 
-/// Most lines per second of requests that the gateway refused before they had a tenant, if clients need
-/// keys. They show what such a client does, and cannot fill a disk.
+/// Maximum lines per second of requests that the gateway refused before authentication gave them a
+/// tenant, if clients need keys. Clients without a key can then not fill the disk.
 const REFUSED_PER_SECOND: u32 = 10;
 
 /// Capacity of the buffer for each line. Longer lines grow the buffer.
@@ -160,10 +160,10 @@ impl AccessLog {
         }
     }
 
-    /// Limits the lines of routine requests without a tenant, of refused requests without a tenant, and
-    /// the lines at the start of requests to `per_second` lines per second each, with bursts of up to
-    /// `per_second` lines. `None`: no limit. If clients need keys, a client without a key can cause
-    /// `REFUSED_PER_SECOND` lines. The limiters count time from `epoch`.
+    /// Limits the lines of routine requests without a tenant, of refused requests without a tenant, and the
+    /// lines at the start of requests to `per_second` lines per second each, with bursts of up to
+    /// `per_second` lines. `None`: no limit. If clients need keys, refused requests without a tenant get at
+    /// most `REFUSED_PER_SECOND` lines per second. The limiters count time from `epoch`.
     pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool, epoch: Instant) -> Self {
         let limiter = |limit: Option<u32>| limit.map(|limit| GcraLimiter::new(limit, epoch));
         let refused = if has_keys {
@@ -207,7 +207,7 @@ impl AccessLog {
         }
     }
 
-    /// A handle that reads the counts of lines.
+    /// Returns a handle that reads the number of omitted lines.
     pub fn counter(&self) -> AccessLogStats {
         AccessLogStats(self.omitted.clone())
     }

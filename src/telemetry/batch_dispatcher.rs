@@ -39,8 +39,8 @@ const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Capacity of the queue, in records (about 16 MiB). If the queue is full, the thread that ends a
 /// request dispatches the record itself.
 const MAX_QUEUED_RECORDS: usize = 8_192;
-/// Number of records that each sink receives per call under high load. So few records stay in the
-/// CPU cache.
+/// Number of records that each sink receives per call under high load. A batch of this size stays
+/// in the CPU cache.
 const DISPATCH_BATCH_SIZE: usize = 32;
 /// Largest batch that counts as low load, in records. Under low load the dispatch thread yields
 /// after each call of a sink, so that a worker thread on the same core can run: since Linux 6.6 the

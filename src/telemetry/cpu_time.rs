@@ -36,7 +36,8 @@ pub struct TelemetryCpuTimes([Duration; TelemetryPart::ALL.len()]);
 pub(crate) struct Measurement {
     part: TelemetryPart,
     started: Duration,
-    /// The time of measurements inside the surrounding measurement that ended before this one.
+    /// CPU time of the earlier measurements inside the surrounding measurement. `end` adds this
+    /// measurement to it.
     earlier_nested: Duration,
 }
 

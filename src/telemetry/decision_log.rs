@@ -46,23 +46,24 @@ pub struct DecisionLogEntry {
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
     attempts: Box<[LoggedAttempt]>,
-    /// Time from sending the request to the backend to the first output, in seconds.
+    /// Time from sending the request to the backend to the first output, in seconds. `None`: the
+    /// response is not a stream, or has no output.
     ttft: Option<f64>,
-    /// Time from the request head to the first output.
+    /// Time from the request head to the first output. `None`: not a stream, or no output.
     client_ttft: Option<Duration>,
     /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
     first_answer: Option<Duration>,
     slow: Option<SlowCause>,
     phases: RequestPhases,
-    /// Time in the admission queue in which no backend could serve the model.
+    /// Time in the admission queue in which no backend could serve the model. `None`: no such time.
     backend_wait: Option<Duration>,
     client: IpAddr,
     caller: Option<Arc<ClientIdentity>>,
     /// The ID of the trace. `None`: the trace is not exported.
     trace_id: Option<u128>,
-    /// Prompt tokens that the engine reported.
+    /// Number of prompt tokens that the engine reported. `None`: not reported.
     input_tokens: Option<u64>,
-    /// Cached prompt tokens that the engine reported.
+    /// Number of cached prompt tokens that the engine reported. `None`: not reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
     /// The result of a request with an `Idempotency-Key`: see
@@ -84,12 +85,13 @@ struct LoggedAttempt {
     status: Option<u16>,
     /// Why the attempt failed. `None`: it did not fail.
     failure: Option<&'static str>,
-    /// Time from sending the request to the failure or the end of the response.
+    /// Time from sending the request to the failure or the end of the response. `None`: the attempt
+    /// has no end.
     took: Option<Duration>,
 }
 
 /// Minimum number of characters of a request ID by which a request is found. The live page and
-/// `tokenweir top` show so many.
+/// `tokenweir top` show this many.
 const MIN_ID_PREFIX: usize = 8;
 
 // === impl DecisionLog ===
@@ -105,8 +107,8 @@ impl DecisionLog {
         self.capacity
     }
 
-    /// The newest decision for a request with this ID, or with an ID that begins with it. `None`: the
-    /// log has no such decision.
+    /// Returns the newest decision for the request with this ID. Without one, returns the newest for an ID
+    /// that begins with `request_id`, if that has at least 8 characters. `None`: the log has neither.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);

@@ -219,7 +219,7 @@ impl MetricLabel {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// A counter with one value of the gateway.
+    /// A counter without labels, whose value `read` takes from the state of the gateway.
     pub const fn counter(
         name: &'static str,
         help: &'static str,
@@ -229,7 +229,7 @@ impl MetricDescriptor {
         Self { name, help, kind, labels: &[], read }
     }
 
-    /// A gauge with one value of the gateway.
+    /// A gauge without labels, whose value `read` takes from the state of the gateway.
     pub const fn gauge(
         name: &'static str,
         help: &'static str,
@@ -260,8 +260,9 @@ impl MetricDescriptor {
     /// All combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
     ///
-    /// `rate()` sees the first value of these series. Labelled histograms have none, nor have backends
-    /// with another label: their combinations would be most series of the page.
+    /// Such a series begins with 0, so that `rate()` counts its first increase. A labelled
+    /// histogram has no such series, nor has a metric with the label `backend` and another one:
+    /// they would be most series of the page.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
         let has_backend = self.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
         let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();

@@ -24,7 +24,7 @@ struct NonBlockingWriterState {
     dropped_lines: AtomicU64,
     /// Whether lines were dropped since the last one that was written.
     is_dropping: AtomicBool,
-    /// What is written, for the log.
+    /// Name of the output in log messages.
     name: &'static str,
 }
 
@@ -131,7 +131,7 @@ impl NonBlockingWriterState {
         }
     }
 
-    /// Counts dropped lines. Logs the first ones after a line that was written.
+    /// Counts dropped lines. Logs a warning unless one was logged since the last written line.
     fn drop_lines(&self, lines: u64, error: &str) {
         self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -140,7 +140,7 @@ impl NonBlockingWriterState {
     }
 }
 
-/// The error of a write, also if it panicked.
+/// Runs a write and returns the text of its error. A panic of the write is returned as an error too.
 fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
     let result = supervise::catch_panic(BackgroundTask::LogWriter, write);
     result.unwrap_or_else(|| Err(io::Error::other("a panic"))).map_err(|error| error.to_string())

@@ -57,7 +57,7 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of the ended requests that were refused.
     pub refused: u64,
-    /// Number of the ended requests that a backend failed.
+    /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,

@@ -65,10 +65,10 @@ pub struct StatusSnapshot {
     /// short list of a request.
     #[serde(skip)]
     pub short_list_bytes: usize,
-    /// Memory of the relation of texts and blocks of KV events, in bytes.
+    /// Memory of the index that relates prompt texts to the blocks of KV events, in bytes.
     #[serde(skip)]
     pub kv_index_bytes: usize,
-    /// Number of requests by what their KV events taught.
+    /// Number of requests by whether KV events showed which block has which part of their prompt.
     #[serde(skip)]
     pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.

@@ -55,7 +55,7 @@ fn the_error_for_an_unreadable_file_names_it() {
     for (file, message) in [
         (folder.join("absent.yaml"), "FILE: no such file"),
         (folder.clone(), "FILE: this is a directory, not a file"),
-        (endless, "FILE: too large for a configuration (1MiB)"),
+        (endless, "FILE: too large: the file may have at most 1MiB"),
         (
             latin1,
             "FILE:2:10: not UTF-8

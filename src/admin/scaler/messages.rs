@@ -42,7 +42,7 @@ pub(super) struct GetMetricsResponse {
 pub(super) struct MetricNumber {
     #[prost(string, tag = "1")]
     pub(super) metric_name: String,
-    /// For versions of KEDA that do not read `float`.
+    /// The number in `float`, rounded up, for versions of KEDA that do not read `float`.
     #[prost(int64, tag = "2")]
     pub(super) integer: i64,
     #[prost(double, tag = "3")]
@@ -54,14 +54,14 @@ pub(super) struct MetricNumber {
 impl ScaledObjectRef {
     pub(super) fn model(&self) -> Result<&str, Status> {
         let model = self.scaler_metadata.get("model").filter(|model| !model.is_empty());
-        let problem = "the metadata of the trigger lacks `model`: the name that clients use";
+        let problem = "the metadata of the trigger lacks `model`: the model name that clients use";
         model.map(String::as_str).ok_or_else(|| Status::invalid_argument(problem))
     }
 
-    /// Number of requests for each backend.
+    /// The number of requests that one backend should serve. Fails if the trigger has no such number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
         let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
-        let problem = "the metadata of the trigger lacks `requests`: how many one backend serves";
+        let problem = "the metadata of the trigger lacks `requests`, a number above 0 per backend";
         target
             .filter(|target: &f64| target.is_finite() && *target > 0.0)
             .ok_or_else(|| Status::invalid_argument(problem))

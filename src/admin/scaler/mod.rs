@@ -47,7 +47,7 @@ pub(super) async fn call(
                 let permit = streams.clone().try_acquire_owned();
                 async {
                     let permit =
-                        permit.map_err(|_| Status::resource_exhausted("too many streams"))?;
+                        permit.map_err(|_| Status::resource_exhausted("too many open streams"))?;
                     let is_active = move || count(&object).map(|requests| requests > 0);
                     Ok(tonic::Response::new(changes(is_active, permit)))
                 }
@@ -86,8 +86,8 @@ where
     Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None)
 }
 
-/// A stream that says whether there are requests: once at the start, and again each time that this
-/// changes.
+/// Returns a stream of whether the model has requests: once at the start, and again at each change.
+/// The stream holds `permit` while it is open, and ends if `is_active` fails.
 fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
     permit: OwnedSemaphorePermit,

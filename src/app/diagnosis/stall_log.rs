@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// the number of stalls after the last one. The metrics and the access log have each stall.
 #[derive(Debug, Default)]
 pub(super) struct StallLog {
-    /// Number of stalls at the last call.
+    /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
     stall_count: u64,
     /// The current period of stalls. `None`: no stream has stalled in the last [`QUIET_PERIOD`].
     period: Option<StallPeriod>,
@@ -25,9 +25,9 @@ struct StallPeriod {
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 impl StallLog {
-    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of all
-    /// backends since the start. Returns whether a period begins, and the number of stalls of a
-    /// period that has ended.
+    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of
+    /// all backends since the start. Returns whether a period begins, and the number of stalls of a
+    /// period that has ended. `None`: no period has ended.
     pub(super) fn record(
         &mut self,
         stalled: &[(&str, u32)],

@@ -264,7 +264,7 @@ fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
     }
 }
 
-/// A sample of one backend.
+/// Samples one backend for the diagnosis.
 fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,

@@ -17,7 +17,7 @@ pub(super) struct DiscoveredBackends {
 // === impl DiscoveredBackends ===
 
 impl DiscoveredBackends {
-    /// `backends`: the result of an earlier task of the source. `None`: no result yet.
+    /// `backends` is the result of an earlier task of the source. `None`: there is no result yet.
     pub(super) fn new(
         backends: Option<Vec<BackendConfig>>,
         change_sender: watch::Sender<()>,

@@ -31,7 +31,7 @@ type LineKind = (Identifier, u64);
 #[derive(Debug)]
 struct LineBudget {
     lines: u32,
-    /// When `lines` last grew.
+    /// When `lines` last grew, by one for each passed [`REFILL_INTERVAL`].
     refilled_at: Instant,
     omitted: u64,
 }
@@ -68,7 +68,8 @@ impl LineLimit {
 }
 
 impl LineBudget {
-    /// See [`LineLimit::take`].
+    /// Takes a line from this budget, and returns the number of lines that were left out since the
+    /// last written one. `None`: the budget is empty, and the line must be left out.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.refilled_at);
         let refills = u32::try_from(elapsed.as_secs() / REFILL_INTERVAL.as_secs());

@@ -19,7 +19,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 pub(crate) struct LogWriters {
     /// Whether the process log is in JSON.
     pub(crate) is_json: bool,
-    /// `None`: the access log is disabled.
+    /// The writer of the access log. `None`: the access log is disabled.
     access_writer: Option<AccessLogWriter>,
     /// Filter of the process log. `None`: `RUST_LOG` determines it.
     level_filter: Option<reload::Handle<EnvFilter, Registry>>,
@@ -31,7 +31,7 @@ pub(crate) struct LogWriters {
 struct AccessLogWriter {
     /// Whether the access log is in JSON.
     is_json: bool,
-    /// Maximum number of lines per second for successful requests. `None`: no limit.
+    /// Maximum lines per second of routine requests: see [`AccessLog::with_rate_limits`]. `None`: no limit.
     per_second: Option<u32>,
     writer: NonBlockingWriter,
 }

@@ -37,7 +37,8 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     limits.min()
 }
 
-/// The memory of the machine in bytes, from the content of `/proc/meminfo`.
+/// The memory of the machine in bytes, from the content of `/proc/meminfo`. `None`: the content has
+/// another form.
 fn machine_memory(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

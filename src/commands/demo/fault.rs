@@ -23,7 +23,7 @@ const DRAIN_RATE: f64 = 12.0;
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
-    /// The backends with this fault.
+    /// Adds this fault to the settings of the simulated backends.
     pub(super) fn settings(self, settings: SimulatorSettings) -> SimulatorSettings {
         let faults = SimulatedFaults::default();
         match self {
@@ -56,7 +56,7 @@ impl DemoFault {
     }
 }
 
-/// The default number of requests per second.
+/// The number of requests per second without `--rate`.
 pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
     match fault {
         Some(DemoFault::Drain) => DRAIN_RATE,

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 pub(crate) struct DemoCounters {
     /// Requests with a complete, successful response.
     pub(super) served: AtomicU64,
-    /// All other requests.
+    /// Requests without a complete, successful response.
     pub(super) failed: AtomicU64,
 }
 

@@ -76,7 +76,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     if result.is_ok() { exit_code } else { ExitCode::FAILURE }
 }
 
-/// Waits for a shutdown signal, or at most for `limit`.
+/// Waits for a shutdown signal, or at most for `limit`. `None`: no limit.
 async fn wait_for_stop(limit: Option<Duration>) {
     match limit {
         None => signals::wait_for_shutdown().await,
@@ -131,7 +131,8 @@ fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
     eprintln!("Stop with Ctrl-C.");
 }
 
-/// Prints the counts. A failed request is a failure of the demo, unless it shows a fault.
+/// Prints the counts of requests. Returns a failure if no request was served, or if one failed and
+/// no fault is shown.
 fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
     let (served, failed) =
         (counters.served.load(Ordering::Relaxed), counters.failed.load(Ordering::Relaxed));

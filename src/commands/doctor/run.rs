@@ -216,7 +216,7 @@ fn resolve_key(secret: &Secret) -> TargetKey {
     }
 }
 
-/// The key in the environment variable `name`.
+/// Reads the key from the environment variable `name`. `TargetKey::None`: the variable is not set.
 pub(crate) fn key_from_env(name: &str) -> TargetKey {
     match resolve_optional_secret(&Secret::Env(name.to_owned())) {
         Ok(key) => key.map_or(TargetKey::None, TargetKey::Known),

@@ -63,7 +63,7 @@ operator_args! {
     DrainArgs, "DRAIN", HELP, {
         /// The name of the backend, as `tokenweir status` shows it.
         pub backend: String,
-        /// Why, for the log, the page and `status`; up to 200 characters.
+        /// Why the backend is drained, for the log, the page and `status`; up to 200 characters.
         #[arg(long, value_name = "TEXT", env = "TOKENWEIR_DRAIN_REASON")]
         pub reason: Option<String>,
         /// Duration of the drain, such as 30m. [default: until it is ended]

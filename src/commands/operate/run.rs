@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_top::{explanation, status_lines};
 
-const UNEXPECTED_DOCUMENT: &str = "the response is not that of a gateway of this version";
+const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
 
 pub(crate) async fn status(args: StatusArgs) -> ExitCode {
     let client = match args.client() {
@@ -77,8 +77,8 @@ pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     finish(effect_lines(response, &args.backend, args.json, effects))
 }
 
-/// The lines to print after a drain or its end: the response, or its effect in words. `effects` are
-/// the words for a change and for no change.
+/// The lines to print after a drain or an undrain: the JSON response, or its effect in words.
+/// `effects` are the words for a change and for no change.
 fn effect_lines(
     response: Result<Bytes, String>,
     backend: &str,

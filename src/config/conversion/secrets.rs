@@ -37,13 +37,13 @@ impl BackendConfig {
 }
 
 impl WebhookConfig {
-    /// The token of the webhook at this index.
+    /// The token of the webhook at this index. `None`: the webhook has no token.
     pub(super) fn token_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
         let purpose = format!("the token of webhooks[{index}]");
         Some(ConfiguredSecret { purpose, secret: self.token.as_ref()? })
     }
 
-    /// The secret URL of the webhook at this index.
+    /// The secret URL of the webhook at this index. `None`: its URL is not a secret.
     pub(super) fn url_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
         let purpose = format!("the URL of webhooks[{index}]");
         Some(ConfiguredSecret { purpose, secret: self.url.secret()? })
@@ -64,7 +64,7 @@ impl AccessConfig {
 
 impl IdentitiesConfig {
     pub(super) fn hash_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the secret of identities".to_owned();
+        let purpose = "the secret of identities (identities.secret)".to_owned();
         Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     forbid(&files, is_no_path, "write the path of a file, or null")
 }
 
-/// Whether a number is a share.
+/// Whether a number is from 0 to 1.
 pub(super) fn is_share(number: f64) -> bool {
     (0.0..=1.0).contains(&number)
 }

@@ -27,8 +27,8 @@ pub struct DiscoveryConfig {
     pub srv: Option<String>,
     /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
     pub kubernetes: Option<KubernetesConfig>,
-    /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: those that
-    /// `metrics_url` of a backend has. Not for `file`.
+    /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
+    /// `backends[].metrics_url`. Not for `file`.
     pub metrics_url: Option<String>,
     /// Default `api_key` of the discovered backends.
     pub api_key: Option<Secret>,
@@ -56,7 +56,8 @@ impl DiscoveryConfig {
         }
     }
 
-    /// The metrics page of a discovered backend. `None`: a known path of the backend.
+    /// The URL of the metrics page of a discovered backend. `None`: the source sets no
+    /// `metrics_url`, so the default of the backend holds.
     fn metrics_url(&self, backend: &BackendAddress) -> Option<MetricsUrl> {
         let (port, path) = port_and_path(self.metrics_url.as_deref()?)?;
         Some(MetricsUrl::beside(backend, port, path))
@@ -69,7 +70,8 @@ impl DiscoveryConfig {
     }
 }
 
-/// The parts of `metrics_url`: `:PORT`, `/PATH` or both. `None`: neither.
+/// The port and the path in a `metrics_url` of the form `:PORT`, `/PATH` or `:PORT/PATH`. `None`:
+/// the text has another form.
 fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
     let (port, path) = text.split_at(text.find('/').unwrap_or(text.len()));
     let port = match port.strip_prefix(':') {

@@ -23,7 +23,7 @@ pub struct PeerExchangeConfig {
     pub key: Option<Secret>,
 }
 
-/// Checks the section.
+/// Checks the rules of `peer_exchange` and returns the first violation.
 pub(in crate::config) fn check(config: &PeerExchangeConfig) -> Result<(), RuleViolation> {
     let Some(url) = &config.url else { return Ok(()) };
     if let Some(problem) = BusSettings::url_problem(url) {

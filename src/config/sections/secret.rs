@@ -227,7 +227,7 @@ impl SecretValue {
         self.0
     }
 
-    /// The secret itself.
+    /// The secret itself, without `Bearer`.
     pub fn as_bytes(&self) -> &[u8] {
         let bearer = self.0.as_bytes();
         bearer.strip_prefix(b"Bearer ").unwrap_or(bearer)

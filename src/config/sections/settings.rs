@@ -41,10 +41,10 @@ pub struct RoutingConfig {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum UsageMode {
-    /// From vLLM and SGLang. The gateway removes the event with these counts from the response.
+    /// Request usage from vLLM and SGLang, and remove its event from responses.
     #[default]
     Inject,
-    /// Never.
+    /// Request no usage.
     Passive,
 }
 

@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for WebhookUrl {
 }
 
 impl WebhookUrl {
-    /// The location of a URL that is a secret.
+    /// The location of the URL, if it is a secret. `None`: the URL itself is configured.
     pub fn secret(&self) -> Option<&Secret> {
         match self {
             Self::Plain(_) => None,

@@ -28,7 +28,7 @@ pub struct ConfigError(Box<ErrorDetails>);
 /// The content of a [`ConfigError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ErrorDetails {
-    /// `None`: unknown.
+    /// Where the problem is. `None`: unknown.
     location: Option<ConfigLocation>,
     problem: String,
     /// The line of the file. `None`: there is no position, or the line may contain a secret.
@@ -75,7 +75,7 @@ struct ErrorExcerpt {
 /// What an excerpt hides in addition to the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
-    /// No further part.
+    /// Nothing besides the values of secret keys.
     Nothing,
     /// The value of the key at the error position. The key may be a mistyped secret key.
     ValueAfterKey,
@@ -298,7 +298,7 @@ fn value_column(line: &[char], key_end: usize) -> Option<usize> {
 }
 
 /// The column, counted from 0, of the first possible secret in a line: the value of a secret key,
-/// or the user name and password in a URL.
+/// or the user name and password in a URL. `None`: the line has neither.
 fn secret_column(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
     let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());

@@ -15,7 +15,7 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
         ConfigError::unreadable(file, &problem)
     })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ConfigError::new("too large for a configuration (1MiB)").in_file(file));
+        return Err(ConfigError::new("too large: the file may have at most 1MiB").in_file(file));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid_len = error.utf8_error().valid_up_to();

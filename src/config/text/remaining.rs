@@ -37,7 +37,7 @@ impl<'a> RemainingText<'a> {
         self.removed.iter().any(|(_, removed)| range.contains(&removed.start))
     }
 
-    /// Whether a part of the item of a list was removed that contains the entry.
+    /// Whether a part of the list item that contains the entry was removed.
     pub(crate) fn is_item_damaged(&self, entries: &[Entry], entry: usize) -> bool {
         let parent = |index: &usize| entries.get(*index).and_then(|entry| entry.parent);
         let is_item = |index: &usize| entries.get(*index).is_some_and(|entry| entry.is_item);
@@ -138,7 +138,7 @@ impl<'a> RemainingText<'a> {
         clear(&mut self.chars, range);
     }
 
-    /// Writes an empty mapping or list in place of the only entry of one.
+    /// Writes `{}` or `[]` at `start`, in place of an entry that was the only one of its mapping or list.
     fn write_empty(&mut self, entries: &[Entry], entry: usize, start: usize) {
         let Some(Entry { parent: Some(parent), is_item, .. }) = entries.get(entry) else { return };
         let is_root = entries.get(*parent).is_some_and(|parent| parent.parent.is_none());
@@ -154,7 +154,7 @@ impl<'a> RemainingText<'a> {
         }
     }
 
-    /// The characters of an entry.
+    /// The indexes of the characters of an entry: of its key and its value.
     fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
         let Some(Entry { start, parent, is_item, .. }) = entries.get(entry) else { return 0..0 };
         if parent.is_none() {
@@ -184,7 +184,7 @@ impl<'a> RemainingText<'a> {
         value.and_then(|index| self.chars.get(index)) == Some(if *is_item { &'[' } else { &'{' })
     }
 
-    /// The end of an entry between brackets, with the comma after it.
+    /// The index after an entry between brackets and the comma that follows it.
     fn flow_end(&self, start: usize) -> usize {
         let (mut depth, mut quote, mut previous) = (0_usize, None, ' ');
         for (index, c) in self.chars.iter().enumerate().skip(start) {
@@ -227,7 +227,7 @@ impl<'a> RemainingText<'a> {
         start..end.unwrap_or(self.lines.len())
     }
 
-    /// The characters of a line that was not changed, without its end.
+    /// The characters of a line of the original text, without its line break. Lines are counted from 0.
     fn line(&self, line: usize) -> impl Iterator<Item = char> {
         self.original.lines().nth(line).unwrap_or_default().chars()
     }

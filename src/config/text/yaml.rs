@@ -157,7 +157,8 @@ fn parser_options() -> Options {
 // === impl Outline ===
 
 impl Outline {
-    /// The position of the value at a path, or of the nearest value that contains it.
+    /// The position of the value at a path, or of the nearest value that contains it. `None`: the
+    /// file has none of these values.
     pub(crate) fn position(&self, path: &str) -> Option<Position> {
         let mut path = path;
         loop {

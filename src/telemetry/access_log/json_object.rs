@@ -1,4 +1,4 @@
-//! The JSON form of a line: an object whose names are those of the fields of a struct.
+//! The JSON form of an access log line: an object whose member names are the field names of a struct.
 //!
 //! A name is an identifier, which needs no escape, so it is copied. `serde_json` reads each byte of each name
 //! to find what it must escape ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
@@ -7,7 +7,7 @@ use crate::telemetry::sanitize;
 use serde::Serialize;
 use std::fmt::Display;
 
-/// A line in its two forms: JSON, and text by [`Display`].
+/// An access log line that can be written as JSON, and as text by [`Display`].
 pub(super) trait LogLine: Display {
     fn write_json(&self, json: &mut JsonObject<'_>);
 }
@@ -16,7 +16,8 @@ pub(super) trait LogLine: Display {
 #[derive(Debug)]
 pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
 
-/// Writes fields of `$line`: each after `member`, and those after `known` that are not `None`.
+/// Writes fields of `$line` as JSON members: all fields after `member`, and the fields after
+/// `known` that are not `None`.
 macro_rules! write_fields {
     (@member $json:ident, $name:expr, $value:expr) => {
         $json.member($name, &$value)

@@ -11,12 +11,13 @@ pub(super) struct AccessLogPhaseTimes {
     queue_ms: Option<f64>,
     prefill_ms: Option<f64>,
     unexplained_ms: Option<f64>,
-    /// Whether a time is an estimate and not a report of the engine.
+    /// Whether at least one of these times is an estimate of the gateway and no report of the engine.
     estimated: bool,
 }
 
 impl AccessLogPhaseTimes {
-    /// The times of the phases that the line has. `None`: no time of these phases is known.
+    /// Returns the times of the phases that the access log line shows. `None`: no time of these
+    /// phases is known.
     pub(super) fn from_phases(phases: &RequestPhases) -> Option<Self> {
         let shown = [
             RequestPhase::FrontEnd,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::RequestRecord;
 
-/// The fields that are known when the body was read.
+/// The access log fields that are known once the request body has been read.
 #[derive(Debug)]
 pub(super) struct RequestLogFields<'a> {
     ts: String,
@@ -65,7 +65,8 @@ impl<'a> RequestLogFields<'a> {
         );
     }
 
-    /// Writes the first fields of the text form. `state` is the outcome, or the event of the line.
+    /// Writes the first fields of the text form. `state` is the outcome of the request, or `start`
+    /// in the line at its start.
     pub(super) fn write_head(
         &self,
         f: &mut fmt::Formatter<'_>,

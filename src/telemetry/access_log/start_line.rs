@@ -7,7 +7,7 @@ use super::request_log_fields::RequestLogFields;
 use std::fmt::{self, Display};
 use tokenweir_request::record::RequestRecord;
 
-/// The fields of a line.
+/// The fields of the access log line at the start of a request.
 #[derive(Debug)]
 pub(super) struct StartLine<'a> {
     request: RequestLogFields<'a>,
@@ -30,7 +30,7 @@ impl LogLine for StartLine<'_> {
     }
 }
 
-/// The text form of a line.
+/// The text form of the access log line at the start of a request.
 impl Display for StartLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.request.write_head(f, "---", self.event)?;

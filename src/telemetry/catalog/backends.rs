@@ -229,7 +229,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_verdicts",
-        help: "Verdicts that hold now.",
+        help: "Verdicts of the diagnosis that hold now.",
         kind: MetricKind::Gauge,
         labels: &[
             VERDICT,
@@ -260,7 +260,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The rule of a verdict.
+/// The diagnosis rule that a verdict comes from.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 
 /// The names of all rules of the diagnosis.

@@ -4,7 +4,7 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::ObjectiveResult;
 
-/// An objective of `slos`.
+/// The name of a service level objective of `slos`.
 const OBJECTIVE: MetricLabel = MetricLabel::variable(
     "slo",
     |known| known.slos.clone(),

@@ -35,7 +35,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_quality_score_ratio",
-        help: "Mean score of the judge, 0 to 1.",
+        help: "Mean response score by quality.judge, 0 to 1.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL, WINDOW],
         read: MetricSource::Status(|status, emit| {

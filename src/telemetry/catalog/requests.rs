@@ -69,8 +69,8 @@ const ERROR_TYPE: MetricLabel = MetricLabel::variable(
             .to_owned()
     },
 );
-/// The outcome of a request with a duration. Only `ok` has series from the start, because a
-/// histogram has many series for each value.
+/// The outcome label of the request duration. Only `ok` has series from the start, because a
+/// histogram has many series for each label value.
 const DURATION_OUTCOME: MetricLabel = MetricLabel::variable(
     MetricLabel::OUTCOME.name,
     |_| vec![Outcome::Ok.as_str().to_owned()],
@@ -100,7 +100,8 @@ const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
 /// A function that returns whether the value of a request is not among the known values of a label.
 type IsUnknown = fn(&RequestRecord) -> bool;
 
-/// The labels with an overflow value, such as `_other`, and whether a request counts under it.
+/// The labels with an overflow value, such as `_other`, each with a function that returns whether a
+/// request is counted under that value.
 const OVERFLOWS: [(&str, IsUnknown); 5] = [
     (MetricLabel::MODEL.name, |record| record.api.is_some() && !record.model.is_label_value()),
     (MetricLabel::TIER.name, |record| record.tier == Tier::Other),

@@ -38,7 +38,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_resume_requests_total",
-        help: "Requests with an Idempotency-Key while streams.resume is on, by what became of them.",
+        help: "Requests with an Idempotency-Key while streams.resume is on, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
         read: MetricSource::Record(|record, emit| {

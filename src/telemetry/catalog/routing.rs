@@ -169,7 +169,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
-        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or they do not show which block has which text.",
+        help: "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {
@@ -181,7 +181,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor::counter(
         "tokenweir_kv_events_outlines_total",
-        "KV events with the outline of a prompt that another gateway sent.",
+        "KV events with a prompt outline from another gateway.",
         |status| Some(status.kv_learning.outlines as f64),
     ),
     MetricDescriptor::gauge(
@@ -256,17 +256,19 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The actual and the predicted time to first token of a request in seconds, and its backend.
+/// The actual and the predicted time from sending a request to its first output, in seconds, and
+/// the backend of the request. `None`: not known.
 fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>) {
     (record.actual_and_predicted_ttft(), backend_label(record))
 }
 
 /// The reported and the predicted number of cached prompt tokens of a request, and its backend.
+/// `None`: not known.
 fn cached_tokens_and_backend(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
     (record.reported_and_predicted_cached_tokens(), backend_label(record))
 }
 
-/// The backends whose KV events are received.
+/// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
     status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
 }

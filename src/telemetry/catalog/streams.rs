@@ -86,7 +86,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "gen_ai_server_time_per_output_token_seconds",
-        help: "Streams with an exact token count: (last output - first output) / (output tokens - 1).",
+        help: "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::Record(|record, emit| {

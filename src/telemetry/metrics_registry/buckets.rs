@@ -120,7 +120,8 @@ impl BucketOverrides {
     }
 }
 
-/// The names of the histograms that get a limit of this latency as a bucket bound.
+/// Returns the names of the histograms to which the limit of an objective on `measure` is added as
+/// a bucket bound.
 pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     match measure {
         LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],

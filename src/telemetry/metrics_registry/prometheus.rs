@@ -54,10 +54,10 @@ struct KnownLabelState {
 
 /// One value of a metric.
 pub(in crate::telemetry) enum FamilyValue<'a> {
-    /// A value that is read from the current state of the gateway, after its label values. The
-    /// label values have the order of the row's labels.
+    /// The label values, in the order of the row's labels, and a value that is read from the
+    /// current state of the gateway.
     Current(&'a [&'a str], f64),
-    /// The accumulated value of a series, after the labels of the series.
+    /// The labels of a series, and its accumulated value.
     Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 

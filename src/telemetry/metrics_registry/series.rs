@@ -78,7 +78,7 @@ pub(in crate::telemetry) struct SeriesPoint {
     details: Option<Box<HistogramDetails>>,
 }
 
-/// The data of a histogram that few series have.
+/// Exemplars and exponential buckets of a series of a histogram. Few series have them.
 #[derive(Debug, Clone, Default)]
 struct HistogramDetails {
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an
@@ -125,7 +125,7 @@ impl MetricFamily {
         self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Adds values to the series of the metric, under one lock for all values.
+    /// Returns a writer that adds values to the series, under one lock for all values.
     pub(super) fn writer(&self) -> SeriesWriter<'_> {
         SeriesWriter { family: self, table: None }
     }
@@ -223,8 +223,8 @@ impl SeriesWriter<'_> {
         self.get_or_create(labels).set_exemplar(bucket, value, Some(exemplar));
     }
 
-    /// The accumulated value of the series with these label values. The series is created if it
-    /// does not exist.
+    /// Returns the accumulated value of the series with these label values. Creates the series if
+    /// it does not exist.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let family = self.family;
         let table = self.table.get_or_insert_with(|| family.lock_table());

@@ -61,8 +61,8 @@ impl HttpClient for OtlpHttpSender {
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        // The SDK keeps the status of a failed request only. 504 says that the collector was too slow,
-        // and is retried like a request without an answer.
+        // Of a failed request, the SDK keeps only the status. 504 tells that the collector was too
+        // slow, and is retried like a request without a response.
         let response = async move {
             let late = || {
                 let mut late = Response::new(Bytes::new());

@@ -25,9 +25,10 @@ use tokenweir_net::tls::{OutboundTls, TlsError};
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
-/// Longest time for which one batch is sent again after an answer that OTLP calls retryable (429, 502,
-/// 503, 504, `UNAVAILABLE`) or without an answer. A shorter `Retry-After` is respected, and a longer one
-/// ends the attempts at once. Meanwhile spans wait in the queue, which drops those that do not fit.
+/// Longest time for which the export of one batch is retried, if the collector sent no response or
+/// one that OTLP calls retryable (429, 502, 503, 504, `UNAVAILABLE`). A `Retry-After` within this
+/// time is respected, and a longer one ends the retries at once. Meanwhile spans wait in the queue,
+/// which drops those that do not fit.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
@@ -121,8 +122,7 @@ pub(super) fn exporter(
     Ok(exporter?)
 }
 
-/// Attempts with growing delays until [`RETRY_LIMIT`]. The requests themselves have the timeout of
-/// the settings.
+/// Retries with growing delays until [`RETRY_LIMIT`]. Each single request has the timeout of the settings.
 fn retry_policy() -> RetryPolicy {
     RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
@@ -214,7 +214,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         match &result {
             Err(error) if !was_failing => tracing::warn!(
                 %error,
-                "span export failed: dropping its spans, and trying again with the next batch"
+                "span export failed: the spans of this batch are dropped, the next batch is tried"
             ),
             Ok(()) if was_failing => tracing::info!("span export recovered"),
             _ => {}

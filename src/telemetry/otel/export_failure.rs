@@ -11,8 +11,8 @@ const UNREACHABLE: &str = "it cannot be reached";
 /// The collector refuses the request, for example because of a missing header.
 const REFUSED: &str = "it refuses the requests";
 
-/// The kind of an error, in words. The SDK has the status code of the collector in the text of its errors
-/// only.
+/// Returns why an export failed, in words for the operator. The SDK has the status code of the
+/// collector only in the text of its errors.
 pub(super) fn describe_failure(error: &OTelSdkError) -> &'static str {
     let text = error.to_string();
     let has_one_of = |words: &[&str]| words.iter().any(|word| text.contains(word));

@@ -39,7 +39,7 @@ pub enum PayloadSinkStartError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The URL of the judge is invalid or has no host.
-    #[error("`{0}` is not a valid URL; configure an absolute http URL")]
+    #[error("`{0}` is not a valid URL of a judge; configure an absolute http URL (quality.judge)")]
     InvalidUrl(String),
 }
 

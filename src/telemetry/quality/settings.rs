@@ -21,8 +21,7 @@ pub struct QualitySettings {
     /// Longest wait for the score of one response. Not a key of the configuration.
     #[serde(skip)]
     pub judge_timeout: Duration,
-    /// Time constant of the recent mean. That of the baseline mean, to which it is compared, is 24 times
-    /// as long.
+    /// Time constant of the recent mean. It is compared to a baseline mean with 24 times this constant.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub window: Duration,

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 /// The state of the worker thread.
 pub(super) struct QualityWorker {
     pub(super) redactor: PayloadRedactor,
-    /// `None`: no file is configured.
+    /// File to which the samples are written. `None`: no file is configured.
     pub(super) file: Option<RotatingFile>,
-    /// `None`: no judge is configured.
+    /// Client of the judge server. `None`: no judge is configured.
     pub(super) judge: Option<QualityJudge>,
     pub(super) trends: Arc<QualityTrends>,
     pub(super) counters: Arc<QualitySampleCounters>,

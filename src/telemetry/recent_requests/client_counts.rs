@@ -57,7 +57,7 @@ impl ClientCounts {
         other.0.iter().for_each(|(key, counts)| self.add(key.clone(), counts));
     }
 
-    /// The clients with their names.
+    /// Returns the counts of each client, with its tenant and the name of its key, or with its address.
     pub(super) fn summaries(self) -> impl Iterator<Item = ClientSummary> {
         self.0.into_iter().map(|(key, counts)| match key {
             ClientKey::Key { tenant, key } => ClientSummary {
@@ -98,7 +98,8 @@ impl ClientKey {
     }
 }
 
-/// The work that a client caused, by which the clients with counts are selected.
+/// The sum of the requests, tokens and open streams of a client. The clients with the most work
+/// keep their counts.
 fn work(counts: &ClientSummary) -> u64 {
     let ClientSummary { requests, prompt_tokens, output_tokens, open_streams, .. } = counts;
     requests + prompt_tokens + output_tokens + open_streams

@@ -31,8 +31,8 @@ const WINDOWS_PER_INTERVAL: u64 = 2;
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds the intervals of `windows` that end before the window `current`, which is about to be
-    /// added to them.
+    /// Adds a point for each interval of `windows` that ends before the window with the index
+    /// `current`. The caller appends that window to `windows` next.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
@@ -108,7 +108,7 @@ impl HistoryRing {
 }
 
 impl HistoryPoint {
-    /// The point of an interval. The index of `merged` is that of the interval.
+    /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
         Self {
             index: merged.index,
@@ -128,7 +128,8 @@ const fn interval_of(window: u64) -> u64 {
     window / WINDOWS_PER_INTERVAL
 }
 
-/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small.
+/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small. `None`: the
+/// histogram is empty.
 fn p95(latencies: &WindowHistogram) -> Option<f64> {
     (latencies.count() > 0).then(|| (latencies.quantile(0.95) * 1e5).round() / 1e5)
 }

@@ -69,7 +69,7 @@ impl RefusalLog {
     }
 
     /// Logs the end of the wave if no request was refused for [`WAVE_QUIET_PERIOD`]. Returns the
-    /// counts of the ended wave.
+    /// counts of the ended wave. `None`: no wave has ended.
     pub(super) fn end_wave(&mut self, now: Instant) -> Option<EndedWave> {
         let is_over = |wave: &mut RefusalWave| {
             now.saturating_duration_since(wave.last_refusal_at) >= WAVE_QUIET_PERIOD

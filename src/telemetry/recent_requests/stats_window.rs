@@ -26,7 +26,8 @@ pub(super) struct RequestStatsWindow {
     pub(super) client_errors: BTreeMap<(bool, u16), u64>,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
-    /// For each objective: the requests that were judged, and those that were served too slowly.
+    /// For each objective: the number of requests that it applies to, and of those that were served
+    /// but missed it.
     objectives: Vec<[u64; 2]>,
     clients: ClientCounts,
     pub(super) output_tokens: u64,
@@ -48,7 +49,7 @@ struct BackendCounts {
     failed_attempts: u64,
     /// Number of attempts that were answered with a status of 4xx, by status.
     client_errors: BTreeMap<u16, u64>,
-    /// Number of requests with a TTFT, and its sum.
+    /// Number of requests with a TTFT. `ttft` is the sum of these times.
     streams: u32,
     ttft: Duration,
 }

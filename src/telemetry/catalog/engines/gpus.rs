@@ -24,7 +24,7 @@ const GPU: MetricLabel = MetricLabel::variable(
 const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
 /// Why a GPU lowers its clock now.
 const REASON: MetricLabel = MetricLabel::fixed("reason", || ThrottleReason::NAMES.to_vec());
-/// Why a GPU lowered its clock, as DCGM divides the time.
+/// Why a GPU lowered its clock: one of the causes by which DCGM splits the throttled time.
 const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
 /// Whether a memory error was corrected.
 const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", "uncorrected"]);
@@ -144,12 +144,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// A gauge of each GPU.
+/// Defines a gauge that has one series for each GPU.
 const fn gauge(name: &'static str, help: &'static str, read: MetricSource) -> MetricDescriptor {
     MetricDescriptor { name, help, kind: MetricKind::Gauge, labels: GPU_LABELS, read }
 }
 
-/// Emits a value of each GPU that has it.
+/// Emits what `read` returns for each GPU of the registered backends. `None` is not emitted.
 fn each_gpu(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
@@ -167,7 +167,8 @@ fn each_gpu(
 /// A callback for one value of a GPU. Its arguments are the last label value, and the value.
 type ValueEmitter<'a> = &'a mut dyn FnMut(&str, Option<f64>);
 
-/// Emits the values of each GPU that `read` emits with one further label.
+/// Calls `read` for each GPU of the registered backends, and emits the values that `read` passes to
+/// its callback, each with one further label value.
 fn each_value(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,

@@ -215,7 +215,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// Emits a configured cost of each backend that has it.
+/// Emits what `read` selects from the configured number of GPUs and their price per hour, for each
+/// backend. A value that is not configured is not emitted.
 fn emit_configured(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
@@ -228,7 +229,7 @@ fn emit_configured(
     }
 }
 
-/// A counter of the engine without further labels.
+/// Defines a counter that engines report. Its only label is the backend.
 const fn counter(
     name: &'static str,
     help: &'static str,
@@ -244,7 +245,7 @@ const fn counter(
     }
 }
 
-/// A gauge of the engine without further labels.
+/// Defines a gauge that engines report. Its only label is the backend.
 const fn gauge(
     name: &'static str,
     help: &'static str,

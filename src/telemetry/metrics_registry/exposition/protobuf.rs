@@ -111,7 +111,7 @@ pub(in crate::telemetry::metrics_registry) struct TimestampMessage {
 }
 
 impl FamilyMessage {
-    /// A metric without series.
+    /// Creates the message of a metric, without series.
     pub(in crate::telemetry::metrics_registry) fn new(
         name: &str,
         help: &str,
@@ -195,8 +195,8 @@ impl HistogramMessage {
 }
 
 impl SpanMessage {
-    /// The native buckets without a gap. Prometheus numbers a bucket by its end, and the histogram by
-    /// its beginning.
+    /// Returns one span that covers all native buckets. `None`: there are none. Prometheus numbers a bucket
+    /// by its upper bound, and [`ExponentialHistogram`] by its lower bound, so the offset is one more.
     fn of(native: &ExponentialHistogram) -> Option<Self> {
         let length = u32::try_from(native.counts().len()).ok().filter(|length| *length > 0)?;
         Some(Self { offset: Some(native.offset() + 1), length: Some(length) })

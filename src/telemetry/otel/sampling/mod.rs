@@ -76,8 +76,8 @@ impl TailSampler {
         failure_reason.or_else(slow)
     }
 
-    /// Adds the latencies of a complete response to those of its model. Returns the sample reason
-    /// if a latency exceeds the p99 of the model. The lock is held only for a few additions.
+    /// Adds the latencies of a complete response to those of its model. Returns the sample reason if a
+    /// latency exceeds the p99 of the model, and `None` otherwise. The lock is held only for a few additions.
     fn update_latencies(&self, record: &RequestRecord) -> Option<SampleReason> {
         let now = record.timings.ended?;
         if record.outcome != Outcome::Ok || record.api.is_none() {

@@ -68,7 +68,7 @@ impl OtelEnvironment<'_> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
-    /// The first of the variables that is set, and its value.
+    /// The name and the value of the first of these variables that is set. `None`: none is set.
     pub(super) fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }

@@ -89,7 +89,7 @@ pub struct TracingConfig {
     pub ratio: Option<f64>,
     /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
-    /// Which traces are exported besides those that are sampled at their head.
+    /// Which traces are exported.
     pub sampling: TraceSampling,
     /// How the trace context of a client is used.
     pub parent: TraceParentMode,
@@ -105,12 +105,12 @@ pub struct TracingConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceSampling {
-    /// No others.
+    /// Only head-sampled traces.
     Head,
-    /// Those of requests that fail, stall, are slow or are cancelled.
+    /// Also traces of requests that fail, stall, are slow or cancelled.
     #[default]
     Tail,
-    /// All traces, also those of the engines, for a collector that samples.
+    /// All traces, also of engines, for a collector that samples.
     All,
 }
 
@@ -207,7 +207,7 @@ impl TracingSettings {
 }
 
 impl Default for TracingSettings {
-    /// Tracing is disabled.
+    /// The default: tracing is disabled.
     fn default() -> Self {
         Self {
             endpoint: None,

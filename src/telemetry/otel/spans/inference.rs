@@ -292,7 +292,7 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
 }
 
 /// The event with the times of the chunks of a slow or broken stream, at its end. Times are in
-/// milliseconds from the request head.
+/// milliseconds from the request head. `None`: the stream was neither slow nor broken.
 fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     let timings = record.examined_chunk_timings()?;
     let gaps = || timings.longest_gaps();
@@ -306,7 +306,8 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
-/// The event of an attempt that continues a stream: where, after which gap, and why.
+/// Returns one event for each continuation of the stream by the attempt with this span: the cause, the
+/// output tokens before the continuation, and the gap in seconds.
 pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
     let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
     let event = |continuation: &Continuation| {

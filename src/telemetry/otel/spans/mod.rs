@@ -179,7 +179,7 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 
     /// The client span of an attempt. `resend_count` is the number of attempts before this attempt.
-    /// `leg`: `prefill` for a prefill leg.
+    /// `leg` is `prefill` for a prefill leg, and `None` for an attempt of the request itself.
     fn attempt_span(
         &self,
         resend_count: i64,

@@ -33,10 +33,10 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
     Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
 }
 
-/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: an
-/// observation without them is missing in the views of a user or a session. For a span with a parent,
-/// Langfuse updates the trace only by these names and not by `gen_ai.conversation.id`
-/// (`hasTraceUpdates`), so a conversation without a session is the session.
+/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: an observation
+/// without them is missing in the views of a user or a session. For a span with a parent, Langfuse updates
+/// the trace only by these attributes and not by `gen_ai.conversation.id` (`hasTraceUpdates`), so the
+/// conversation is written as the session if the request has no session.
 pub(super) fn add_identity(
     conventions: &SpanConventions,
     attributes: SpanAttributes,
