@@ -62,7 +62,8 @@ fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     Some(tokens_of_body(predicted, record.options.prompt_bytes))
 }
 
-/// The tokens of all text and media. `predicted`: those of the prompt parts.
+/// The estimated tokens of all text and media of a request body. `predicted`: predicted tokens of its
+/// prompt parts.
 fn tokens_of_body(predicted: f64, PromptBytes { parts, text, media }: PromptBytes) -> u64 {
     let media_in_parts = media.min(parts);
     let predicted = (predicted - media_in_parts as f64 * TOKENS_PER_MEDIA_BYTE).max(0.0);

@@ -1,16 +1,16 @@
-//! How a stream ends, or is interrupted, before its time.
+//! How a stream ends early, or is interrupted to go on at another backend.
 
 use crate::record::Termination;
 
-/// Why a stream is interrupted from outside.
+/// How the gateway itself interrupts a stream.
 pub(super) enum Cut {
-    /// The stream ends.
+    /// The stream ends for this reason.
     End(Termination),
     /// The stream goes on at another backend.
     Move,
 }
 
-/// How the response of a backend ends before its time.
+/// Why no more of the response of a backend is forwarded, before its last event or after it.
 pub(super) enum EarlyEnd<E> {
     /// The body ended or failed.
     Body(Result<(), E>),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Reads the response of a run from its beginning. Dropping it detaches it.
+/// Reads the response of a run from its beginning. Dropping the reader detaches it from the run.
 #[derive(Debug)]
 pub struct Reader<H> {
     pub(super) registry: Arc<Registry<H>>,

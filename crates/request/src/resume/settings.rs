@@ -12,13 +12,13 @@ pub struct ResumeSettings {
     pub memory: usize,
 }
 
-/// The share of the memory that the runs of one client may use.
+/// The runs of one client may use the total memory divided by this number.
 const CLIENT_DIVISOR: usize = 2;
-/// The share of the memory that one run may use.
+/// One run may use the total memory divided by this number.
 const RUN_DIVISOR: usize = 16;
 
 impl ResumeSettings {
-    /// The limits of the memory of a run, of a client and of all.
+    /// The memory limits, in bytes: of one run, of the runs of one client, and of all runs.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
         MemoryLimits { one: total / RUN_DIVISOR, party: total / CLIENT_DIVISOR, total }

@@ -41,11 +41,11 @@ pub struct StreamActivity {
     /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
     waker: AtomicWaker,
-    /// The bytes of the client, if the stream is a WebSocket.
+    /// The bytes that the client has sent. `None`: the stream is no WebSocket.
     tunnel: Option<TunnelBytes>,
 }
 
-/// The bytes of the client of a WebSocket.
+/// The bytes that the client of a WebSocket has sent.
 struct TunnelBytes {
     /// Number of bytes so far.
     count: Arc<AtomicU64>,
@@ -176,9 +176,9 @@ impl StreamActivity {
         self.end_stall_if_any(now)
     }
 
-    /// As [`StreamActivity::on_end`], for an entry that is dropped. A sweep that runs at the same
-    /// time may be about to report a stall. Both take the lock: either this call ends that stall, or
-    /// the sweep finds that the stream has ended.
+    /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same time
+    /// may be about to report a stall. Both take the lock: either this call ends that stall, or the sweep
+    /// finds that the stream has ended.
     pub(super) fn close(&self, now: Instant) {
         self.last_output_nanos.store(0, Ordering::Relaxed);
         self.deadline_nanos.store(0, Ordering::Relaxed);
@@ -281,7 +281,7 @@ impl StreamActivity {
         self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
     }
 
-    /// Whether to abort the stream. `waker` is woken when that changes.
+    /// Whether to abort the stream, or to move it to another backend. `waker` is woken when that changes.
     pub fn is_cut(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         self.is_aborted.load(Ordering::Relaxed)

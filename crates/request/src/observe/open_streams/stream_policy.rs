@@ -28,7 +28,7 @@ pub enum OnTruncation {
     /// The connection is closed without the end of the body.
     #[default]
     Cut,
-    /// An error event is sent before, if the stream is between two events.
+    /// An error event precedes the close, if the stream is between two events.
     ErrorEvent,
 }
 

@@ -53,8 +53,8 @@ const MIN_UNRESPONSIVE_WAIT: Duration = Duration::from_secs(1);
 /// Prompt tokens that an engine computes in one batch: the smallest default of vLLM's
 /// `--max-num-batched-tokens`. No engine reports the number.
 const BATCH_TOKENS: f64 = 2_048.0;
-/// Least time from the head of a response to its first output if the engine sends the head before
-/// the prefill.
+/// Minimum time from the head of a response to its first output if the engine sends the head before the
+/// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
 /// Share of its slots that an engine fills at least while requests wait for slots. If fewer requests
 /// run, the waiting requests wait for blocks of the KV cache, and the number of running requests
@@ -63,7 +63,8 @@ const FULL_SLOTS_SHARE: f64 = 0.85;
 /// The engine has no slot for more requests if it answers at least this share of those in flight at
 /// once. If it answers fewer, short responses end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
-/// With fewer requests answered at once, the number says nothing about the slots.
+/// If fewer requests were answered at once, their number shows nothing about the sequence slots of the
+/// engine.
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
@@ -148,7 +149,7 @@ impl FirstOutputWait {
 }
 
 impl RequestRecord {
-    /// The values of [`RequestRecord::phase`] of a request that ended before its response.
+    /// The values of [`RequestRecord::phase`] of a request that ended before its response was complete.
     pub const UNFINISHED_PHASES: [&'static str; 8] = [
         "upload",
         "queued",
