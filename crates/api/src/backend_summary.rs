@@ -59,8 +59,8 @@ pub struct BackendSummary {
     pub in_flight: u32,
     /// Number of stalled streams of the backend.
     pub stalled: u32,
-    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
-    /// open.
+    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are open.
+    /// `None`: there were no requests.
     pub share: Option<f64>,
     /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
     /// stream ended.
@@ -69,7 +69,8 @@ pub struct BackendSummary {
     pub ended_streams: u64,
     /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
     pub failed_attempts: u64,
-    /// Share of the failed attempts, from 0 to 1. `None`: there was no attempt.
+    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
+    /// attempt.
     pub failed_share: Option<f64>,
     /// Number of attempts that were answered with a status of 4xx, by status, of the requests that
     /// ended in the last minute.
@@ -81,7 +82,7 @@ pub struct BackendSummary {
     pub condition: BackendCondition,
     /// The values behind the condition, as text. `None`: the state says everything.
     pub condition_reason: Option<String>,
-    /// Age of the last scraped load, in seconds.
+    /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
@@ -104,7 +105,7 @@ pub struct GpuSummary {
     /// Whether a GPU lowers its clock because of a fault of cooling or of the power supply. `None`:
     /// not reported.
     pub is_throttled: Option<bool>,
-    /// Age of the oldest of the pages that report the GPUs, in seconds.
+    /// Age of the oldest of the scraped metrics pages that report the GPUs, in seconds.
     pub scrape_age_seconds: f64,
 }
 
@@ -120,7 +121,8 @@ pub struct DrainSummary {
     pub since: String,
     /// Seconds since the drain began.
     pub age_seconds: f64,
-    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    /// Seconds until the drain ends by itself. `None`: it lasts until an operator or the configuration ends
+    /// it.
     pub remaining_seconds: Option<f64>,
 }
 

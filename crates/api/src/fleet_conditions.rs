@@ -125,7 +125,8 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// Why the backend is slow in comparison. `None`: it is not slow, or there is nothing to compare.
+    /// Why the backend is slow in comparison with the other backends of its first model. `None`: it is not
+    /// slow, or there is nothing to compare.
     fn excess(&self, backend: &BackendSummary) -> Option<String> {
         let own = comparable_ttft(backend)?;
         let model = backend.models.first().map_or("", String::as_str);

@@ -83,7 +83,8 @@ fn title_line(
     Line::from(title)
 }
 
-/// Appends the groups of verdicts. On a terminal, the first ones leave space for the panes.
+/// Appends the lines of the groups of verdicts. On a terminal, only the first groups are shown, to leave
+/// space for the panes.
 fn push_verdicts(
     options: FrameOptions,
     verdicts: &[Verdict],
