@@ -15,7 +15,8 @@ pub struct BackendSummary {
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
     /// `leaving` (removed from the pool, with open requests).
     pub health: String,
-    /// State of the circuit breaker.
+    /// State of the circuit breaker: `closed` (the backend gets requests), `resting`, `open` or
+    /// `half_open`.
     pub breaker: String,
     /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,
     /// `retired`, `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
@@ -80,7 +81,8 @@ pub struct BackendSummary {
     pub client_error_share: Option<f64>,
     /// Whether an operator must look at the backend, and why in one word.
     pub condition: BackendCondition,
-    /// The values behind the condition, as text. `None`: the state says everything.
+    /// Why the backend has its condition, as text. `None`: the condition is `ok`, or `state` names the
+    /// cause.
     pub condition_reason: Option<String>,
     /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,

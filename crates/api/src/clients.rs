@@ -12,13 +12,13 @@ pub struct ClientSummary {
     pub key: Option<String>,
     /// IP address. `None`: the client has a key.
     pub address: Option<String>,
-    /// Number of requests that ended.
+    /// Number of requests that ended in the last minute.
     pub requests: u64,
     /// Prompt tokens of the ended requests that a backend got, and of the open streams.
     pub prompt_tokens: u64,
     /// Output tokens of the ended requests.
     pub output_tokens: u64,
-    /// Number of refused requests.
+    /// Number of refused requests that ended in the last minute.
     pub refused: u64,
     /// Number of open streams.
     pub open_streams: u64,

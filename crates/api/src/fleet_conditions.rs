@@ -108,7 +108,7 @@ fn judge_exclusion(
     }
 }
 
-/// The mean TTFTs of the backends that serve the same first model, in ascending order. Different
+/// For each model: the mean TTFTs, in ascending order, of the backends whose first model it is. Different
 /// models have different speeds.
 struct TtftsByModel(BTreeMap<String, Vec<f64>>);
 

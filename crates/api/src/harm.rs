@@ -50,9 +50,9 @@ pub struct Harm {
     pub slow_first_output: HarmShare,
     /// The part of `slow` in which the model reasoned for long before its first answer.
     pub slow_first_answer: HarmShare,
-    /// The part of `slow` whose output was slow.
+    /// The part of `slow` that was slow after the first output.
     pub slow_output: HarmShare,
-    /// The level of `slow`, or of the objectives that are missed.
+    /// The highest level of `slow` and of the objectives that are missed.
     pub slow_level: HarmLevel,
     /// The harm in words, the worst kind first.
     pub reasons: Vec<String>,

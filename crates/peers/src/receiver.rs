@@ -123,8 +123,8 @@ impl Receiver {
         ages.filter(|age| *age < FORGET_AFTER)
     }
 
-    /// Adds a gateway and returns its number: that of a gateway that sent nothing for long, or the next
-    /// free one.
+    /// Adds a gateway and returns its index: that of a gateway that sent nothing for long, or the next free
+    /// one.
     fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
         let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
         let added = KnownPeer { session, key, last_sequence: 0, last_at: now };

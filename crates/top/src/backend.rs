@@ -40,7 +40,7 @@ impl DrainRisk {
         }
     }
 
-    /// Whether a key confirms the drain. The drain of the last backend needs a capital letter, so that
+    /// Whether this key confirms the drain. The drain of the last backend needs a capital letter, so that
     /// it cannot be confirmed by habit.
     pub(super) fn is_confirmed_by(&self, key: KeyPress) -> bool {
         match self {

@@ -39,9 +39,9 @@ pub enum Runbook {
     Own {
         /// The condition and its meaning.
         meaning: &'static str,
-        /// The verification.
+        /// How the operator verifies the fault.
         confirm: &'static str,
-        /// The remedy.
+        /// What the operator does about the fault.
         action: &'static str,
     },
     /// The alert reads the metric of this verdict, whose section is the runbook.

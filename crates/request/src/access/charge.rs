@@ -55,8 +55,9 @@ fn computes_prompt(record: &RequestRecord) -> bool {
     record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
 }
 
-/// The estimated prompt tokens of a request: the prediction for the text of its prompt parts, scaled to
-/// all of its text that the engine may put into the prompt, and the tokens of its media.
+/// The estimated prompt tokens of a request: the prediction for the text of its prompt parts, scaled to all
+/// of its text that the engine may put into the prompt, and the tokens of its media. `None`: no backend was
+/// selected.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
     Some(tokens_of_body(predicted, record.options.prompt_bytes))

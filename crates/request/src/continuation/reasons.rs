@@ -34,7 +34,7 @@ named_enum! {
         EngineFailed = "engine_failed",
         /// The next backend did not continue the stream: it repeated another prompt or another text.
         Diverged = "diverged",
-        /// An operator drains the backend and moves its streams.
+        /// The backend was removed, or an operator drains it and moves its streams.
         Migrated = "migrated",
     }
 }

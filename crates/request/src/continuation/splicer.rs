@@ -45,7 +45,7 @@ pub struct StreamSplicer {
     layout: Layout,
     /// The edits of the current event.
     edits: Vec<Edit>,
-    /// Why the current backend cannot complete the stream, as its events show.
+    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     interruption: Option<InterruptionCause>,
     /// The members that all events of the stream repeat. `None`: no event was read.
     head: Option<Head>,
@@ -190,7 +190,7 @@ impl StreamSplicer {
         self.refuse(ContinuationRefusal::Unreadable);
     }
 
-    /// Why the current backend cannot complete the stream, as its events show.
+    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     pub const fn interruption(&self) -> Option<InterruptionCause> {
         self.interruption
     }
@@ -354,7 +354,7 @@ impl StreamSplicer {
             Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
     }
 
-    /// The position after which another backend continues.
+    /// The position after which another backend continues, or why none can continue the stream.
     fn position(&self) -> Result<Position, ContinuationRefusal> {
         use ContinuationRefusal as R;
         let Self { plan, latest, .. } = self;

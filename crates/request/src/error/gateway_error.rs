@@ -168,7 +168,8 @@ pub enum GatewayError {
     NoBackend,
     /// The request has passed this gateway before.
     #[error(
-        "the request came back to this gateway through its own backends: a gateway is a backend of itself"
+        "the request came back to this gateway through one of its backends; the operator must remove \
+         this gateway from its own backends"
     )]
     Loop,
     /// No backend has capacity for the request, and the admission queue is full.

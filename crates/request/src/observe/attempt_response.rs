@@ -24,7 +24,7 @@ pub(super) struct AttemptResponse {
     pub(super) backend: Option<Arc<dyn BackendMonitor>>,
     /// The observer of the response. `None`: the response head has not arrived.
     pub(super) observer: Option<ResponseObserver>,
-    /// The entry among the open streams. `None`: the response is not an event stream.
+    /// The entry among the open streams. `None`: the response is neither an event stream nor a WebSocket.
     pub(super) entry: Option<StreamEntry>,
     /// When the last frame was handed to the client's connection. `None`: the connection has asked
     /// for more data since, or no frame was handed over.

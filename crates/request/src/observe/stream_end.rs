@@ -10,7 +10,7 @@ pub(super) enum Cut {
     Move,
 }
 
-/// Why no more of the response of a backend is forwarded, before its last event or after it.
+/// Why the gateway stops reading the response of a backend, whether the response is complete or not.
 pub(super) enum EarlyEnd<E> {
     /// The body ended or failed.
     Body(Result<(), E>),

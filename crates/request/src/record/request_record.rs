@@ -53,11 +53,11 @@ pub struct RequestRecord {
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// The routing decision of the last attempt.
+    /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
-    /// Why there was no failover after the last attempt had failed.
+    /// Why there was no failover after the last attempt had failed. `None`: it did not fail.
     pub not_retried: Option<FailoverDenialReason>,
     /// The result of a request with an `Idempotency-Key`: see
     /// [`ResumeOutcome`](super::ResumeOutcome). `None`: it has no
@@ -277,7 +277,7 @@ impl RequestRecord {
         Some(legs.took())
     }
 
-    /// Whether another backend computed the prompt.
+    /// Whether another backend than that of the last attempt computed the prompt.
     pub fn is_prefilled_elsewhere(&self) -> bool {
         self.prefill_legs.as_ref().is_some_and(|legs| legs.is_used)
     }

@@ -51,7 +51,7 @@ impl<H> Registry<H> {
         self.lock().runs.contains_key(key)
     }
 
-    /// Ends the windows that are over at `now`. An open run without a reader is aborted.
+    /// Forgets the runs whose window is over at `now`. One that is still open is aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
         if table.clients.is_empty() {

@@ -112,7 +112,8 @@ impl<H> RunState<H> {
         self.after_read();
     }
 
-    /// Stops keeping the bytes that all readers have read.
+    /// From now on, the run keeps no bytes that all readers have read, and a returning client cannot
+    /// attach.
     pub(super) fn stop_keeping(&mut self) {
         self.is_kept = false;
         self.after_read();

@@ -43,7 +43,7 @@ pub struct StallLimits {
 pub struct ObservationSettings {
     /// When an open stream is stalled.
     pub stalls: StallLimits,
-    /// Keep-alive comments and the handling of truncated streams.
+    /// Keep-alive comments, and the handling of streams that end early.
     pub streams: StreamRules,
     /// When a finished request was slow.
     pub slow: SlowLimits,

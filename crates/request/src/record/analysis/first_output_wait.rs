@@ -224,7 +224,7 @@ impl PredictedPrefill {
     }
 }
 
-/// A duration. Zero if `seconds` is negative or not finite.
+/// The duration of this many seconds. Zero if `seconds` is negative or not finite.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
@@ -268,9 +268,9 @@ enum QueueEvidence {
 }
 
 impl QueueEvidence {
-    /// At most as many requests run as the engine has slots, or as its KV cache holds. A request that
-    /// found fewer did not wait for the end of another. Reports are ignored if the backend has gone
-    /// down since.
+    /// What the reports of the backend show about the queue of its engine. At most as many requests run as
+    /// the engine has slots, or as its KV cache holds. A request that found fewer did not wait for the end
+    /// of another. Reports are ignored if the backend has gone down since.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
