@@ -15,7 +15,8 @@ pub struct BackendSummary {
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
     /// `leaving` (removed from the pool, with open requests).
     pub health: String,
-    /// State of the circuit breaker.
+    /// State of the circuit breaker: `closed` (the backend gets requests), `resting`, `open` or
+    /// `half_open`.
     pub breaker: String,
     /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,
     /// `retired`, `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
@@ -59,8 +60,8 @@ pub struct BackendSummary {
     pub in_flight: u32,
     /// Number of stalled streams of the backend.
     pub stalled: u32,
-    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
-    /// open.
+    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are open.
+    /// `None`: there were no requests.
     pub share: Option<f64>,
     /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
     /// stream ended.
@@ -69,7 +70,8 @@ pub struct BackendSummary {
     pub ended_streams: u64,
     /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
     pub failed_attempts: u64,
-    /// Share of the failed attempts, from 0 to 1. `None`: there was no attempt.
+    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
+    /// attempt.
     pub failed_share: Option<f64>,
     /// Number of attempts that were answered with a status of 4xx, by status, of the requests that
     /// ended in the last minute.
@@ -79,9 +81,10 @@ pub struct BackendSummary {
     pub client_error_share: Option<f64>,
     /// Whether an operator must look at the backend, and why in one word.
     pub condition: BackendCondition,
-    /// The values behind the condition, as text. `None`: the state says everything.
+    /// Why the backend has its condition, as text. `None`: the condition is `ok`, or `state` names the
+    /// cause.
     pub condition_reason: Option<String>,
-    /// Age of the last scraped load, in seconds.
+    /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
@@ -104,7 +107,7 @@ pub struct GpuSummary {
     /// Whether a GPU lowers its clock because of a fault of cooling or of the power supply. `None`:
     /// not reported.
     pub is_throttled: Option<bool>,
-    /// Age of the oldest of the pages that report the GPUs, in seconds.
+    /// Age of the oldest of the scraped metrics pages that report the GPUs, in seconds.
     pub scrape_age_seconds: f64,
 }
 
@@ -120,7 +123,8 @@ pub struct DrainSummary {
     pub since: String,
     /// Seconds since the drain began.
     pub age_seconds: f64,
-    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    /// Seconds until the drain ends by itself. `None`: it lasts until an operator or the configuration ends
+    /// it.
     pub remaining_seconds: Option<f64>,
 }
 

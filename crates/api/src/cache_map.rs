@@ -26,9 +26,9 @@ pub struct CacheSummary {
     /// The source of the values. `exact`: the KV events of the backend. `approximate`: a model of
     /// the cache of the backend, from the prompts that this gateway sent.
     pub source: String,
-    /// Tokens of all groups.
+    /// Tokens in this cache that belong to groups.
     pub tokens: u64,
-    /// Tokens of blocks that belong to no group, such as those of short prompts.
+    /// Tokens in this cache whose blocks belong to no group, such as those of short prompts.
     pub other_tokens: u64,
     /// Number of groups with blocks in the cache.
     pub groups: usize,
@@ -38,7 +38,7 @@ pub struct CacheSummary {
     pub recomputed_tokens: u64,
 }
 
-/// A group of prompts.
+/// A group of prompts that begin with the same 512 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrefixGroup {
@@ -47,17 +47,17 @@ pub struct PrefixGroup {
     /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured, or only
     /// other gateways have sent prompts of the group.
     pub tenant: Option<String>,
-    /// Tokens in all caches.
+    /// Tokens of the group in the caches of all backends.
     pub tokens: u64,
-    /// Number of requests of this gateway.
+    /// Number of requests of this gateway whose prompts belong to the group.
     pub requests: u64,
     /// Number of requests of this gateway that reused at least 512 bytes of the prompt from a cache.
     pub reused_requests: u64,
     /// Number of backends that have the group in their caches.
     pub backends: usize,
-    /// Time since the first request, in seconds. `None`: not known.
+    /// Time since the first request of the group, in seconds. `None`: not known.
     pub age_seconds: Option<f64>,
-    /// Time since the last request, in seconds. `None`: not known.
+    /// Time since the last request of the group, in seconds. `None`: not known.
     pub idle_seconds: Option<f64>,
     /// The backends with the most tokens of the group, the largest first.
     pub by_backend: Vec<GroupAtBackend>,
@@ -71,7 +71,7 @@ pub struct GroupAtBackend {
     pub backend: String,
     /// Blocks in the cache: blocks of the engine if `source` is `exact`, otherwise of 512 bytes.
     pub blocks: u64,
-    /// Tokens in the cache.
+    /// Tokens of the group in the cache of this backend.
     pub tokens: u64,
     /// Tokens of the group that were evicted since the gateway began to fill the map.
     pub evicted_tokens: u64,

@@ -12,17 +12,18 @@ pub struct ClientSummary {
     pub key: Option<String>,
     /// IP address. `None`: the client has a key.
     pub address: Option<String>,
-    /// Number of requests that ended.
+    /// Number of requests that ended in the last minute.
     pub requests: u64,
     /// Prompt tokens of the ended requests that a backend got, and of the open streams.
     pub prompt_tokens: u64,
     /// Output tokens of the ended requests.
     pub output_tokens: u64,
-    /// Number of refused requests.
+    /// Number of refused requests that ended in the last minute.
     pub refused: u64,
     /// Number of open streams.
     pub open_streams: u64,
-    /// The largest of its shares, from 0 to 1, in the work of all clients: see `share_of`.
+    /// The largest share, from 0 to 1, that this client has in one kind of work of all clients. `share_of`
+    /// names the kind.
     pub share: f64,
     /// The kind of work of `share`: `prompt tokens`, `open streams` or `requests`.
     pub share_of: String,
@@ -30,7 +31,7 @@ pub struct ClientSummary {
 
 /// Maximum number of ranked clients.
 const MAX_RANKED: usize = 10;
-/// Share of the work from which one of several clients is named as its cause.
+/// A client is named as the cause of the work if its share is at least this.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
 /// A kind of work: its name, the minimum total for which shares are computed, and its value for a

@@ -108,7 +108,7 @@ fn judge_exclusion(
     }
 }
 
-/// The mean TTFTs of the backends that serve the same first model, in ascending order. Different
+/// For each model: the mean TTFTs, in ascending order, of the backends whose first model it is. Different
 /// models have different speeds.
 struct TtftsByModel(BTreeMap<String, Vec<f64>>);
 
@@ -125,7 +125,8 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// Why the backend is slow in comparison. `None`: it is not slow, or there is nothing to compare.
+    /// Why the backend is slow in comparison with the other backends of its first model. `None`: it is not
+    /// slow, or there is nothing to compare.
     fn excess(&self, backend: &BackendSummary) -> Option<String> {
         let own = comparable_ttft(backend)?;
         let model = backend.models.first().map_or("", String::as_str);

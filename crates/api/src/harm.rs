@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::is_critical_harm;
 
-/// How many clients are harmed.
+/// How bad a share of requests is that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum HarmLevel {
-    /// None, or too few to act.
+    /// No requests, or too few for an operator to act.
     #[default]
     None,
     /// More than [`WARNING_SHARE`].
     Warning,
-    /// So many as make a verdict critical: [`is_critical_harm`].
+    /// At least five requests, and significantly more than 5 %: [`is_critical_harm`].
     Critical,
 }
 
@@ -40,9 +40,9 @@ pub struct Harm {
     pub failed: HarmShare,
     /// Refused requests.
     pub refused: HarmShare,
-    /// Responses with a status of 4xx that are not refusals. The level is that of the responses of
-    /// backends, and never `critical`: they are the fault of a client, or of a configuration that no
-    /// client can correct. The gateway rejects a request only by its rules.
+    /// Responses with a status of 4xx that are not refusals. The share counts those of the gateway and of
+    /// backends. The level counts only those of backends, and is never `critical`: they are the fault of a
+    /// client or of the configuration of a backend.
     pub client_errors: HarmShare,
     /// Requests above a limit of `slow`, and the [`LateStreams`].
     pub slow: HarmShare,
@@ -50,9 +50,9 @@ pub struct Harm {
     pub slow_first_output: HarmShare,
     /// The part of `slow` in which the model reasoned for long before its first answer.
     pub slow_first_answer: HarmShare,
-    /// The part of `slow` whose output was slow.
+    /// The part of `slow` that was slow after the first output.
     pub slow_output: HarmShare,
-    /// The level of `slow`, or of the objectives that are missed.
+    /// The highest level of `slow` and of the objectives that are missed.
     pub slow_level: HarmLevel,
     /// The harm in words, the worst kind first.
     pub reasons: Vec<String>,
@@ -62,9 +62,9 @@ pub struct Harm {
 /// minute contains them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LateStreams {
-    /// Those without output for longer than `slow.ttft`.
+    /// Number of streams without output for longer than `slow.ttft`.
     pub first_output: usize,
-    /// Those that have had only reasoning for longer than `slow.first_answer`.
+    /// Number of streams that have had only reasoning for longer than `slow.first_answer`.
     pub first_answer: usize,
 }
 
@@ -158,14 +158,15 @@ impl HarmShare {
 }
 
 impl ObjectiveMinute {
-    /// The level of the requests that were too slow for the objective. It accepts a share itself.
+    /// The harm level of the requests that were too slow for the objective. `None` also if their share is
+    /// within the share that the objective allows.
     pub fn level(&self) -> HarmLevel {
         let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
         if share.unwrap_or_default() > 1.0 - self.target { level } else { HarmLevel::None }
     }
 }
 
-/// A share in percent, of which a share above zero is at least 1.
+/// A share in percent. A share above zero gives at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
 }

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastMinute {
-    /// Length of the interval in seconds: less than 60 after the start, else 60 plus up to one
-    /// window.
+    /// Length of the interval in seconds: 60 to 65, or less in the first minute of the gateway.
     pub seconds: f64,
     /// Number of requests that ended.
     pub requests: u64,
@@ -60,7 +59,7 @@ pub struct BackendMinute {
     pub failed_attempts: u64,
     /// Number of attempts at the backend that were answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
-    /// Number of requests with a TTFT.
+    /// Number of requests whose last attempt was at the backend and had a TTFT.
     pub streams: u64,
     /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
     /// seconds. `None`: no request had a TTFT.
@@ -87,12 +86,12 @@ pub struct ObjectiveMinute {
 pub struct LatencyQuantiles {
     /// Number of values from which the quantiles are computed.
     pub count: u64,
-    /// 50th percentile.
+    /// 50th percentile, in seconds.
     pub p50: f64,
-    /// 95th percentile.
+    /// 95th percentile, in seconds.
     pub p95: f64,
-    /// 99th percentile.
+    /// 99th percentile, in seconds.
     pub p99: f64,
-    /// Maximum.
+    /// Maximum, in seconds.
     pub max: f64,
 }

@@ -165,13 +165,13 @@ pub struct EndedRequest {
     pub client: String,
     /// Outcome of the request, such as `ok` or `upstream_error`.
     pub outcome: String,
-    /// TTFT as the client observes it, in seconds.
+    /// TTFT as the client observes it, in seconds. `None`: no stream, or no output.
     pub ttft_seconds: Option<f64>,
     /// Time to the first output that is not reasoning, in seconds. `None`: no reasoning.
     pub first_answer_seconds: Option<f64>,
     /// Duration of the request, in seconds.
     pub duration_seconds: f64,
-    /// Output tokens of the response.
+    /// Output tokens of the response. `None`: there was nothing to count.
     pub output_tokens: Option<u64>,
     /// Cause of a slow request, such as `engine_queue`. `None`: the request was not slow.
     pub slow_cause: Option<String>,
@@ -186,23 +186,24 @@ pub struct EndedRequest {
 pub struct History {
     /// Length of an interval in seconds.
     pub interval_seconds: f64,
-    /// Seconds of the last interval that have passed.
+    /// Seconds of the last interval that have passed so far.
     pub last_seconds: f64,
-    /// Number of requests that ended.
+    /// Number of requests that ended, for each interval.
     pub requests: Vec<u64>,
-    /// Number of failed requests.
+    /// Number of failed requests, for each interval.
     pub failed: Vec<u64>,
-    /// Number of responses with a status of 4xx that are not refusals.
+    /// Number of responses with a status of 4xx that are not refusals, for each interval.
     pub client_errors: Vec<u64>,
-    /// Number of refused requests.
+    /// Number of refused requests, for each interval.
     pub refused: Vec<u64>,
-    /// Number of output tokens of the ended requests.
+    /// Number of output tokens of the ended requests, for each interval.
     pub output_tokens: Vec<u64>,
-    /// 95th percentile of TTFT in seconds. `None`: no stream ended in the interval.
+    /// 95th percentile of TTFT in seconds, for each interval. `None`: no stream ended in the interval.
     pub ttft_p95: Vec<Option<f64>>,
-    /// 95th percentile of ITL in seconds.
+    /// 95th percentile of ITL in seconds, for each interval. `None`: no stream with a value ended.
     pub itl_p95: Vec<Option<f64>>,
-    /// 95th percentile of the duration of successful requests in seconds.
+    /// 95th percentile of the duration of successful requests in seconds, for each interval. `None`: none
+    /// ended.
     pub e2e_p95: Vec<Option<f64>>,
 }
 

@@ -5,7 +5,7 @@ use super::alerts::{self, Alert, AlertSeverity, Runbook};
 use std::fmt::Write;
 use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
 
-/// The text of the page, with a mark in place of each generated part.
+/// The text of the page, with a placeholder such as `{alerts}` for each generated part.
 const TEXT: &str = include_str!("diagnosis_page.txt");
 
 /// Generates the page.

@@ -1,8 +1,8 @@
-//! Generates the files that a deployment of the gateway needs: the configuration and rules of
-//! Prometheus, the configuration of Alertmanager, the configuration of a collector of traces,
-//! the page of the diagnosis, and the references of the configuration and of the metrics. They are generated from
-//! tables. The dashboards are edited in Grafana; this crate contains their files. A test checks each
-//! metric, label and label value of the queries against the catalogue of metrics.
+//! Generates the files that a deployment of the gateway needs: the configuration and rules of Prometheus,
+//! the configuration of Alertmanager, the configuration of a collector of traces, the page of the
+//! diagnosis, and the references of the configuration and of the metrics. They are generated from tables.
+//! The dashboards are edited in Grafana; this crate contains their files. A test checks each metric, label
+//! and label value of the queries against the catalogue of metrics.
 
 mod alertmanager;
 pub mod alerts;

@@ -7,13 +7,13 @@ pub(crate) const FAILED_OUTCOMES: &str =
 /// The outcome of refused requests: the gateway answered with 429 or 503, because no backend was
 /// available or had capacity, or because the gateway was at its own limit.
 pub(crate) const REFUSED_OUTCOME: &str = "outcome=\"rejected\"";
-/// The outcomes of all requests but those whose client is the cause of the end: the denominator of the
+/// Matches all requests except those whose client made an error or disconnected: the denominator of the
 /// shares of failed and of refused requests.
 const JUDGED_OUTCOMES: &str = "outcome!~\"client_error|cancelled\"";
 
-/// The query of the condition that the requests with an outcome are more than 5 % of those of a model
-/// in five minutes, and at least `min_count`. If no single model has so many, but all together have,
-/// the condition holds once, without the label of a model.
+/// The query of the condition that the requests with `outcome`, a label matcher, are more than 5 % of those
+/// of a model in five minutes, and at least `min_count`. If no single model has so many, but all together
+/// have, the condition holds once, without the label of a model.
 pub(crate) fn share_by_model(outcome: &str, min_count: u32) -> String {
     let share = |by: &str| {
         format!(

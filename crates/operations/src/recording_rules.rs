@@ -88,7 +88,8 @@ pub fn groups() -> Vec<RecordingRuleGroup> {
     ]
 }
 
-/// The rules of the error budget of each objective and of the short windows.
+/// The rule of the error budget of each objective, and the rules of the share of bad requests over the
+/// short windows.
 fn slo_rules() -> Vec<RecordingRule> {
     let budget = RecordingRule {
         record: "tokenweir:slo_budget:ratio".into(),

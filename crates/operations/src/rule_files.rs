@@ -79,13 +79,14 @@ fn alert_rule<'a>(alert: &'a Alert, runbooks: &str) -> AlertRule<'a> {
     }
 }
 
-/// The label that tells clusters apart in a Prometheus with the series of several.
+/// The label with the name of the cluster, in a Prometheus that has the series of several clusters.
 const CLUSTER: &str = "cluster";
-/// The aggregations of a query that can have no list of labels.
+/// The aggregation operators that queries also use without a list of labels. They get the list `by
+/// (cluster)` then.
 const AGGREGATIONS: [&str; 4] = ["sum", "min", "max", "avg"];
 
-/// The query with each aggregation and each match of vectors by cluster, so that the series of two
-/// clusters are not added up. Series without the label are one cluster.
+/// The query that aggregates and matches series within each cluster: `cluster` is added to each `by` and
+/// `on`, so that the series of two clusters are not added up. Series without the label are one cluster.
 fn for_each_cluster(query: &str) -> String {
     let mut text = String::with_capacity(2 * query.len());
     let mut word = String::new();

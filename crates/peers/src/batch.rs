@@ -1,22 +1,24 @@
-//! Collects decisions until a message is full or its time has come.
+//! Collects what the routing decisions of this gateway changed, until a message for the other gateways is
+//! full or due.
 
 use crate::message::{BACKLOG_BYTES, BackendBacklog, EMPTY_BYTES, PeerMessage, SentPrompt};
 
-/// The decisions of the next message.
+/// The backlogs and prompts of the next message to the other gateways.
 #[derive(Debug, Default)]
 pub struct Batch {
     message: PeerMessage,
     bytes: usize,
 }
 
-/// Bytes from which a message is full. One prompt of the greatest length can follow.
+/// Length in bytes from which a message is full. The last prompt may exceed it: a prompt of the greatest
+/// length still fits into a message.
 const FULL_BYTES: usize = 64 << 10;
 /// Greatest number of backlogs, and of prompts, in a message.
 const MAX_ENTRIES: usize = 4_096;
 
 impl Batch {
-    /// Adds the backlog of the gateway at a backend, and the prompt that the gateway sent there.
-    /// `None`: a first output or the end of a request.
+    /// Adds the new backlog of the gateway at a backend, and the prompt that the gateway sent there.
+    /// `None`: no prompt, but a first output or the end of a request changed the backlog.
     pub fn add(&mut self, backlog: BackendBacklog, prompt: Option<SentPrompt>) {
         let same = self.message.backlogs.iter_mut().find(|known| known.backend == backlog.backend);
         if let Some(known) = same {

@@ -20,7 +20,7 @@ pub struct BusSettings {
     pub timeout: Duration,
 }
 
-/// Publishes messages.
+/// Publishes messages on the channel.
 pub struct Publisher {
     connection: MultiplexedConnection,
     channel: String,
@@ -32,14 +32,14 @@ pub struct Subscription(PubSubStream);
 /// Why the bus cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// The server refused, or the connection failed.
+    /// The server refused a command, or the connection failed.
     #[error("{0}")]
     Redis(#[from] redis::RedisError),
-    /// The connection took too long.
-    #[error("no connection within {0:?}")]
+    /// To connect and to subscribe took longer than the time limit.
+    #[error("could not connect and subscribe within {0:?}")]
     Timeout(Duration),
-    /// The subscription brings no messages, although this gateway sends some.
-    #[error("the subscription brought no message for {0:?}")]
+    /// The subscription brought no message, although it should at least return those of this gateway.
+    #[error("the subscription brought no message for {0:?}, not even those of this gateway")]
     Silent(Duration),
     /// The server closed the subscription.
     #[error("the server closed the subscription")]
@@ -53,7 +53,7 @@ impl std::fmt::Debug for BusSettings {
 }
 
 impl BusSettings {
-    /// The problem of a URL. `None`: the URL is valid.
+    /// What is wrong with a URL of a server, and what to write instead. `None`: the URL is valid.
     pub fn url_problem(url: &str) -> Option<&'static str> {
         let Some(parsed) = redis::parse_redis_url(url) else {
             return Some(
@@ -104,7 +104,7 @@ impl Publisher {
 }
 
 impl Subscription {
-    /// The next message. Fails after `limit` without one.
+    /// Waits for the next message of any gateway. Fails if none arrives within `limit`.
     pub async fn next(&mut self, limit: Duration) -> Result<Vec<u8>, BusError> {
         let message = tokio::time::timeout(limit, self.0.next()).await;
         let message = message.map_err(|_| BusError::Silent(limit))?.ok_or(BusError::Closed)?;

@@ -4,7 +4,7 @@ use ring::aead::{CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 use ring::hmac;
 
-/// Identifies one run of one gateway. Each run chooses it at random.
+/// Identifies one gateway from its start to its end. Each gateway chooses it at random when it starts.
 pub type SessionId = [u8; 16];
 
 /// The shared key. Its `Debug` output is redacted.
@@ -26,8 +26,8 @@ pub struct KeyTooShort(usize);
 
 /// Least length of the shared key in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
-/// Makes the derived keys differ from those of other protocols with the same secret. Raise the version
-/// when the hashes of prompts change.
+/// Makes the derived keys differ from those of other protocols with the same secret. Raise the number at
+/// its end when the hashes of prompts change.
 const SALT: &[u8] = b"tokenweir peer exchange 1";
 
 impl ExchangeKey {
@@ -71,8 +71,8 @@ impl ExchangeKey {
         self.outlines.clone()
     }
 
-    /// The key of the messages of one session. With a key of its own, a session can number its
-    /// messages from 0 and never repeats a nonce of another session.
+    /// The key of the messages of one session. `None`: the derivation failed. With a key of its own, a
+    /// session can number its messages from 0 and never repeats a nonce of another session.
     pub(crate) fn message_key(&self, session: &SessionId) -> Option<LessSafeKey> {
         let info = [&b"messages"[..], session];
         let derived = self.shared.expand(&info, &CHACHA20_POLY1305).ok()?;

@@ -14,9 +14,9 @@ use tokenweir_routing::PromptFingerprint;
 pub struct PeerMessage {
     /// Time of sending, in milliseconds since 1970.
     pub sent_at_millis: u64,
-    /// The backlogs that changed.
+    /// The backlogs of the sending gateway that changed since its last message.
     pub backlogs: Vec<BackendBacklog>,
-    /// The prompts that the gateway sent.
+    /// The prompts that the sending gateway sent to backends since its last message.
     pub prompts: Vec<SentPrompt>,
 }
 
@@ -77,7 +77,7 @@ impl PeerMessage {
         bytes
     }
 
-    /// The message in these bytes. `None`: it is damaged. A count larger than the remaining bytes
+    /// The message in these bytes. `None`: the bytes are damaged. A count larger than the remaining bytes
     /// ends the reading before anything of that size is allocated.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
@@ -112,7 +112,8 @@ fn read_u64(bytes: &mut &[u8]) -> Option<u64> {
     read(bytes).map(u64::from_le_bytes)
 }
 
-/// The count of a list whose items have at least `item_bytes` bytes.
+/// Reads the count of a list whose items have at least `item_bytes` bytes. `None`: the remaining bytes are
+/// too few for the list.
 fn read_count(bytes: &mut &[u8], item_bytes: usize) -> Option<u16> {
     let count = u16::from_le_bytes(read(bytes)?);
     (usize::from(count) * item_bytes <= bytes.len()).then_some(count)

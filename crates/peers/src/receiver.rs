@@ -30,7 +30,7 @@ struct KnownPeer {
 pub enum ReceivedMessage {
     /// The bus returned a message of this gateway.
     Own,
-    /// A message of another gateway, with the number of that gateway, below [`MAX_PEERS`].
+    /// A message of another gateway, with the index of that gateway among the others, below [`MAX_PEERS`].
     Peer(usize, PeerMessage),
 }
 
@@ -44,7 +44,7 @@ named_enum! {
         /// The protocol version of the message is not that of this gateway.
         #[error("a gateway sends messages of another protocol version")]
         Version = "version",
-        /// The message was not encrypted with the shared key.
+        /// The message was changed, or was not encrypted with the shared key of this gateway.
         #[error("a message was not made with the shared key: do all gateways have the same key?")]
         Authentication = "authentication",
         /// The message was received before, or is older than a received message of the same gateway.
@@ -117,14 +117,14 @@ impl Receiver {
         Ok(ReceivedMessage::Peer(number, message))
     }
 
-    /// Age of the last message of each gateway that was not forgotten.
+    /// Age of the last message of each other gateway that sent one in the last 61 seconds.
     pub fn ages(&self, now: Instant) -> impl Iterator<Item = Duration> {
         let ages = self.peers.iter().map(move |peer| now.saturating_duration_since(peer.last_at));
         ages.filter(|age| *age < FORGET_AFTER)
     }
 
-    /// Adds a gateway and returns its number: that of a gateway that sent nothing for long, or the next
-    /// free one.
+    /// Adds a gateway and returns its index: that of a gateway that sent nothing for long, or the next free
+    /// one.
     fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
         let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
         let added = KnownPeer { session, key, last_sequence: 0, last_at: now };

@@ -27,8 +27,8 @@ pub(crate) const MAGIC: [u8; 4] = *b"twpx";
 pub(crate) const HEAD_BYTES: usize = 4 + 1 + 16 + 8;
 
 impl Sealer {
-    /// Encrypts messages of `session`, which no other run of a gateway may have. `None`: no key can
-    /// be derived.
+    /// Encrypts messages of `session`, an id that no other process of a gateway may have. `None`: no key
+    /// can be derived.
     pub fn new(key: &ExchangeKey, session: SessionId) -> Option<Self> {
         Some(Self { session, key: key.message_key(&session)?, next_sequence: 0 })
     }
@@ -49,7 +49,7 @@ impl Sealer {
     }
 }
 
-/// The nonce of the message with this number.
+/// The nonce of the message with this sequence number.
 pub(crate) fn nonce(sequence: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&sequence.to_be_bytes());

@@ -17,7 +17,7 @@ pub struct BatchQueue<T> {
     ready: Condvar,
     /// Longest time for which the consumer waits for further items after the first item.
     linger: Duration,
-    /// Greatest total size of the items in the queue.
+    /// Greatest total size of the items in the queue, in the unit of [`BatchQueue::push`].
     capacity: usize,
 }
 
@@ -42,8 +42,8 @@ impl<T> BatchQueue<T> {
         Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
     }
 
-    /// Adds an item of this size. Returns the item as an error if it exceeds the free capacity or
-    /// the queue is closed.
+    /// Adds an item of this size, in the unit of the capacity. Returns the item as an error if it
+    /// exceeds the free capacity or the queue is closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
         let mut pending = self.lock_pending();
         if pending.closed_at.is_some() || pending.total_size + size > self.capacity {

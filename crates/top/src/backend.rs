@@ -6,14 +6,14 @@ use super::summary::status_counts;
 use tokenweir_api::BackendSummary;
 use tokenweir_diagnose::Verdict;
 
-/// The harm of a drain: how many other backends get requests for the same model.
+/// The risk of a drain, by how many other backends get requests for the same model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainRisk {
     /// At least two other backends remain, or the backend gets no requests anyway.
     None,
-    /// One other backend remains for the model.
+    /// One other backend remains for the model with this name.
     OneRemains(String),
-    /// No other backend remains for the model.
+    /// No other backend remains for the model with this name.
     NoneRemains(String),
 }
 
@@ -40,7 +40,7 @@ impl DrainRisk {
         }
     }
 
-    /// Whether a key confirms the drain. The drain of the last backend needs a capital letter, so that
+    /// Whether this key confirms the drain. The drain of the last backend needs a capital letter, so that
     /// it cannot be confirmed by habit.
     pub(super) fn is_confirmed_by(&self, key: KeyPress) -> bool {
         match self {

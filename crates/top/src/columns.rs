@@ -12,7 +12,7 @@ pub(super) struct TableColumn {
     /// Width in characters; [`GROWING_COLUMN`] also gets the remaining width.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
-    /// On a narrow screen, the column with the highest rank is omitted first.
+    /// Order of omission: on a narrow screen, the column with the highest rank is omitted first.
     pub(super) rank: u8,
 }
 
@@ -54,7 +54,7 @@ enum SortKey {
     None,
 }
 
-/// Age of the values of GPUs from which they are shown as old, in seconds.
+/// Age in seconds above which the values of GPUs are shown as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
@@ -65,7 +65,7 @@ const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn
     TableColumn { title, width, is_numeric: true, rank }
 }
 
-/// TTFT shows most faults, so it is the last figure that a narrow screen omits.
+/// The columns of backends. TTFT shows most faults, so it is the last figure that a narrow screen omits.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
@@ -83,14 +83,14 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     number_column(GPU_MEMORY_COLUMN, 8, 12),
 ];
 
-/// The column of the names of backends, in all panes.
+/// The title of the column with the names of backends, in all panes. This column gets the remaining width.
 pub(super) const GROWING_COLUMN: &str = "BACKEND";
-/// The column of the states of KV events.
+/// The title of the column of the states of KV events.
 const EVENTS_COLUMN: &str = "EVENTS";
-/// The columns of GPUs.
+/// The titles of the columns of GPUs: utilisation and memory.
 const GPU_COLUMN: &str = "GPU";
 const GPU_MEMORY_COLUMN: &str = "GPU MEM";
-/// The column of the times to the first answer of requests with reasoning.
+/// The title of the column of the times to the first answer of requests with reasoning.
 const ANSWER_COLUMN: &str = "ANSWER";
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
@@ -292,8 +292,7 @@ fn ended_row(request: &EndedRequest) -> TableRow {
 // === impl TableRow, TableCell ===
 
 impl TableRow {
-    /// Whether a cell or the whole name contains the text of the filter, regardless of case. `filter` is in lower
-    /// case.
+    /// Whether a cell or the whole name contains `filter`, regardless of case. `filter` is in lower case.
     pub(super) fn matches_filter(&self, filter: &str) -> bool {
         let is_match = |words: &str| words.to_lowercase().contains(filter);
         is_match(&self.name) || self.cells.iter().any(|cell| is_match(&cell.text))

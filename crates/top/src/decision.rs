@@ -62,7 +62,7 @@ fn word(value: &Value) -> String {
     text(value.as_str())
 }
 
-/// An identifier in words.
+/// A JSON text that is an identifier, in words. A dash if it is no text.
 fn label(value: &Value) -> String {
     value.as_str().map_or_else(|| text(None), words)
 }
@@ -127,7 +127,8 @@ fn attempts_line(attempts: &Value) -> Option<String> {
     (!is_plain).then(|| format!("attempts   {}", attempts.join(", ")))
 }
 
-/// How the cost decided. Costs that differ by less than the error of predictions are a tie.
+/// The cost of the chosen candidate, and how many candidates had a tie with it: costs that differ by less
+/// than the error of predictions. Empty: the costs are not known.
 fn deciding_cost(decision: &Value) -> String {
     let Some(tie) = decision["tie_cost"].as_f64() else { return String::new() };
     let cost = |candidate: &Value| candidate["cost"].as_f64();

@@ -104,9 +104,8 @@ const KEY_HELP: [&str; 12] = [
 ];
 
 impl TopState {
-    /// Creates a state without a snapshot. Backends are sorted by the urgency of their condition. Open streams are sorted by
-    /// age, the oldest first. Ended requests are sorted by the time since their end, the latest
-    /// first.
+    /// A state without a snapshot. It sorts backends by the urgency of their condition, open streams by age
+    /// (the oldest first), and ended requests by the time since their end (the latest first).
     pub fn new() -> Self {
         let sorted_by =
             |column, is_descending| PaneView { column, is_descending, ..PaneView::default() };

@@ -39,14 +39,15 @@ pub enum Runbook {
     Own {
         /// The condition and its meaning.
         meaning: &'static str,
-        /// The verification.
+        /// How the operator verifies the fault.
         confirm: &'static str,
-        /// The remedy.
+        /// What the operator does about the fault.
         action: &'static str,
     },
     /// The alert reads the metric of this verdict, whose section is the runbook.
     Verdict(&'static str),
-    /// The alert reads the metrics of several verdicts. Its label `verdict` names the section.
+    /// The alert reads the metrics of several verdicts. Its label `verdict` names the section that is the
+    /// runbook. The text is the meaning of the alert.
     EachVerdict(&'static str),
 }
 
@@ -89,7 +90,7 @@ impl Alert {
 // === impl AlertInhibition ===
 
 impl AlertInhibition {
-    /// A firing alert mutes `alert`, if both have the same values of these labels.
+    /// An inhibition of `alert` by an alert that has the same values of the labels `equal`.
     pub(super) const fn same(alert: &'static str, equal: &'static [&'static str]) -> Self {
         Self { verdict: None, alert, equal }
     }

@@ -5,7 +5,7 @@ use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use tokenweir_diagnose::verdict_descriptions;
 
 const AREA: &str = "diagnosis";
-/// The labels of an alert about verdicts that name the same verdict.
+/// The labels that must be equal for an alert to mute another alert about the same verdict.
 const SAME_VERDICT: &[&str] = &["verdict"];
 
 pub(super) fn alerts() -> Vec<Alert> {

@@ -33,7 +33,8 @@ const DEGRADABLE: [(&str, &str, &str, u32); 3] = [
     ),
 ];
 
-/// The condition that the p95 of an hour is above `limit`, for models with too few streams in five minutes.
+/// The part `or ...` of a query: the p95 of an hour is above `limit` seconds, for models with too few
+/// streams in five minutes.
 fn or_in_an_hour(histogram: &str, limit: &str) -> String {
     let streams =
         |window| format!("sum by (gen_ai_request_model) (increase({histogram}_count[{window}]))");

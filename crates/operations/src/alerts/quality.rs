@@ -29,7 +29,7 @@ fn gateway_mean(gauge: &str) -> String {
     format!("avg by (gen_ai_request_model) ({gauge} >= 0)")
 }
 
-/// The query of a change, with the label `change`.
+/// The query `condition`, whose series get the label `change` with the value `change`.
 fn labelled(change: &str, condition: &str) -> String {
     format!("label_replace(\n  {condition},\n  \"change\", \"{change}\", \"\", \"\"\n)")
 }

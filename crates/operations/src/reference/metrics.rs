@@ -30,7 +30,7 @@ These are the values of each label.
 
 ";
 
-/// Labels whose values another page defines: the first metric, the label, and the link.
+/// Labels whose values another page defines: a metric with the label, the label, and the link to the page.
 const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
     ("tokenweir_requests_total", "outcome", "[outcomes](../concepts/overview.md#outcomes)"),
     (

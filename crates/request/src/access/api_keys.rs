@@ -108,9 +108,9 @@ impl ApiKeys {
         api_keys
     }
 
-    /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. So a
-    /// key that a reload does not change keeps its identity, and an open request can check by its
-    /// identity whether its key is still valid.
+    /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. `None`:
+    /// there is no such key. So a key that a reload does not change keeps its identity, and an open request
+    /// can check by its identity whether its key is still valid.
     fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
         let key = self.by_digest.get(&entry.hash.lookup_hash())?;
         let is_same = key.digest.is_same(&entry.hash)

@@ -55,14 +55,16 @@ fn computes_prompt(record: &RequestRecord) -> bool {
     record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
 }
 
-/// The estimated prompt tokens of a request: the prediction for the text of its prompt parts, scaled to
-/// all of its text that the engine may put into the prompt, and the tokens of its media.
+/// The estimated prompt tokens of a request: the prediction for the text of its prompt parts, scaled to all
+/// of its text that the engine may put into the prompt, and the tokens of its media. `None`: no backend was
+/// selected.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
     Some(tokens_of_body(predicted, record.options.prompt_bytes))
 }
 
-/// The tokens of all text and media. `predicted`: those of the prompt parts.
+/// The estimated tokens of all text and media of a request body. `predicted`: predicted tokens of its
+/// prompt parts.
 fn tokens_of_body(predicted: f64, PromptBytes { parts, text, media }: PromptBytes) -> u64 {
     let media_in_parts = media.min(parts);
     let predicted = (predicted - media_in_parts as f64 * TOKENS_PER_MEDIA_BYTE).max(0.0);

@@ -44,7 +44,7 @@ pub struct TenantEntry {
 pub struct KeyEntry {
     /// Name of the key in logs.
     pub name: String,
-    /// Digest of the key.
+    /// SHA-256 digest of the key.
     pub hash: KeyDigest,
     /// Limits of this key. The limits of its tenant also apply.
     #[serde(default)]

@@ -31,7 +31,7 @@ impl PseudonymKey {
 }
 
 impl Default for PseudonymKey {
-    /// A key that everybody knows.
+    /// The key of an empty secret: everybody can compute its pseudonyms.
     fn default() -> Self {
         Self::new(KeyDigest::from_key(b""))
     }

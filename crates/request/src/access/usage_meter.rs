@@ -84,7 +84,7 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
 // === impl UsageLimiter, UsageMeter ===
 
 impl UsageLimiter {
-    /// Adds the tokens of a request that has ended.
+    /// Adds the tokens of a request that has ended to the usage of the tenant or key.
     pub(super) fn charge(&self, tokens: u64, now: Instant) {
         let mut usage = self.meter.lock_usage();
         usage.drain_buckets(&self.limits, now);
@@ -93,7 +93,7 @@ impl UsageLimiter {
         }
     }
 
-    /// Number of open requests.
+    /// Number of open requests of the tenant or key.
     pub(super) fn open(&self) -> u32 {
         self.meter.lock_usage().open_requests
     }

@@ -11,7 +11,7 @@ pub(super) const NULL: &[u8] = b"null";
 /// The bytes of the event that are replaced, and their replacement.
 pub(super) type Edit = (Range<usize>, Cow<'static, [u8]>);
 
-/// Appends the event with edits that do not overlap.
+/// Appends `event` to `edited` with these edits, which do not overlap, and empties `edits`.
 pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) {
     edits.sort_unstable_by_key(|(range, _)| range.start);
     let mut at = 0;
@@ -23,8 +23,9 @@ pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) 
     edited.extend_from_slice(&event[at..]);
 }
 
-/// Adds the edits of a `usage` object that counts the output of earlier streams as prompt. `earlier`:
-/// their number of tokens.
+/// Adds the edits that correct the counts of a `usage` object at `range`: its backend counted the
+/// output of earlier streams as prompt. `earlier`: number of output tokens of those streams.
+/// `prompt_tokens`: of the first request, if known.
 pub(super) fn add_usage(
     event: &[u8],
     range: &Range<usize>,
@@ -70,8 +71,8 @@ pub(super) fn add_usage(
     }
 }
 
-/// The edit that removes the details of the output tokens from `usage`. An engine counts those of its own
-/// output only.
+/// The edit that replaces `completion_tokens_details` in a `usage` object by `null`, because an engine
+/// counts its own output there, without that of earlier streams. `None`: the object has no such member.
 pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Option<Edit> {
     let (usage, mut details) = (&event[range.clone()], None);
     visit_members(usage, |member| {

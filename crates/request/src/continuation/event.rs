@@ -4,7 +4,7 @@ use memchr::memchr;
 use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
-/// Offsets in the bytes of one event.
+/// What one event has. Ranges are the offsets of JSON values in the bytes of the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
     /// Whether the data is `[DONE]`.
@@ -23,7 +23,7 @@ pub(super) struct Event {
     pub choices: usize,
     /// Whether the index of the choice is not 0.
     pub is_other_choice: bool,
-    /// The array of token ids.
+    /// The array of the token ids of the output.
     pub ids: Option<Range<usize>>,
     /// The offsets of the text, without its quotes. `None`: the event has no text, or an empty
     /// text.
@@ -33,7 +33,7 @@ pub(super) struct Event {
     pub has_other_output: bool,
     /// The member `role` of the delta, with the comma after it.
     pub role: Option<Range<usize>>,
-    /// Whether the delta has no member.
+    /// Whether the `delta` object has no member.
     pub is_empty_delta: bool,
     /// The finish reason, without its quotes.
     pub finish: Option<Range<usize>>,
@@ -138,7 +138,7 @@ impl Event {
                     let is_content = self.text.is_some() && !self.is_reasoning;
                     self.has_other_output |= is_content && text.is_some();
                     self.is_reasoning |= text.is_some();
-                    // Some versions write both.
+                    // Some versions of vLLM write both members.
                     self.text = self.text.take().or(text);
                 }
                 b"tool_calls" if bytes[value.clone()] == *b"[]" => {}
@@ -148,7 +148,8 @@ impl Event {
     }
 }
 
-/// Calls `visit` with the offsets of each member of the object at `object`.
+/// Calls `visit` with the offsets of the name and the value of each member of the JSON object at
+/// `object`. Returns `None` if it is no object.
 fn members(
     bytes: &[u8],
     object: Range<usize>,
@@ -164,7 +165,7 @@ fn shifted(by: usize, range: &Range<usize>) -> Range<usize> {
     range.start + by..range.end + by
 }
 
-/// The contents of a string that is not empty.
+/// The offsets of the contents of a JSON string. `None`: the value is no string, or an empty one.
 fn string(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize>> {
     let is_string = bytes[value.start] == b'"' && value.len() > 2;
     is_string.then(|| value.start + 1..value.end - 1)

@@ -2,9 +2,8 @@
 //! events of a stream do. Only these two are read; the other bytes are compared with those of the
 //! earlier event.
 //!
-//! The event template of `tokenweir_protocol` does the same for the content of an event. But it
-//! reads the event after the token ids were removed, and does not report the offsets of the
-//! members.
+//! The event template of `tokenweir_protocol` does the same for the content of an event. But it gets the
+//! event after the splicer removed the token ids, and does not report the offsets of the members.
 
 use super::event::Event;
 use std::ops::Range;
@@ -23,7 +22,7 @@ pub(super) struct Layout {
 const MAX_KEPT_BYTES: usize = 1 << 10;
 
 impl Layout {
-    /// As [`Event::read`].
+    /// Reads an event, with the result of [`Event::read`]: `None` if the event has another form.
     pub(super) fn read(&mut self, is_chat: bool, bytes: &[u8]) -> Option<Event> {
         if let Some(event) = self.read_alike(bytes) {
             return Some(event);

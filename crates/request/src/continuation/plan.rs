@@ -21,7 +21,7 @@ pub struct ContinuationPlan {
     pub(super) max_tokens: Option<u64>,
 }
 
-/// The value that vLLM uses for a completion without `max_tokens`.
+/// The `max_tokens` that vLLM uses for a completion without this field.
 pub(super) const DEFAULT_COMPLETION_TOKENS: u64 = 16;
 
 impl ContinuationPlan {
@@ -45,7 +45,7 @@ impl ContinuationPlan {
         reader.finish(is_greedy_only)
     }
 
-    /// Whether the request to a backend must ask for token ids.
+    /// Whether the gateway must add the request for token ids, because the client did not ask for them.
     pub const fn adds_token_ids(&self) -> bool {
         !self.shows_ids
     }
@@ -207,7 +207,7 @@ fn is_media_content(content: &[u8]) -> bool {
     has_media || read.is_none()
 }
 
-/// Why the prompt of a completion cannot be continued.
+/// Why the prompt of a completion cannot be continued. `None`: it can be continued.
 fn prompt_refusal(prompt: &[u8], is_exact: bool) -> Option<ContinuationRefusal> {
     match prompt {
         [b'"', ..] => None,

@@ -34,7 +34,7 @@ named_enum! {
         EngineFailed = "engine_failed",
         /// The next backend did not continue the stream: it repeated another prompt or another text.
         Diverged = "diverged",
-        /// An operator drains the backend and moves its streams.
+        /// The backend was removed, or an operator drains it and moves its streams.
         Migrated = "migrated",
     }
 }
@@ -51,21 +51,23 @@ named_enum! {
         Logprobs = "logprobs",
         /// The request has stop strings, so the engine holds text back.
         StopStrings = "stop_strings",
-        /// The request has penalties, which depend on the tokens that the engine itself generated.
+        /// The request has penalties or bad words, which depend on the tokens that the engine itself
+        /// generated.
         Penalties = "penalties",
-        /// The request samples with a seed, from which the other engine would begin anew.
+        /// The request samples with a seed: the random numbers of the next engine would begin anew.
         Seed = "seed",
         /// The request samples, and `streams.continuation_greedy_only` is set.
         Sampled = "sampled",
-        /// The output has a required structure, whose state is in the engine.
+        /// The request requires a structure of the output, such as JSON, whose state is in the engine.
         StructuredOutput = "structured_output",
         /// The output so far has a part of a tool call.
         ToolCall = "tool_call",
         /// The request asks the backend to store the response.
         Stored = "stored",
-        /// The prompt has images, audio or video, which are no token ids.
+        /// The prompt has images, audio or video, which token ids do not contain.
         Media = "media",
-        /// The request has another field with which the result would differ.
+        /// The request has another field with which a continuation would differ from the uninterrupted
+        /// stream.
         Field = "field",
         /// A header has a digest of the body, so that the body cannot be changed.
         SignedBody = "signed_body",
@@ -75,7 +77,7 @@ named_enum! {
         Reasoning = "reasoning",
         /// The gateway cannot know which token the text so far ends with.
         Position = "position",
-        /// The stream had its finish reason, or all tokens that the request allows.
+        /// The stream already had its finish reason, or as many tokens as the request allows.
         Finished = "finished",
         /// The next backend did not continue the stream.
         Diverged = "diverged",
@@ -83,7 +85,7 @@ named_enum! {
         Unreadable = "unreadable",
         /// The memory limit for continuations was reached.
         Memory = "memory",
-        /// The request was already sent to as many backends as it may be.
+        /// The request was already sent to the maximum number of backends.
         MaxAttempts = "max_attempts",
         /// The budget of continuations is used up.
         Budget = "budget",

@@ -8,7 +8,7 @@ use std::ops::Range;
 use tokenweir_protocol::json::members::visit_members;
 use tokenweir_protocol::openai::Splice;
 
-/// What the next backend continues.
+/// The output that the next backend continues.
 pub(super) enum Continued<'a> {
     /// The token ids of the prompt and of the output.
     Ids([&'a [u32]; 2]),
@@ -16,7 +16,7 @@ pub(super) enum Continued<'a> {
     Text(&'a str),
 }
 
-/// The positions of values in a body.
+/// The offsets of the values in a request body that a continuation changes.
 #[derive(Default)]
 struct Fields {
     messages: Option<Range<usize>>,
@@ -30,7 +30,8 @@ struct Fields {
 }
 
 impl ContinuationPlan {
-    /// The body that continues a stream after `tokens` tokens. `body`: that of the first request.
+    /// The body of the request that continues a stream after `tokens` output tokens. `body`: that of
+    /// the first request.
     pub(super) fn request(
         &self,
         body: &[u8],
@@ -123,7 +124,8 @@ fn replaced(range: &Range<usize>, value: String) -> Splice {
     Splice::replace(range.clone(), value)
 }
 
-/// The edit that sets a member, which the body may have.
+/// The edit that sets the member `name` of the body. `range`: the value that it replaces, if the body
+/// has the member.
 fn set(body: &[u8], name: &str, range: Option<&Range<usize>>, value: String) -> Option<Splice> {
     match range {
         Some(range) => Some(replaced(range, value)),

@@ -3,7 +3,7 @@
 /// Number of bytes at the end of the text that are always kept.
 const END_BYTES: usize = 16;
 
-/// The text of all streams together.
+/// The output text of all streams of one response together.
 #[derive(Debug, Default)]
 pub(super) struct ShownText {
     /// Number of bytes of the text that the client has received.
@@ -44,7 +44,7 @@ impl ShownText {
         Some(repeated)
     }
 
-    /// The last characters of the text.
+    /// The last characters of the text: at most 16 bytes.
     pub(super) fn end(&self) -> &str {
         let start = self.tail.len().saturating_sub(END_BYTES);
         self.tail.get(self.tail.ceil_char_boundary(start)..).unwrap_or_default()

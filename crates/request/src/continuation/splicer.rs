@@ -38,14 +38,14 @@ pub struct StreamSplicer {
     is_passive: bool,
     /// Why the stream cannot be continued. The splicer then keeps nothing.
     refusal: Option<ContinuationRefusal>,
-    /// The beginning of an event.
+    /// The bytes of an event whose end was not read yet.
     partial: BytesMut,
     /// Events that are held back. They are forwarded only if the stream is not continued.
     held: BytesMut,
     layout: Layout,
     /// The edits of the current event.
     edits: Vec<Edit>,
-    /// Why the current backend cannot complete the stream, as its events show.
+    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     interruption: Option<InterruptionCause>,
     /// The members that all events of the stream repeat. `None`: no event was read.
     head: Option<Head>,
@@ -75,7 +75,7 @@ pub struct StreamSplicer {
     continued: Option<ContinuedStream>,
 }
 
-/// The members of the first event, as the backend wrote them.
+/// The JSON members of the first event, as the backend wrote them.
 #[derive(Debug)]
 struct Head {
     id: Option<Box<[u8]>>,
@@ -103,7 +103,7 @@ struct ContinuedStream {
     has_text: bool,
 }
 
-/// What becomes of an event.
+/// What the splicer does with an event.
 enum Action {
     Keep,
     Drop,
@@ -114,7 +114,7 @@ enum Action {
 
 /// The capacity for token ids grows in steps of this many ids.
 const IDS_STEP: usize = 100;
-/// Memory is taken in steps of this many bytes.
+/// The splicer adds memory to its charge in steps of this many bytes.
 const MEMORY_STEP: usize = 4 << 10;
 /// Longest event. A prompt of a million tokens has this many bytes of ids.
 const MAX_EVENT_BYTES: usize = 8 << 20;
@@ -168,7 +168,7 @@ impl StreamSplicer {
         }
     }
 
-    /// Whether the stream may be changed.
+    /// Whether the splicer reads the stream. `false`: it forwards the stream unchanged.
     pub const fn is_active(&self) -> bool {
         !self.is_passive
     }
@@ -190,7 +190,7 @@ impl StreamSplicer {
         self.refuse(ContinuationRefusal::Unreadable);
     }
 
-    /// Why the current backend cannot complete the stream, as its events show.
+    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     pub const fn interruption(&self) -> Option<InterruptionCause> {
         self.interruption
     }
@@ -217,7 +217,7 @@ impl StreamSplicer {
         self.text.tail = String::new();
     }
 
-    /// Reads a part of the current stream. Returns the bytes for the client, which can be empty.
+    /// Reads the next bytes of the stream. Returns the bytes for the client, which can be empty.
     pub fn push(&mut self, part: Bytes) -> Bytes {
         if !self.is_active() {
             return part;
@@ -319,7 +319,7 @@ impl StreamSplicer {
         Some(event)
     }
 
-    /// The last event of a stream that ended in order, if no blank line ends it.
+    /// The last event of a stream that ended in order but lacks its last blank line. Empty: none.
     pub fn finish(&mut self) -> Bytes {
         if self.partial.is_empty() {
             return Bytes::new();
@@ -340,7 +340,7 @@ impl StreamSplicer {
         self.plan.request(body, &continued, position.tokens as u64)
     }
 
-    /// Switches to the stream of the backend that got the request: later parts are those of this backend.
+    /// Switches to the stream of the next backend: later calls of `push` pass the bytes of that stream.
     pub fn switch(&mut self) {
         let Ok(position) = self.position() else { return };
         self.ids.truncate(position.tokens);
@@ -354,7 +354,7 @@ impl StreamSplicer {
             Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
     }
 
-    /// The position after which another backend continues.
+    /// The position after which another backend continues, or why none can continue the stream.
     fn position(&self) -> Result<Position, ContinuationRefusal> {
         use ContinuationRefusal as R;
         let Self { plan, latest, .. } = self;

@@ -40,7 +40,8 @@ fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
     splicer.push(Bytes::copy_from_slice(bytes))
 }
 
-/// What the client reads if the streams end after so many bytes. The last stream is whole.
+/// What the client reads if each stream ends after the given number of bytes, except the last, which is
+/// whole.
 fn continued(
     is_chat: bool,
     engine: Engine,

@@ -35,7 +35,7 @@ pub enum GatewayError {
     /// The path serves WebSocket only, and the request is no valid opening handshake.
     #[error(
         "this path serves WebSocket only: send a GET request over HTTP/1.1 with `upgrade: websocket`, \
-         `sec-websocket-version: 13` and a key"
+         `sec-websocket-version: 13` and a `sec-websocket-key`"
     )]
     WebSocketRequired,
     /// The stored response does not exist, or the gateway cannot know that it belongs to the tenant.
@@ -128,8 +128,10 @@ pub enum GatewayError {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// No byte of the request body arrived for too long, or too few bytes.
-    #[error("no byte of the request body arrived for {seconds} s, or too few bytes")]
+    /// The client sent no byte of the request body for too long, or sent the body too slowly.
+    #[error(
+        "the client sent no byte of the request body for {seconds} s, or sent the body too slowly"
+    )]
     BodyTimeout {
         /// The limit, in seconds.
         seconds: u64,
@@ -166,7 +168,8 @@ pub enum GatewayError {
     NoBackend,
     /// The request has passed this gateway before.
     #[error(
-        "the request came back to this gateway through its own backends: a gateway is a backend of itself"
+        "the request came back to this gateway through one of its backends; the operator must remove \
+         this gateway from its own backends"
     )]
     Loop,
     /// No backend has capacity for the request, and the admission queue is full.
@@ -246,11 +249,11 @@ pub enum GatewayError {
 /// Why a request cannot get the response of the run of its `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdempotencyProblem {
-    /// The key belongs to a request with another path, query or body.
+    /// The key belongs to a request with another path, query, content type or body.
     OtherRequest,
     /// Too many connections already get the response.
     TooManyReaders,
-    /// `Last-Event-ID` is no id of the gateway.
+    /// `Last-Event-ID` is no event id of the gateway: no whole number.
     LastEventId,
 }
 

@@ -51,7 +51,7 @@ pub const REASONS: &[&str] = &[
 /// The reasons of requests that were shed because no backend had capacity.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout", "late"];
 
-/// The party at fault.
+/// Whose fault an error is with which the gateway answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The client is at fault: the request cannot succeed unchanged, or it exceeds a limit of the

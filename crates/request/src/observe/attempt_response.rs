@@ -24,7 +24,7 @@ pub(super) struct AttemptResponse {
     pub(super) backend: Option<Arc<dyn BackendMonitor>>,
     /// The observer of the response. `None`: the response head has not arrived.
     pub(super) observer: Option<ResponseObserver>,
-    /// The entry among the open streams. `None`: the response is not an event stream.
+    /// The entry among the open streams. `None`: the response is neither an event stream nor a WebSocket.
     pub(super) entry: Option<StreamEntry>,
     /// When the last frame was handed to the client's connection. `None`: the connection has asked
     /// for more data since, or no frame was handed over.
@@ -38,7 +38,7 @@ pub(super) struct AttemptResponse {
     pub(super) is_spliced: bool,
 }
 
-/// The header with the metadata of embeddings.
+/// The header in which vLLM reports the metadata of embeddings.
 const METADATA: HeaderName = HeaderName::from_static("metadata");
 /// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
 /// next is normal for a fast client.
@@ -47,8 +47,8 @@ const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
-    /// Processes the head of the response. `tunnel`: number of bytes from the client on a connection
-    /// that is now a WebSocket. `None`: the response is none.
+    /// Processes the head of the response. `tunnel`: number of bytes that the client has sent on a
+    /// connection that is now a WebSocket. `None`: the response begins no WebSocket.
     pub(super) fn on_head(
         &mut self,
         record: &mut RequestRecord,
@@ -169,7 +169,7 @@ impl AttemptResponse {
         self.backend = Some(backend);
     }
 
-    /// Number of events with output.
+    /// Number of events with output that the response has had so far.
     pub(super) fn output_events(&self) -> u64 {
         self.observer.as_ref().map_or(0, |observer| observer.observed().output_events)
     }

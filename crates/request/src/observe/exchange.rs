@@ -56,7 +56,7 @@ pub struct AttemptAside {
     status: Option<u16>,
     bytes_out: u64,
     timings: Timings,
-    /// The span of the attempt.
+    /// Id of the span of the attempt. `None`: there was no attempt.
     span_id: Option<u64>,
 }
 
@@ -109,8 +109,8 @@ impl Exchange {
         self
     }
 
-    /// Counts the bytes of a request body that is forwarded unread. The caller adds each part to the
-    /// returned number.
+    /// Counts the bytes of a request body that is forwarded unread. The caller adds the length of each
+    /// chunk to the returned number.
     pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
         self.inner.forwarded_bytes.insert(Arc::default()).clone()
     }

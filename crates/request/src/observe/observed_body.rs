@@ -68,14 +68,16 @@ pub enum ObservedBodyError<E> {
     /// The backend's body failed, for example because its connection broke.
     #[error(transparent)]
     Backend(E),
-    /// The first output, the next output or the end did not arrive before its timeout.
-    #[error("the backend sent no output in time; the gateway aborted the stream")]
+    /// The gateway ended the stream: the backend was too slow, the total timeout expired, the API key of
+    /// the client was removed, or the gateway shuts down.
+    #[error("the gateway aborted the stream: a timeout, a removed API key or its shutdown")]
     Stalled,
-    /// The run whose response the body follows was broken.
-    #[error("the response that this one follows was broken")]
+    /// The response that the body forwards ended early, or is an error although the gateway had already
+    /// begun a JSON body.
+    #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
-    /// No other backend continued the stream.
-    #[error("no backend continued the stream")]
+    /// The stream was interrupted, and no other backend continued it.
+    #[error("the stream was interrupted, and no other backend continued it")]
     NotContinued,
 }
 
@@ -161,7 +163,8 @@ impl<B: Body, T> ObservedBody<B, T> {
         self.end_early(end, cx)
     }
 
-    /// Ends the body. `None`: the body goes on.
+    /// Ends the body. Returns its last frame or its end. `None`: `end` does not end the body, which goes
+    /// on.
     fn end_early(
         &mut self,
         end: EarlyEnd<B::Error>,
@@ -180,8 +183,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         Some(self.terminate(termination, result, cx))
     }
 
-    /// Polls for the backend that continues the response. `None`: the response is not interrupted any
-    /// more.
+    /// Polls for the backend that continues the response. `None`: no interruption is pending.
     fn poll_continuation(&mut self, cx: &mut Context<'_>) -> Option<FramePoll<B::Error>> {
         let (continuation, exchange) = (self.continuation.as_mut()?, self.exchange.as_mut()?);
         let (cause, _) = continuation.interrupted.as_ref()?;

@@ -1,16 +1,16 @@
-//! How a stream ends, or is interrupted, before its time.
+//! How a stream ends early, or is interrupted to go on at another backend.
 
 use crate::record::Termination;
 
-/// Why a stream is interrupted from outside.
+/// How the gateway itself interrupts a stream.
 pub(super) enum Cut {
-    /// The stream ends.
+    /// The stream ends for this reason.
     End(Termination),
     /// The stream goes on at another backend.
     Move,
 }
 
-/// How the response of a backend ends before its time.
+/// Why the gateway stops reading the response of a backend, whether the response is complete or not.
 pub(super) enum EarlyEnd<E> {
     /// The body ended or failed.
     Body(Result<(), E>),

@@ -39,7 +39,7 @@ pub struct RequestRecord {
     pub client: IpAddr,
     /// The HTTP method, or `_OTHER` for an unknown one.
     pub method: &'static str,
-    /// The path. `None`: the gateway does not serve the path.
+    /// The served path, with placeholders for ids. `None`: the gateway does not serve the path.
     pub route: Option<&'static str>,
     /// The API. `None`: the request is not an inference request.
     pub api: Option<Api>,
@@ -53,11 +53,11 @@ pub struct RequestRecord {
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// The routing decision of the last attempt.
+    /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
-    /// Why there was no failover after the last attempt had failed.
+    /// Why there was no failover after the last attempt had failed. `None`: it did not fail.
     pub not_retried: Option<FailoverDenialReason>,
     /// The result of a request with an `Idempotency-Key`: see
     /// [`ResumeOutcome`](super::ResumeOutcome). `None`: it has no
@@ -111,9 +111,9 @@ pub struct RequestRecord {
 const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
-    /// The record of a request whose head was read at `accepted`. The outcome is
-    /// [`Outcome::Cancelled`] until the caller changes it. It is made in its box: a copy would be one of
-    /// 2 KiB for each request.
+    /// The record of a request whose head was read at `accepted`. The outcome is [`Outcome::Cancelled`]
+    /// until the caller changes it. It is created in its final place: a move would copy 2 KiB for each
+    /// request.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
@@ -176,8 +176,9 @@ impl RequestRecord {
         Some(first.saturating_duration_since(sent))
     }
 
-    /// Times from the request head to three moments of a stream: its response head, its first event
-    /// of any kind (for chat, the role), and its first output that is not reasoning.
+    /// Times from the request head to three moments of a stream: its response head, its first event of any
+    /// kind (for chat, the role), and its first output that is not reasoning. `None`: the moment did not
+    /// come, or the response is not a stream.
     pub fn stream_times(&self) -> [Option<Duration>; 3] {
         let timings = &self.timings;
         [timings.headers, timings.first_event, timings.first_answer]
@@ -276,13 +277,13 @@ impl RequestRecord {
         Some(legs.took())
     }
 
-    /// Whether another backend computed the prompt.
+    /// Whether another backend than that of the last attempt computed the prompt.
     pub fn is_prefilled_elsewhere(&self) -> bool {
         self.prefill_legs.as_ref().is_some_and(|legs| legs.is_used)
     }
 
-    /// The times of the chunks of a stream that was slow, stalled or did not complete. `None`: another
-    /// request, or a stream that the client left.
+    /// The times of the chunks of a stream that was slow, stalled or failed. `None`: the request was none
+    /// of these, or had no chunk with output.
     pub fn examined_chunk_timings(&self) -> Option<&ChunkTimings> {
         let is_broken = !matches!(self.outcome, Outcome::Ok | Outcome::Cancelled);
         let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
@@ -290,7 +291,8 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
-    /// The result of a request with an `Idempotency-Key`, as a name in metrics, logs and spans.
+    /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`. `None`:
+    /// it has none, or `streams.resume` is off.
     pub fn resume_outcome(&self) -> Option<&'static str> {
         self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
     }

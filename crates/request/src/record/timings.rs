@@ -103,8 +103,8 @@ impl Timings {
         Self { received, queued, dequeued, without_backend, routed, sent, ..without_response }
     }
 
-    /// Records that the request enters the admission queue. A request that waited before waits on:
-    /// the queue has one interval.
+    /// Records that the request enters the admission queue. If the request has waited before, `queued` is
+    /// set back by that time, so that the record has one wait.
     pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
         let before = self.queued.zip(self.dequeued.take());
         let waited = before.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from));

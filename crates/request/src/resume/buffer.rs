@@ -39,8 +39,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Appends bytes that are kept only until the present reader has read them: a client that
-    /// returns later does not get these bytes.
+    /// Appends bytes that are kept only until all present readers have read them: a client that returns
+    /// later does not get these bytes.
     pub(super) fn append_passing(&mut self, data: &[u8]) {
         self.charge.add_passing(self.growth(data.len()));
         self.write(data);
@@ -63,7 +63,7 @@ impl Buffer {
         }
     }
 
-    /// The memory that `length` further bytes take.
+    /// The memory that `length` further bytes take, in bytes: a multiple of [`SEGMENT_BYTES`].
     fn growth(&self, length: usize) -> usize {
         let free = self.segments.back().map_or(0, |segment| SEGMENT_BYTES - segment.len());
         length.saturating_sub(free).div_ceil(SEGMENT_BYTES) * SEGMENT_BYTES

@@ -6,10 +6,10 @@ use ring::digest::{Context, SHA256};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
-/// The identity of a run: its client and the key that the client chose.
+/// The identity of a run: its client and the `Idempotency-Key` that the client chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunKey {
-    /// The client: a digest of its identity.
+    /// Digest of the identity of the client.
     pub(super) client: Digest,
     key: Digest,
 }
@@ -30,7 +30,8 @@ impl Digest {
 }
 
 impl RunKey {
-    /// The identity of the run of a client.
+    /// The identity of the run that a client begins with this `Idempotency-Key`. `client`: digest of
+    /// the identity of the client.
     pub fn new(client: Digest, key: &[u8]) -> Self {
         Self { client, key: Digest::of(&[key]) }
     }

@@ -1,4 +1,4 @@
-//! The arrival of a request: it begins a run, or attaches to one.
+//! The arrival of a request with an `Idempotency-Key`: it begins a run, or attaches to one.
 
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
@@ -11,12 +11,12 @@ use crate::record::ResumeOutcome;
 use std::sync::Arc;
 use tokenweir_protocol::limits::memory_charge::Charge;
 
-/// A request that arrives.
+/// An arriving request that begins a run or attaches to one.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// The client and the key of the request.
     pub key: RunKey,
-    /// A digest of the request.
+    /// A digest of the path, query, content type and body of the request.
     pub request: Digest,
     /// Whether the request may begin a run. A request may always attach to an existing run.
     pub may_begin: bool,
@@ -29,17 +29,18 @@ pub enum Entry<H> {
     Begun(Producer<H>, Reader<H>),
     /// The request gets the response of an earlier request.
     Attached(Reader<H>),
-    /// The key belongs to another request.
+    /// The client used the key for a request with another path, query, content type or body.
     OtherRequest,
     /// The run has the maximum number of readers.
     TooManyReaders,
-    /// There is no such run, and the request may not begin one.
+    /// There is no run with this key, and the request may not begin one.
     Unknown,
-    /// The client cannot return to the request, because this limit of memory is reached.
+    /// No run was begun, so the client cannot return to the request: this limit of memory is reached.
     OverLimit(ResumeOutcome),
 }
 
-/// The memory of a run beside its body: its entry in the table, its head and its task.
+/// Memory that is charged for a run besides its body, in bytes: its entry in the table, its head and
+/// its task.
 pub(super) const RUN_BYTES: usize = 8 << 10;
 
 impl<H> Registry<H> {

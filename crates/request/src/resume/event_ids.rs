@@ -13,11 +13,11 @@ pub struct EventIds {
     /// Number of events that have ended.
     ended: u64,
     line: Line,
-    /// Whether the block has had a line other than a comment.
+    /// Whether a line other than a comment came after the last blank line.
     has_fields: bool,
 }
 
-/// The position in the line.
+/// Where in its line the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Start,
@@ -27,12 +27,12 @@ enum Line {
 }
 
 impl EventIds {
-    /// Event ids for a reader that has the first `last_event_id` events.
+    /// Adds event ids for a client that already has the first `last_event_id` events.
     pub fn after(last_event_id: u64) -> Self {
         Self { skipped: last_event_id, ended: 0, line: Line::Start, has_fields: false }
     }
 
-    /// The bytes for the reader.
+    /// Reads the next bytes of the stream. Returns the bytes for the client, possibly none.
     pub fn add(&mut self, mut input: &[u8]) -> Vec<u8> {
         let mut output = Vec::with_capacity(input.len() + 16);
         while let Some(&byte) = input.first() {

@@ -6,8 +6,8 @@
 //! the same key and body attaches to the run as a further reader. A run without a reader is aborted when
 //! its window is over.
 //!
-//! The module has no I/O. Wakers are those of the caller, and the time is an argument of
-//! [`Registry::sweep`]. Locks are taken in the order table, run.
+//! The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A
+//! thread that needs both locks takes that of the table of runs before that of a run.
 
 mod buffer;
 mod digest;

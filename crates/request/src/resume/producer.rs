@@ -15,7 +15,7 @@ pub struct Producer<H> {
 }
 
 impl<H> Producer<H> {
-    /// The note about the run, for its record.
+    /// What happened to the run, for the record of the request that began it.
     pub fn note(&self) -> &Arc<ResumeNote> {
         &self.run.note
     }
@@ -42,7 +42,8 @@ impl<H> Producer<H> {
         state.wake_readers();
     }
 
-    /// Writes bytes of the body. Above a limit of memory, the run goes on and keeps nothing.
+    /// Writes bytes of the body. If a limit of memory is reached, the run goes on, but keeps no bytes
+    /// that its readers have read.
     pub fn write(&mut self, data: &[u8]) {
         loop {
             let mut state = self.run.lock();
@@ -60,8 +61,8 @@ impl<H> Producer<H> {
         }
     }
 
-    /// Ends the run. `is_kept`: a client that returns gets the response. A failed request is to be tried
-    /// again instead.
+    /// Ends the run. `is_kept`: a client that returns gets this response. If `false`, as after a
+    /// failure, the run is forgotten, and a repetition of the request is sent to a backend again.
     pub fn end(mut self, end: End, is_kept: bool) {
         self.finish(end, is_kept);
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Reads the response of a run from its beginning. Dropping it detaches it.
+/// Reads the response of a run from its beginning. Dropping the reader detaches it from the run.
 #[derive(Debug)]
 pub struct Reader<H> {
     pub(super) registry: Arc<Registry<H>>,
@@ -24,8 +24,8 @@ pub enum Chunk {
 }
 
 impl<H> Reader<H> {
-    /// The head of the response. `None`: the run ended without a head. `waker` is woken when the head
-    /// arrives.
+    /// The head of the response. `None`: the run ended without a head. While it is pending, `waker` is
+    /// woken by the head or the end.
     pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
         let mut state = self.run.lock();
         if state.head.is_some() || state.end.is_some() {
@@ -37,7 +37,8 @@ impl<H> Reader<H> {
         Poll::Pending
     }
 
-    /// The next bytes of the body, or its end. `waker` is woken when there are any.
+    /// The next bytes of the body, or its end. While it is pending, `waker` is woken by further bytes or
+    /// the end.
     pub fn poll_chunk(&mut self, waker: &Waker) -> Poll<Chunk> {
         let mut guard = self.run.lock();
         let state = &mut *guard;

@@ -13,7 +13,7 @@ use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 #[derive(Debug)]
 pub struct Registry<H> {
     table: Mutex<Table<H>>,
-    /// The memory of all runs.
+    /// Memory of all runs, in bytes.
     pub(super) used: Arc<AtomicUsize>,
 }
 
@@ -26,9 +26,10 @@ pub(super) struct Table<H> {
 /// The runs of one client.
 #[derive(Debug, Default)]
 pub(super) struct Client {
-    /// Their memory.
+    /// Memory of the runs of this client, in bytes.
     pub(super) used: Arc<AtomicUsize>,
-    /// The runs whose whole response was delivered, the earliest first. Their clients return least likely.
+    /// The runs whose whole response a reader has got, the earliest first. They are evicted first,
+    /// because their clients return least likely.
     delivered: VecDeque<RunKey>,
 }
 
@@ -50,7 +51,7 @@ impl<H> Registry<H> {
         self.lock().runs.contains_key(key)
     }
 
-    /// Ends the windows that are over at `now`. An open run without a reader is aborted.
+    /// Forgets the runs whose window is over at `now`. One that is still open is aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
         if table.clients.is_empty() {

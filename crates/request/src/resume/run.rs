@@ -22,7 +22,7 @@ pub enum End {
 #[derive(Debug)]
 pub(super) struct Run<H> {
     pub(super) key: RunKey,
-    /// The request that began the run.
+    /// Digest of the request that began the run.
     pub(super) request: Digest,
     pub(super) limits: MemoryLimits,
     pub(super) window: Duration,
@@ -55,7 +55,7 @@ pub(super) struct RunState<H> {
 #[derive(Debug)]
 pub(super) struct ReaderState {
     pub(super) id: u64,
-    /// Position of the next byte.
+    /// Position in the body of the next byte that the reader reads.
     pub(super) position: u64,
     pub(super) waker: Option<Waker>,
 }
@@ -106,13 +106,14 @@ impl<H> RunState<H> {
         Some(id)
     }
 
-    /// Removes a reader. Without a reader, a run that keeps nothing has no use.
+    /// Removes a reader. The removal of the last reader abandons a run that keeps nothing.
     pub(super) fn detach(&mut self, id: u64) {
         self.readers.retain(|reader| reader.id != id);
         self.after_read();
     }
 
-    /// Stops keeping the bytes that all readers have read.
+    /// From now on, the run keeps no bytes that all readers have read, and a returning client cannot
+    /// attach.
     pub(super) fn stop_keeping(&mut self) {
         self.is_kept = false;
         self.after_read();

@@ -6,19 +6,19 @@ use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 /// How long runs wait for their clients, and how much memory they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeSettings {
-    /// How long a run, also an ended one, waits for its client to return.
+    /// How long a run without a reader, also an ended one, waits for its client to return.
     pub window: Duration,
     /// Maximum memory of all runs together, in bytes.
     pub memory: usize,
 }
 
-/// The share of the memory that the runs of one client may use.
+/// The runs of one client may use the total memory divided by this number.
 const CLIENT_DIVISOR: usize = 2;
-/// The share of the memory that one run may use.
+/// One run may use the total memory divided by this number.
 const RUN_DIVISOR: usize = 16;
 
 impl ResumeSettings {
-    /// The limits of the memory of a run, of a client and of all.
+    /// The memory limits, in bytes: of one run, of the runs of one client, and of all runs.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
         MemoryLimits { one: total / RUN_DIVISOR, party: total / CLIENT_DIVISOR, total }

@@ -62,7 +62,8 @@ struct World {
     billed: usize,
 }
 
-/// The bytes of a run from a position on. Bytes that are lost, doubled or of another run are seen.
+/// The bytes that a run writes from a position on. They differ by run and position, so a test notices lost,
+/// doubled and foreign bytes.
 fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     static RANDOM: OnceLock<Vec<u8>> = OnceLock::new();
     let random = RANDOM.get_or_init(|| {
@@ -219,7 +220,7 @@ impl World {
         self.registry.sweep(self.now);
     }
 
-    /// Ends the runs that must end, as their tasks do.
+    /// Ends the runs that nobody can get any more, as their tasks do.
     fn end_abandoned(&mut self) {
         for index in (0..self.engines.len()).rev() {
             let engine = &mut self.engines[index];
@@ -269,7 +270,7 @@ impl World {
         assert!(self.registry.used_bytes() <= self.settings.memory + passing);
     }
 
-    /// Lets everybody leave. Nothing may remain.
+    /// Lets all clients leave, and checks that no run and no memory remains.
     fn finish(mut self) {
         while let Some(client) = self.clients.pop() {
             self.runs[client.run].alone_since.get_or_insert(self.now);

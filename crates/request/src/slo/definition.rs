@@ -255,8 +255,9 @@ impl LatencyMeasure {
     }
 }
 
-/// Time from the request head to the disconnect of the client. It replaces the TTFT and the time to
-/// the first answer of a stream without output. `None`: the client did not disconnect early, or did not request a stream.
+/// Time from the request head to the disconnect of the client. It replaces the TTFT and the time to the
+/// first answer of a stream without output. `None`: the client did not disconnect early, or did not request
+/// a stream.
 fn client_wait_time(record: &RequestRecord) -> Option<Duration> {
     let has_disconnected = record.outcome == Outcome::Cancelled && record.options.stream;
     has_disconnected.then(|| record.duration())

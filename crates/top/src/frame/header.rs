@@ -11,10 +11,10 @@ use ratatui::text::{Line, Span};
 use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, LatencyQuantiles, condition_counts};
 use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
 
-/// Number of verdicts above the panes of a wide terminal.
+/// Maximum number of groups of verdicts above the panes of a wide terminal.
 const MAX_TERMINAL_VERDICTS: usize = 3;
 
-/// A figure with its tone.
+/// The text of a figure, such as `12 in flight`, and its tone.
 type Figure = (String, CellTone);
 
 /// The lines above the panes of a frame that is `width` columns wide.
@@ -83,7 +83,8 @@ fn title_line(
     Line::from(title)
 }
 
-/// Appends the groups of verdicts. On a terminal, the first ones leave space for the panes.
+/// Appends the lines of the groups of verdicts. On a terminal, only the first groups are shown, to leave
+/// space for the panes.
 fn push_verdicts(
     options: FrameOptions,
     verdicts: &[Verdict],

@@ -1,4 +1,4 @@
-//! The last hour as lines of block characters.
+//! Plots of the last hour, as lines of block characters.
 
 use crate::formatting::{percent, seconds, span};
 use ratatui::text::Line;

@@ -13,7 +13,7 @@ pub struct FrameOptions {
     pub has_keys: bool,
 }
 
-/// With fewer columns, the policy and most key hints are omitted.
+/// Minimum width of a wide screen. A narrower one omits the policy, most verdicts and most key hints.
 pub(super) const WIDE_COLUMNS: u16 = 60;
 
 impl FrameOptions {

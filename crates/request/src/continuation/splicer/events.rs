@@ -1,4 +1,4 @@
-//! How the splicer handles each event.
+//! How [`StreamSplicer`] handles each event of a stream.
 
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
@@ -7,11 +7,12 @@ use super::{Action, Head, IDS_STEP, Position, StreamSplicer};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Longest text that one token is expected to have. A decoded prompt is longer.
+/// Longest text that one token is expected to have, in bytes. An engine that writes its prompt as text
+/// writes more text per token.
 const MAX_TOKEN_TEXT_BYTES: usize = 48;
 
 impl StreamSplicer {
-    /// Reads an event.
+    /// Reads an event of the current stream. Returns what to do with it.
     pub(super) fn on_event(&mut self, bytes: &[u8]) -> Action {
         if bytes.starts_with(b":") || bytes.trim_ascii().is_empty() {
             return Action::Keep;
@@ -69,7 +70,8 @@ impl StreamSplicer {
         Action::Drop
     }
 
-    /// Reads the ids of the prompt. Returns whether it is the prompt that the gateway sent.
+    /// Reads the token ids of the prompt. Returns `false` if a continuing backend repeats another
+    /// prompt than the gateway sent.
     fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
         let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids])?.collect());
         let ids: Option<Vec<u32>> = ids;
@@ -167,7 +169,9 @@ impl StreamSplicer {
             || (has_earlier_text && !end.is_empty())
     }
 
-    /// Whether to drop the event, because the client must not get it.
+    /// Whether to drop the event: it has only token ids that the client did not request, or only a role
+    /// or text that the client already has. `repeated`: number of bytes of its text that the client
+    /// has.
     fn is_dropped(&self, event: &Event, repeated: usize) -> bool {
         if event.finish.is_some() || event.has_logprobs || event.choices == 0 {
             return false;
@@ -180,8 +184,8 @@ impl StreamSplicer {
         is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
     }
 
-    /// Adds the edits that remove what the client must not see, and that replace members by those
-    /// of the first stream.
+    /// Adds the edits that remove token ids and text that the client must not get, and that replace
+    /// members by those of the first stream.
     fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
         let edits = &mut self.edits;
         if !self.plan.shows_ids {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 
 impl Exchange {
-    /// Keeps what a continuation of the stream needs.
+    /// Sets the splicer, which keeps what a continuation of the stream needs.
     pub fn splice_streams(&mut self, splicer: StreamSplicer) {
         self.inner.splicer = Some(Box::new(splicer));
     }
@@ -27,7 +27,8 @@ impl Exchange {
         splicer.request(body)
     }
 
-    /// The stream goes on at `backend`, whose attempt is the last one of the record.
+    /// Records that the stream goes on at `backend`, whose attempt is the last one of the record.
+    /// `interrupted`: when the stream needed another backend.
     pub fn continue_at(
         &mut self,
         backend: Arc<dyn BackendMonitor>,
@@ -57,8 +58,8 @@ impl Exchange {
         self.inner.record.timings.terminal.is_some()
     }
 
-    /// The stream is not continued after its present interruption. `is_final`: also not
-    /// after a later interruption.
+    /// Records why the stream is not continued after its present interruption. `is_final`: the reason also
+    /// holds for later interruptions.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, splicer, .. } = &mut *self.inner;
         record.continuations.refusal = Some(reason);
@@ -89,7 +90,7 @@ impl Exchange {
         response.on_data(record, &**receiver, abort.as_ref(), held, clock::now())
     }
 
-    /// The last event of a stream that ended in order, if no blank line ends it.
+    /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is none.
     pub(in crate::observe) fn take_partial_event(&mut self) -> Bytes {
         let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
         let partial = splicer.as_mut().map(|splicer| splicer.finish()).unwrap_or_default();
@@ -112,7 +113,8 @@ impl Exchange {
         }
     }
 
-    /// Observes a chunk that passes the splicer.
+    /// Passes a chunk through the splicer and observes the result. Returns the bytes to forward, which can
+    /// be empty.
     pub(super) fn on_spliced_data(&mut self, frame: Bytes) -> Bytes {
         let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
         let (now, outputs) = (clock::now(), response.output_events());

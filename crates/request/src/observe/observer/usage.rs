@@ -37,8 +37,8 @@ impl ResponseObserver {
         self.usage_filter.is_some()
     }
 
-    /// Notes that usage which the gateway requested reaches the client, if `start` is the beginning of
-    /// events that are not read: they are encoded or have another media type.
+    /// Records that the client receives the usage that the gateway requested, if the body is encoded or
+    /// begins like an event stream. `start`: the first bytes of a body that is not read as a stream.
     #[cold]
     pub(super) fn look_for_events(&mut self, start: &[u8]) {
         let is_encoded =

@@ -19,7 +19,8 @@ pub struct ResponseAbortHandle(Arc<AbortState>);
 struct AbortState {
     is_aborted: AtomicBool,
     waker: AtomicWaker,
-    /// The abort handle of the connection that carries this stream.
+    /// The abort handle of the connection that carries this stream. `None`: the handle is that of a
+    /// connection.
     connection: Option<ResponseAbortHandle>,
     /// Origin of `last_write_nanos`. `None`: writes are not timed.
     epoch: Option<Instant>,
@@ -53,8 +54,8 @@ impl ResponseAbortHandle {
         is_aborted.load(Ordering::Acquire) || connection.as_ref().is_some_and(Self::is_aborted)
     }
 
-    /// As [`ResponseAbortHandle::is_aborted`]. It also registers `waker`, which
-    /// [`ResponseAbortHandle::abort`] wakes.
+    /// Whether this handle or the handle of its connection was triggered. Also registers `waker`, which
+    /// [`ResponseAbortHandle::abort`] of this handle wakes.
     pub fn register_and_check_abort(&self, waker: &Waker) -> bool {
         self.0.waker.register(waker);
         self.is_aborted()

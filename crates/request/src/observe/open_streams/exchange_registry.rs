@@ -43,7 +43,7 @@ pub struct StallLimits {
 pub struct ObservationSettings {
     /// When an open stream is stalled.
     pub stalls: StallLimits,
-    /// Keep-alive comments and the handling of truncated streams.
+    /// Keep-alive comments, and the handling of streams that end early.
     pub streams: StreamRules,
     /// When a finished request was slow.
     pub slow: SlowLimits,
@@ -74,7 +74,7 @@ pub struct StreamEntry {
     epoch: Instant,
 }
 
-/// Counts an exchange as open until it is dropped. Holds the settings at its start.
+/// Counts an exchange as open until it is dropped. Holds the settings at the start of the exchange.
 #[derive(Debug)]
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
@@ -260,8 +260,8 @@ impl ExchangeRegistry {
 // === impl InFlightGuard ===
 
 impl InFlightGuard {
-    /// Registers the response stream of `backend`. `tunnel`: the number of bytes of the client, if the
-    /// stream is a WebSocket.
+    /// Registers the response stream of `backend`. `tunnel`: the number of bytes that the client has sent,
+    /// if the stream is a WebSocket.
     pub fn stream(
         &self,
         backend: Arc<dyn BackendMonitor>,

@@ -41,26 +41,27 @@ pub struct StreamActivity {
     /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
     waker: AtomicWaker,
-    /// The bytes of the client, if the stream is a WebSocket.
+    /// The bytes that the client has sent. `None`: the stream is no WebSocket.
     tunnel: Option<TunnelBytes>,
 }
 
-/// The bytes of the client of a WebSocket.
+/// The bytes that the client of a WebSocket has sent.
 struct TunnelBytes {
-    /// Number of bytes so far.
+    /// Number of bytes that the client has sent so far.
     count: Arc<AtomicU64>,
-    /// The number at the last sweep.
+    /// The value of `count` at the last sweep.
     swept_count: AtomicU64,
 }
 
-/// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
+/// Silence of a stream whose client does not read, after which the phase of the stream is
+/// [`StreamPhase::WriteStalled`].
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum time from the last event to the end of the body. Engines send both at the same time.
 const BODY_END_TIME: Duration = Duration::from_secs(30);
 
-/// Time that a stream of events still gets after the key of its client was removed, so that the
-/// exchange of a key breaks few responses. A WebSocket has no end of its own and gets none.
+/// Time that a stream of events still gets after the key of its client was removed, so that the replacement
+/// of a key breaks few responses. A WebSocket has no end of its own and gets none.
 const REVOKED_STREAM_TIME: Duration = Duration::from_secs(30);
 
 impl StreamActivity {
@@ -99,7 +100,8 @@ impl StreamActivity {
         }
     }
 
-    /// Records output, and the gap before it. Returns the stall that it ends.
+    /// Records output, and the gap before it. Returns the stall that the output ends. `None`: the stream
+    /// was not stalled.
     pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
         self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
         self.deadline_nanos.store(0, Ordering::Relaxed);
@@ -168,7 +170,8 @@ impl StreamActivity {
         (phase, silent_for)
     }
 
-    /// Records the last event of the stream. Returns the stall that it ends.
+    /// Records the last event of the stream. Returns the stall that the event ends. `None`: the stream was
+    /// not stalled.
     pub fn on_end(&self, now: Instant) -> Option<Stall> {
         self.last_output_nanos.store(0, Ordering::Relaxed);
         let deadline = nanos_since(self.epoch, now) + BODY_END_TIME.as_nanos() as u64;
@@ -176,9 +179,9 @@ impl StreamActivity {
         self.end_stall_if_any(now)
     }
 
-    /// As [`StreamActivity::on_end`], for an entry that is dropped. A sweep that runs at the same
-    /// time may be about to report a stall. Both take the lock: either this call ends that stall, or
-    /// the sweep finds that the stream has ended.
+    /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same time
+    /// may be about to report a stall. Both take the lock: either this call ends that stall, or the sweep
+    /// finds that the stream has ended.
     pub(super) fn close(&self, now: Instant) {
         self.last_output_nanos.store(0, Ordering::Relaxed);
         self.deadline_nanos.store(0, Ordering::Relaxed);
@@ -281,7 +284,7 @@ impl StreamActivity {
         self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
     }
 
-    /// Whether to abort the stream. `waker` is woken when that changes.
+    /// Whether to abort the stream, or to move it to another backend. `waker` is woken when that changes.
     pub fn is_cut(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         self.is_aborted.load(Ordering::Relaxed)

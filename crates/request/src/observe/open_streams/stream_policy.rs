@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Additions to the streams that the gateway forwards. By default there are none.
+/// What the gateway adds to the streams that it forwards: comments, error events and continuations. By
+/// default it adds nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
@@ -28,7 +29,7 @@ pub enum OnTruncation {
     /// The connection is closed without the end of the body.
     #[default]
     Cut,
-    /// An error event is sent before, if the stream is between two events.
+    /// An error event precedes the close, if the stream is between two events.
     ErrorEvent,
 }
 
@@ -43,6 +44,6 @@ pub struct StreamPolicy {
     ///
     /// [`StallLimits::abort_after`]: super::StallLimits::abort_after
     pub idle: Option<Duration>,
-    /// Keep-alive comments and the handling of truncation.
+    /// Keep-alive comments, and the handling of a stream that ends early.
     pub rules: StreamRules,
 }

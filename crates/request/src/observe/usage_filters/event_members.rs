@@ -14,8 +14,8 @@ pub(super) struct EventMembers<'a> {
     members: Vec<Member>,
 }
 
-/// Members of a usage event that every chunk of the stream has, or that describe the request as usage
-/// does. They can be removed with the event.
+/// Members of a usage event that every event of the stream has, or that describe the request as usage does.
+/// They can be removed with the event.
 const REMOVABLE_MEMBERS: [&[u8]; 10] = [
     b"id",
     b"object",

@@ -33,8 +33,8 @@ pub(super) fn read_recorded_body(name: &str) -> String {
     }
 }
 
-/// The options of a request to which the gateway added a request for the usage event or for
-/// continuous usage. The client requests the usage event if the gateway does not.
+/// The options of a request to which the gateway added a request for the usage event or for continuous
+/// usage. If the gateway does not request the usage event, the client does.
 pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> RequestOptions {
     RequestOptions {
         stream: true,
@@ -90,7 +90,8 @@ pub(super) fn filter_with<'a>(
     (String::from_utf8(frames.concat()).unwrap(), observed)
 }
 
-/// The same with the bytes that are forwarded for each piece, and those at the end of the stream.
+/// The bytes that are forwarded for each piece of a response, those at the end of the stream, and the
+/// observations.
 fn filter_frames<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,

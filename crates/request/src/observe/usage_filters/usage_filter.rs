@@ -1,10 +1,10 @@
 //! Restores the stream that the client would have received if the gateway had not requested usage.
 //!
-//! The filter removes the `usage` object of every event if the gateway requested continuous usage,
-//! and the usage event if the client did not request it. vLLM's Python front end writes
-//! `system_fingerprint` into the usage event if there is one, else into the events with a finish
-//! reason. So the filter inserts that member where the usage event is removed. The filter forwards
-//! all other bytes in order.
+//! The filter removes the `usage` object of every event if the gateway requested continuous usage
+//! (`continuous_usage_stats`), and the usage event (the last event, with `usage` and without choices) if
+//! the client did not request it. vLLM's Python front end writes `system_fingerprint` into the usage event
+//! if there is one, else into the events with a finish reason. So the filter inserts that member where the
+//! usage event is removed. The filter forwards all other bytes in order.
 //!
 //! The members of an event can have any order. An event that cannot be edited passes unchanged, and
 //! so does a usage event with content that the client would not get otherwise.
@@ -20,7 +20,7 @@ use std::ops::Range;
 pub(in crate::observe) struct UsageFilter {
     /// Whether the usage event is removed. `false`: the client requested it.
     removes_event: bool,
-    /// The beginning of a block that is not complete.
+    /// The bytes of a block (lines up to a blank line) whose end has not arrived.
     held: BytesMut,
     /// An event with a finish reason that waits for the next event, which can contain the unknown
     /// fingerprint, and the comments after it. Empty: no event waits.
@@ -83,7 +83,7 @@ enum EventEdit {
 pub(in crate::observe) struct EventParts {
     /// Whether the block is an event.
     pub(in crate::observe) is_event: bool,
-    /// Whether the event is the usage event.
+    /// Whether the event is the usage event, which has `usage` and no choices.
     pub(in crate::observe) is_usage_event: bool,
     /// Whether the event has usage that the client did not request.
     pub(in crate::observe) has_usage: bool,
@@ -96,7 +96,7 @@ pub(in crate::observe) struct EventParts {
 /// Longest block that is held back, in bytes. Events with token ids or logprobs can be longer; the
 /// gateway does not request continuous usage for requests that ask for those.
 pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
-/// The start of an inserted member.
+/// The bytes of an inserted `system_fingerprint` member before its value.
 const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 
 impl UsageFilter {
@@ -263,7 +263,7 @@ impl UsageFilter {
         (self.held, self.edits) = (held, edits);
     }
 
-    /// Writes bytes that follow the bytes written before.
+    /// Appends bytes to the output, or to the event that waits for the fingerprint if there is one.
     fn write(&mut self, bytes: &[u8]) {
         if self.waiting.len() + bytes.len() > MAX_HELD_BYTES {
             self.release(&[]);
@@ -272,7 +272,7 @@ impl UsageFilter {
         out.extend_from_slice(bytes);
     }
 
-    /// Writes the event that waits for the fingerprint, if any.
+    /// Writes the event that waits for the fingerprint, if any. Empty `fingerprint`: writes it without one.
     fn release(&mut self, fingerprint: &[u8]) {
         if self.waiting.is_empty() {
             return;
@@ -361,8 +361,8 @@ impl UsageFilter {
         }
     }
 
-    /// Writes an event without `cuts`. Returns the offset in the output that corresponds to the
-    /// offset `mark` of the event.
+    /// Writes an event without `cuts`. Returns the offset in the output that corresponds to the offset
+    /// `mark` of the event. `None`: there is no mark, or it is inside a cut.
     fn write_without(
         &mut self,
         event: &[u8],

@@ -18,7 +18,7 @@ pub(in crate::observe) struct UsageSplitter {
     /// The end of the data of the last event, after the count of output tokens. Empty: no event has
     /// been split. Most events of a stream have the same end.
     tail: Vec<u8>,
-    /// The usage of the last event.
+    /// The usage of the event from which `tail` was taken.
     tail_usage: Usage,
     /// Number of bytes of the tail after the `usage` member.
     after_member: usize,

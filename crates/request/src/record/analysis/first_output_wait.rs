@@ -53,8 +53,8 @@ const MIN_UNRESPONSIVE_WAIT: Duration = Duration::from_secs(1);
 /// Prompt tokens that an engine computes in one batch: the smallest default of vLLM's
 /// `--max-num-batched-tokens`. No engine reports the number.
 const BATCH_TOKENS: f64 = 2_048.0;
-/// Least time from the head of a response to its first output if the engine sends the head before
-/// the prefill.
+/// Minimum time from the head of a response to its first output if the engine sends the head before the
+/// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
 /// Share of its slots that an engine fills at least while requests wait for slots. If fewer requests
 /// run, the waiting requests wait for blocks of the KV cache, and the number of running requests
@@ -63,7 +63,8 @@ const FULL_SLOTS_SHARE: f64 = 0.85;
 /// The engine has no slot for more requests if it answers at least this share of those in flight at
 /// once. If it answers fewer, short responses end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
-/// With fewer requests answered at once, the number says nothing about the slots.
+/// If fewer requests were answered at once, their number shows nothing about the sequence slots of the
+/// engine.
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
@@ -148,7 +149,7 @@ impl FirstOutputWait {
 }
 
 impl RequestRecord {
-    /// The values of [`RequestRecord::phase`] of a request that ended before its response.
+    /// The values of [`RequestRecord::phase`] of a request that ended before its response was complete.
     pub const UNFINISHED_PHASES: [&'static str; 8] = [
         "upload",
         "queued",
@@ -223,7 +224,7 @@ impl PredictedPrefill {
     }
 }
 
-/// A duration. Zero if `seconds` is negative or not finite.
+/// The duration of this many seconds. Zero if `seconds` is negative or not finite.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
@@ -267,9 +268,9 @@ enum QueueEvidence {
 }
 
 impl QueueEvidence {
-    /// At most as many requests run as the engine has slots, or as its KV cache holds. A request that
-    /// found fewer did not wait for the end of another. Reports are ignored if the backend has gone
-    /// down since.
+    /// What the reports of the backend show about the queue of its engine. At most as many requests run as
+    /// the engine has slots, or as its KV cache holds. A request that found fewer did not wait for the end
+    /// of another. Reports are ignored if the backend has gone down since.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {

@@ -10,19 +10,19 @@ named_enum! {
     /// A phase of a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RequestPhase {
-        /// In the admission queue of the gateway.
+        /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",
-        /// In the gateway: request body read → handed to the connection of the last attempt, minus
-        /// the time in the admission queue, in failed attempts and in prefill legs.
+        /// Time in the gateway: request body read → handed to the connection of the last attempt, minus the
+        /// time in the admission queue, in failed attempts and in prefill legs.
         Gateway = "gateway",
-        /// In the attempts before the last one, which failed.
+        /// Time in the failed attempts before the last one.
         FailedAttempts = "failed_attempts",
-        /// In prefill legs at other backends.
+        /// Time in prefill legs at other backends.
         PrefillLeg = "prefill_leg",
         /// Way to the engine and its API server: sent → response head, if the engine sends the head
         /// before it computes anything.
         FrontEnd = "front_end",
-        /// In the queue of the engine.
+        /// Time in the queue of the engine.
         EngineQueue = "queue",
         /// Prefill: scheduled → first token.
         Prefill = "prefill",

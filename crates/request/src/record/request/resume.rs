@@ -9,7 +9,7 @@ named_enum! {
     /// The result of a request with an `Idempotency-Key`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum ResumeOutcome {
-        /// The client could return, and did not before the end of the request.
+        /// The client could have returned, and did not do so before the end of the request.
         #[default]
         Kept = "kept",
         /// The client returned before the end of the request.
@@ -33,7 +33,7 @@ named_enum! {
     }
 }
 
-/// The state of a run, which its record reads when the run has ended.
+/// What happened to a run so far. The record of its request reads it when the run has ended.
 #[derive(Debug, Default)]
 pub struct ResumeNote {
     outcome: AtomicU8,
@@ -69,7 +69,8 @@ impl ResumeNote {
         ResumeOutcome::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Records that the request was not successful, so that a client that returns must run it again.
+    /// Records that the request was not successful: for a client that returns, it must be sent to a backend
+    /// again.
     pub fn set_failed(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }

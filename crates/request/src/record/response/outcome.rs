@@ -9,7 +9,8 @@ named_enum! {
     pub enum Outcome {
         /// The response was complete.
         Ok = "ok",
-        /// The client disconnected before the response was complete.
+        /// The client disconnected before the response was complete, did not read it in time, or its API
+        /// key was removed.
         Cancelled = "cancelled",
         /// The client caused the error: a 4xx status from the backend or the gateway.
         ClientError = "client_error",

@@ -61,7 +61,7 @@ pub struct WaitReports {
 // === impl BackendCondition ===
 
 impl BackendCondition {
-    /// The part of the load that a request record contains.
+    /// The condition that follows from the load that an engine reported.
     pub fn of(load: &EngineLoad) -> Self {
         Self {
             kv_usage: load.kv_usage,

@@ -4,21 +4,23 @@ use super::attempt::Attempt;
 use std::time::Duration;
 use tokenweir_engine::prefill_leg::PrefillSkip;
 
-/// The prefill legs of a request to backends that serve decode legs.
+/// The prefill legs of a request of which an attempt went to a backend that serves decode legs.
 #[derive(Debug, Clone, Default)]
 pub struct PrefillLegs {
-    /// The legs, in order.
+    /// The prefill legs that were sent, in order.
     pub sent: Vec<Attempt>,
-    /// Predicted seconds to the first output with the last leg that was considered, and without it.
+    /// Predicted seconds to the first output with the last prefill leg that was considered, and without it.
+    /// `None`: nothing was predicted.
     pub predicted: Option<[f64; 2]>,
     /// Why the last attempt had no prefill leg. `None`: the last attempt had a prefill leg.
     pub skipped: Option<PrefillSkip>,
-    /// Whether the backend of the last attempt got the parameters of a leg.
+    /// Whether the backend of the last attempt got the KV transfer parameters of a prefill leg, so another
+    /// backend computed the prompt.
     pub is_used: bool,
 }
 
 impl PrefillLegs {
-    /// Time of all legs that ended.
+    /// Sum of the times of all prefill legs that ended.
     pub fn took(&self) -> Duration {
         let took = |leg: &Attempt| leg.ended?.checked_duration_since(leg.started);
         self.sent.iter().filter_map(took).sum()
