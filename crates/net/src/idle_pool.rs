@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
 
-/// When a connection gets no further request. A host name is resolved for each new connection, so the
-/// age bounds the time in which requests follow a name that moved.
+/// The limits after which a connection to a backend gets no further request. A host name is resolved for
+/// each new connection, so the age limits how long requests go to an old address of the name.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
     /// Time without a request.

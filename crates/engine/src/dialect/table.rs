@@ -15,9 +15,9 @@ pub(super) struct MetricsDialect {
     /// The prefix of the metric names, without the `:` or `_` after it. Some exporters write
     /// `vllm_x` instead of `vllm:x`.
     prefix: NameHead,
-    /// Length of the prefix in bytes, of which a longer prefix has only the first.
+    /// Number of leading bytes of the prefix that are compared: all, but at most [`HEAD_BYTES`].
     prefix_length: usize,
-    /// The bytes that can follow the prefix.
+    /// The bytes that can follow the compared bytes of the prefix.
     separators: [u8; 2],
     pub(super) rows: &'static [MetricRow],
     index: NameIndex,

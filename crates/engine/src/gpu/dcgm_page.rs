@@ -8,26 +8,26 @@ use super::throttle_reason::ThrottleReasons;
 use crate::dialect::MetricSample;
 use memchr::memchr_iter;
 
-/// The GPUs of one page.
+/// The GPUs of one page of dcgm-exporter.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuPage {
     /// The GPUs, in the order of the page, at most [`MAX_GPUS`].
     pub gpus: Vec<GpuReading>,
-    /// Whether the page has more GPUs, which are ignored.
+    /// Whether the page has more than [`MAX_GPUS`] GPUs. The gateway ignores the others.
     pub is_truncated: bool,
 }
 
 /// One GPU of a page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuReading {
-    /// The index on its host.
+    /// The index of the GPU on its host.
     pub index: GpuIndex,
     /// The label `Hostname`: the host of the exporter, or the name of the exporter's pod. `None`:
     /// the page does not have it.
     pub host_name: Option<Box<str>>,
     /// The Kubernetes pods that use the GPU. Empty outside of Kubernetes.
     pub pods: Vec<Box<str>>,
-    /// The values.
+    /// The values that the page has for the GPU.
     pub values: GpuValues,
 }
 

@@ -8,10 +8,10 @@ use tokenweir_protocol::openai::{Api, Splice};
 
 /// The field of a request and of a response with the parameters of the transfer.
 const PARAMETERS: &str = "kv_transfer_params";
-/// The parameters of a prefill leg. The engine fills in the others.
+/// The `kv_transfer_params` of a prefill leg. The engine returns them with the `null`s filled in.
 const PREFILL_PARAMETERS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
-/// What the response to a prefill leg says.
+/// The values that the gateway reads from the response to a prefill leg.
 #[derive(Debug, Default, PartialEq)]
 pub struct PrefillResponse {
     /// The parameters of the decode leg, as the engine wrote them. `None`: the engine keeps no blocks.
@@ -138,7 +138,7 @@ impl PrefillResponse {
     }
 }
 
-/// Whether the parameters let a decode backend read blocks.
+/// Whether the parameters name blocks that a decode backend can read.
 fn names_blocks(parameters: &[u8]) -> bool {
     let [mut is_remote, mut has_blocks] = [false; 2];
     let read = visit_members(parameters, |member| {

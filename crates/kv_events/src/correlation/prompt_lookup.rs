@@ -17,20 +17,20 @@ pub struct PromptText<'a> {
 /// Looks one prompt up in the caches of engines that share an index.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of known places: of leading text blocks, and one more if the index knows the whole
-    /// text. With `is_outline`, the number of known anchors.
+    /// Number of leading text blocks whose last engine block the index knows, plus one if it knows the
+    /// whole text. With `is_outline`: the number of anchors of which it knows the last engine block.
     known: usize,
-    /// Whether the known places are those of anchors, which the index learned from an outline.
+    /// Whether `known` counts anchors, which the index learned from an outline, and not all text blocks.
     is_outline: bool,
-    /// Whether the index knows the place of the whole text.
+    /// Whether the index knows the last engine block of the whole text.
     is_whole: bool,
-    /// The first and the last known place. Most engines have nothing or all of a prompt in the
-    /// cache, so the lookup needs these two places for each engine.
+    /// The engine blocks of the first and of the last known place. Most engines have nothing or all of a
+    /// prompt in the cache, so for most of them the lookup needs only these two.
     ends: [Option<ChainBlock>; 2],
-    /// The engine blocks after one known place and up to the next, which has the number
-    /// `span_place`. The last engine that had only a part of the prompt in its cache lacked a block
-    /// of this span.
+    /// The engine blocks after one known place, up to the next known place. They are kept for further
+    /// engines whose cache ends at the same place.
     span: Vec<ChainBlock>,
+    /// Number of the known place at which `span` ends. `None`: `span` is not filled yet.
     span_place: Option<usize>,
 }
 
@@ -44,8 +44,8 @@ pub struct CachedPrompt {
     /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine
     /// lacks a known block, or the index knows the whole text.
     pub is_decided: bool,
-    /// Whether a place near the end of the cached prompt comes from an outline, so that `tokens` is
-    /// an estimate.
+    /// Whether `tokens` is an estimate: the index learned an engine block near the end of the cached
+    /// prompt from an outline of another gateway.
     pub is_expected: bool,
 }
 
@@ -65,7 +65,7 @@ impl PromptText<'_> {
 }
 
 impl PromptLookup {
-    /// Finds out for which text blocks the index has a place.
+    /// Finds the text blocks of a prompt for which the index knows the last engine block within their text.
     pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
         let is_whole = index.block(text.whole).is_some();
         let known = if is_whole {
@@ -85,8 +85,8 @@ impl PromptLookup {
         lookup
     }
 
-    /// Uses the places of anchors instead if they reach further into the text than the leading text
-    /// blocks with a known place.
+    /// Uses the known anchors of an outline instead of the known leading text blocks if the anchors reach
+    /// further into the text.
     fn extend_by_outline(&mut self, text: PromptText<'_>, index: &TextIndex) {
         let is_known = |number| index.block(text.up_to(anchor(number) - 1)).is_some();
         let known = leading(anchor_count(text.blocks.len()), is_known);
@@ -95,7 +95,7 @@ impl PromptLookup {
         }
     }
 
-    /// Whether the index knows any place of the text.
+    /// Whether the index knows an engine block of the prompt.
     pub fn is_known(&self) -> bool {
         self.known > 0
     }
@@ -153,7 +153,7 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The known place `number`, counted from 0.
+    /// The engine block of the known place `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],

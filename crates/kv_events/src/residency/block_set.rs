@@ -41,7 +41,7 @@ const GROUP_BITS: u32 = u8::BITS;
 /// An engine announced more blocks than `kv_events.max_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the engine announced more than {0} blocks (kv_events.max_blocks): its blocks are forgotten"
+    "the engine announced more than {0} blocks: its blocks are forgotten; raise kv_events.max_blocks"
 )]
 pub struct TooManyBlocks(pub usize);
 
@@ -121,7 +121,7 @@ impl BlockSet {
         found.ok().map(|entry| entry.remove().0.place.group())
     }
 
-    /// The blocks of these groups belong to [`GroupNumber::OTHER`] from now on.
+    /// Assigns the blocks of the `freed` groups to [`GroupNumber::OTHER`].
     pub fn relabel(&mut self, freed: &FreedGroups) {
         for block in self.blocks.iter_mut().filter(|block| freed.contains(block.place.group())) {
             block.place = BlockPlace::new(block.place.depth(), GroupNumber::OTHER);

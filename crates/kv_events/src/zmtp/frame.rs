@@ -16,13 +16,13 @@ pub(super) enum Traffic {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The greeting is not that of ZMTP 3.
-    #[error("the peer does not speak ZMTP 3; is the port that of the KV events?")]
+    #[error("the server does not speak ZMTP 3: check that the port is that of the KV events")]
     Greeting,
     /// The peer wants authentication.
-    #[error("the peer uses the security mechanism `{0}`; only NULL is supported")]
+    #[error("the publisher of KV events uses the security mechanism `{0}`; only NULL is supported")]
     Mechanism(String),
     /// The peer has a socket of another type.
-    #[error("the peer is a socket of type {found}, expected {expected}")]
+    #[error("the KV event port has a {found} socket, expected {expected}")]
     SocketType {
         /// Type of the peer.
         found: String,
@@ -30,17 +30,17 @@ pub enum ProtocolError {
         expected: &'static str,
     },
     /// The peer refuses the connection.
-    #[error("the peer refuses the connection: {0}")]
+    #[error("the publisher of KV events refuses the connection: {0}")]
     Refused(String),
     /// A frame is invalid.
-    #[error("the peer sent an invalid frame")]
+    #[error("the publisher of KV events sent an invalid frame")]
     Frame,
-    /// A message is too long.
-    #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
+    /// A message has too many bytes or parts.
+    #[error("the publisher of KV events sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
     TooLong,
 }
 
-/// Splits received bytes.
+/// Splits received bytes into messages and commands.
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     buffer: BytesMut,

@@ -145,7 +145,7 @@ impl Connector {
         }
     }
 
-    /// Opens connections without sockets.
+    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_dial(self, dial: Dial) -> Self {

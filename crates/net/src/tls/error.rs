@@ -10,11 +10,11 @@ pub enum TlsError {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// The error of the read.
+        /// Why the file cannot be read.
         cause: std::io::Error,
     },
     /// A PEM file is larger than the maximum size.
-    #[error("{} is larger than {limit} bytes", path.display())]
+    #[error("the PEM file {} is larger than {limit} bytes", path.display())]
     FileTooLarge {
         /// The file.
         path: PathBuf,
@@ -22,7 +22,7 @@ pub enum TlsError {
         limit: u64,
     },
     /// A file contains no valid PEM item of the required kind.
-    #[error("{} has no {wanted} in PEM", path.display())]
+    #[error("{} has no valid {wanted} in PEM format", path.display())]
     MissingPemItem {
         /// The file.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The certificate store of this machine has no valid certificate authority.
-    #[error("this machine trusts no certificate authority: set `ca` to a file with yours")]
+    #[error("this machine trusts no certificate authority: set `ca` to a PEM file of authorities")]
     NoAuthorities,
     /// The text is not a valid server name, which is a host name or an IP address.
     #[error("`{0}` is not a valid server name: use a host name or an IP address")]

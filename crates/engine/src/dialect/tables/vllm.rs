@@ -94,7 +94,7 @@ const ROWS: &[MetricRow] = &[
     MetricRow::adapters(&["lora_requests_info"]),
 ];
 
-/// The prompt tokens that one cache supplied.
+/// The row of the prompt tokens that the cache `source` supplied.
 const fn cached_from(
     field: fn(&mut EngineLoad) -> &mut Option<f64>,
     source: &'static str,

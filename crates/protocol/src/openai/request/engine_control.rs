@@ -71,7 +71,7 @@ pub enum ControlAction {
     Pass,
 }
 
-/// A row of the table: one field or header.
+/// A request field or header that controls the engine instead of the response: a row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineControl {
     /// Name of the header in lower case, or path of the field in a JSON body.
@@ -86,11 +86,11 @@ pub struct EngineControl {
     pub effect: &'static str,
 }
 
-/// A field of the table that a request uses. A `null` does not count as a use, and neither does a
+/// An engine-control field that a request uses. A `null` does not count as a use, and neither does a
 /// `priority` of 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedControl {
-    /// The row of the field.
+    /// The row of the field in [`FIELDS`].
     pub control: &'static EngineControl,
     /// Byte range of a string value in the body, with its quotes. `None`: the value is not a
     /// string, or the body is a form.
@@ -118,7 +118,7 @@ const fn control(
 use ControlAction::{Pass, Refuse, Strip};
 use Permission as P;
 
-/// The body fields. Form fields have the same names.
+/// The engine-control fields of JSON bodies. Form fields have the same names.
 pub static FIELDS: [EngineControl; 27] = [
     control(
         "kv_transfer_params",
@@ -222,7 +222,7 @@ pub static FIELDS: [EngineControl; 27] = [
     control("lora_request", P::Lora, Refuse, "TensorRT-LLM: loads an adapter from a path"),
 ];
 
-/// The headers. Headers that are removed for all clients are in [`crate::headers`].
+/// The engine-control headers. Headers that are removed for all clients are in [`crate::headers`].
 pub static HEADERS: [EngineControl; 3] = [
     control("x-session-id", P::SessionId, Strip(""), "names the session in KV events"),
     control("x-data-parallel-rank", P::DataParallelRank, Strip(""), "picks the engine"),
@@ -316,7 +316,7 @@ impl Permissions {
         Ok(edits)
     }
 
-    /// Whether the header must be removed. `name` is in lower case.
+    /// Whether the gateway must remove this header of a client's request. `name` is in lower case.
     pub fn strips_header(self, name: &str) -> bool {
         HEADERS.iter().any(|control| control.name == name && !self.allow(control.permission))
     }

@@ -49,7 +49,7 @@ pub(super) const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
-/// The fields of a chunk and of its choices that no other path names.
+/// The paths that match the fields of a chunk, of its choices and of their deltas that no other path names.
 pub(super) const UNKNOWN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("*", ResponseField::Unknown),
