@@ -274,8 +274,8 @@ impl From<MetricsUrl> for String {
 }
 
 impl BackendAddressError {
-    /// The error to show for an invalid URL of a file. The messages of most errors quote the URL, so a
-    /// URL that may contain a password gets another error.
+    /// The error to show for an invalid URL in a configuration file. The messages of most errors quote the
+    /// URL, so a URL that may contain a password gets the error [`Self::Credentials`].
     fn without_secret(self, url: &str) -> Self {
         if url.contains('@') { Self::Credentials } else { self }
     }

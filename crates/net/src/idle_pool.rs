@@ -13,11 +13,11 @@ pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
 /// each new connection, so the age limits how long requests go to an old address of the name.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Time without a request.
+    /// Greatest time for which a connection may be idle.
     pub idle: Duration,
-    /// Time since the connection was opened. `None`: no limit.
+    /// Greatest time since the connection was opened. `None`: no limit.
     pub age: Option<Duration>,
-    /// Number of requests. `None`: no limit.
+    /// Greatest number of requests on one connection. `None`: no limit.
     pub requests: Option<u32>,
 }
 

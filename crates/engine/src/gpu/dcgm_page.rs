@@ -46,11 +46,11 @@ const MIB: f64 = 1_048_576.0;
 
 /// Where the value of a metric is stored.
 enum ValueTarget {
-    /// A field, and the factor to its unit.
+    /// A field, and the factor that converts the value of the metric to the unit of the field.
     Field(fn(&mut GpuValues) -> &mut Option<f64>, f64),
     /// A field that another metric with a preferred value may have set already.
     Fallback(fn(&mut GpuValues) -> &mut Option<f64>),
-    /// The seconds of a throttle cause. The unit of the metric depends on its version.
+    /// The seconds of the throttle cause with this index. The unit depends on the version of dcgm-exporter.
     ThrottledTime(usize),
     /// The bits of the throttle reasons.
     ThrottleBits,
@@ -106,7 +106,7 @@ impl GpuPage {
         (!parsed.gpus.is_empty()).then_some(parsed)
     }
 
-    /// The names of the groups of values that no GPU of the page has.
+    /// The groups of values that no GPU of the page has.
     pub fn missing_signals(&self) -> impl Iterator<Item = &'static super::GpuSignal> {
         let is_missing = |signal: &&super::GpuSignal| {
             !self.gpus.iter().any(|gpu| signal.is_available(&gpu.values))

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 pub struct BackendPlace<'a> {
     /// The name of the backend.
     pub id: &'a str,
-    /// The host of its URL.
+    /// The host in the URL of the backend.
     pub host: &'a str,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<&'a str>,

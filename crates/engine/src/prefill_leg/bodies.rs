@@ -34,7 +34,7 @@ struct PromptDetails {
     cached_tokens: Option<u64>,
 }
 
-/// The body of the prefill leg of a request. Fails if the request cannot be split.
+/// The body of the prefill leg of a request. Fails if the request cannot have a prefill leg.
 pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSkip> {
     if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
         return Err(PrefillSkip::Api);
@@ -93,8 +93,8 @@ pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
     Some(Splice::apply(&edits, body))
 }
 
-/// Whether a request with this field can be split: one sequence from one prompt, whose first token
-/// follows from the KV cache of the prompt alone.
+/// Whether a request with this field can be split into a prefill leg and a decode leg: one sequence from
+/// one prompt, whose first token follows from the KV cache of the prompt alone.
 fn allows_split(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"n" | b"best_of" => !is_set(value) || number(value) == Some(1.0),

@@ -22,7 +22,7 @@ pub struct RequestChain {
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first of `blocks`.
     pub first_depth: u32,
-    /// The blocks.
+    /// Hashes of the blocks, in the order of the prompt.
     pub blocks: Vec<BlockHash>,
 }
 
@@ -37,7 +37,7 @@ pub struct RequestChains {
 
 #[derive(Debug, Default)]
 struct PendingRequest {
-    /// Whether the chain is complete: the blocks of later events are not added to it.
+    /// Whether the chain has ended: the blocks of later events are not added to it.
     is_broken: bool,
     chain: RequestChain,
 }

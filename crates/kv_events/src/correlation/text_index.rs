@@ -22,7 +22,7 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether the index has learned a place from an outline.
+    /// Whether the index has learned an engine block from an outline.
     has_outlines: bool,
 }
 
@@ -209,7 +209,7 @@ impl TextIndex {
         known
     }
 
-    /// Checks the place `entry` that the index learned from another request with the same text
+    /// Checks the engine block `entry` that the index learned from another request with the same text
     /// block. Returns `entry` if this request has the same engine block. Otherwise `entry` includes
     /// text that only the other request has, and the result is the last engine block that both
     /// chains have.

@@ -19,9 +19,9 @@ pub enum KvEvent<'a> {
 /// Blocks were stored, each a child of the block before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockStored<'a> {
-    /// The blocks.
+    /// Hashes of the blocks.
     pub block_hashes: BlockHashes<'a>,
-    /// The parent of the first block. `None`: the first block begins a prompt.
+    /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
     /// Number of tokens in each block. 0: the event does not state it.
     pub block_size: u32,
@@ -44,7 +44,7 @@ pub struct BlockStored<'a> {
 /// Blocks were removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRemoved<'a> {
-    /// The blocks.
+    /// Hashes of the blocks.
     pub block_hashes: BlockHashes<'a>,
     /// The memory that contained the blocks.
     pub medium: Medium,

@@ -49,7 +49,7 @@ impl ModelledCache {
         &self.groups
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES + self.groups.bytes()
     }

@@ -51,7 +51,7 @@ pub struct GroupCounts {
 /// How many blocks of one group another group evicted. A group can also evict its own blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EvictionCounts {
-    /// Evicted blocks.
+    /// Number of evicted blocks.
     pub evicted: u64,
     /// Number of evicted blocks that were stored again, so they were evicted too early.
     pub recomputed: u64,
@@ -143,7 +143,7 @@ impl PrefixGroups {
         self.evictions.iter().map(|((loser, evictor), counts)| (*loser, *evictor, *counts))
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub fn bytes(&self) -> usize {
         let groups = size_of_val(&*self.groups) + GroupNumber::COUNT * size_of::<GroupNumber>();
         let numbers = self.numbers.capacity() * (size_of::<(u64, GroupNumber)>() + 1);

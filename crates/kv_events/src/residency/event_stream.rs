@@ -37,8 +37,8 @@ pub struct StreamStep {
     pub replay_from: Option<u64>,
 }
 
-/// The order of the messages of one publisher. It decides whether a message is applied, and when a
-/// replay is requested.
+/// Tracks the order of the messages of one publisher. It decides whether a message is applied, and when
+/// a replay is requested.
 #[derive(Debug, Default)]
 pub struct EventStream {
     state: StreamState,

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 pub struct ZmqEndpoint {
     /// Host name or address, IPv6 without brackets.
     pub host: String,
-    /// Port.
+    /// TCP port.
     pub port: u16,
 }
 
@@ -30,7 +30,7 @@ pub struct InvalidEndpoint(String);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The network failed, or the peer closed the connection.
-    #[error("the connection to the publisher of KV events failed")]
+    #[error("the connection to the publisher of KV events failed: {0}")]
     Io(#[from] io::Error),
     /// The peer violates the protocol.
     #[error(transparent)]

@@ -17,7 +17,7 @@ pub enum SocketType {
     Router,
 }
 
-/// Length of a greeting.
+/// Length of a greeting in bytes.
 pub(super) const GREETING_BYTES: usize = 64;
 /// Maximum number of bytes that an error shows of a text from the peer.
 const MAX_SHOWN_BYTES: usize = 80;

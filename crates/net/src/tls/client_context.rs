@@ -55,8 +55,8 @@ impl TlsClientContext {
         self.server_name.as_ref()
     }
 
-    /// The value that is reloaded when its files change. `None`: the configuration is not loaded
-    /// yet.
+    /// The TLS configuration of this context, which is reloaded when its files change. `None`: it is
+    /// not loaded yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
         self.config.get().map(|config| config.clone() as Arc<dyn Reloadable>)
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 /// Offsets of a member in its document.
 pub struct Member {
-    /// The name, without its quotes.
+    /// The range of the name, without its quotes.
     pub name: Range<usize>,
-    /// The value.
+    /// The range of the value, with its quotes or brackets.
     pub value: Range<usize>,
 }
 

@@ -115,7 +115,7 @@ impl ApiRoute {
         }
     }
 
-    /// The route of a request whose path contains the id of an item.
+    /// The route of a request whose path contains the id of a model or of a stored response.
     fn lookup_item(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
         let wrong_method = |allowed| Err(RouteError::MethodNotAllowed(allowed));
         if model_id(path).is_some() {

@@ -76,9 +76,9 @@ pub enum ControlAction {
 pub struct EngineControl {
     /// Name of the header in lower case, or path of the field in a JSON body.
     pub name: &'static str,
-    /// The permission to use it.
+    /// The permission that lets a client use the field or header.
     pub permission: Permission,
-    /// The action without the permission.
+    /// What the gateway does with it if the client lacks the permission.
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
@@ -102,7 +102,7 @@ pub struct UsedControl {
 pub struct FieldEdit {
     /// Name of the field.
     pub field: &'static str,
-    /// The edit.
+    /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,
 }
 
@@ -249,7 +249,7 @@ pub fn table() -> impl Iterator<Item = String> {
     })
 }
 
-/// Paths without a `cache_salt` in the request models of vLLM.
+/// Paths whose request models in vLLM have no `cache_salt`.
 const PATHS_WITHOUT_CACHE_SALT: [&str; 6] = [
     "/tokenize",
     "/detokenize",
@@ -268,7 +268,7 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
     }
 }
 
-/// The row of a form field. `None`: the field is not in the table.
+/// The row of [`FIELDS`] for a form field. `None`: the field does not control the engine.
 pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }

@@ -65,11 +65,11 @@ pub const TOKENS_PER_BYTE: f64 = 0.25;
 pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
 /// Bytes of a body that are assumed to be names and values of fields that are no prompt.
 const OTHER_FIELDS_BYTES: usize = 1024;
-/// Length of a body from which media are searched.
+/// Length in bytes of the shortest body in which media are searched.
 const MIN_MEDIA_BODY_BYTES: usize = 4096;
-/// What precedes media in Base64: a data URL, or the field of a sound.
+/// What precedes media in Base64: a data URL, or the field with audio data.
 const MEDIA_MARKERS: [&[u8]; 2] = [b";base64,", b"\"data\""];
-/// Shortest Base64 text that counts as media.
+/// Length in bytes of the shortest Base64 text that counts as media.
 const MIN_MEDIA_BYTES: usize = 64;
 
 impl PromptBytes {

@@ -190,7 +190,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// The event type in the data, if any.
+    /// Takes the event type that the data states. `None`: the data states none.
     pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
         self.event_type.take()
     }

@@ -14,7 +14,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 });
 
 /// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
-/// request, the server or the prompt.
+/// request, the server or the prompt. They are no output.
 pub(super) const CHUNK_METADATA: &[&str] = &[
     "object",
     "created",

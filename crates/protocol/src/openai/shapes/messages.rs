@@ -28,7 +28,7 @@ fn event_output(event: &str) -> EventOutput {
     }
 }
 
-/// Fields that describe the message, a block or a delta.
+/// Fields that describe the message, a block or a delta. They are no output.
 const METADATA: &[&str] = &[
     "index",
     "role",
