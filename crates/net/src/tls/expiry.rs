@@ -72,7 +72,7 @@ mod tests {
         [&[tag], &length[..], content].concat()
     }
 
-    /// A certificate with what precedes its validity, and no more.
+    /// The DER encoding of a certificate up to its validity. Later fields are missing.
     fn certificate(version: &[u8], form: u8, not_after: &str) -> Vec<u8> {
         let begin = encode(UTC_TIME, b"200101000000Z");
         let validity = encode(SEQUENCE, &[begin, encode(form, not_after.as_bytes())].concat());

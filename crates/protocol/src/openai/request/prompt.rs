@@ -74,7 +74,7 @@ const MIN_MEDIA_BYTES: usize = 64;
 
 impl PromptBytes {
     /// Counts the bytes of a JSON body. Unknown fields can be prompt too, such as `documents` of a chat
-    /// template. They count as text, except for [`OTHER_FIELDS_BYTES`].
+    /// template. They count as text, except for `OTHER_FIELDS_BYTES`.
     pub fn of_json(spans: &PromptSpans, body: &[u8]) -> Self {
         let parts = spans.parts(body).map(<[u8]>::len).sum::<usize>();
         let media = media_bytes(body);
