@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn an_invalid_value_is_reported_with_help() {
         let error = parse_line("tokenweir serve --backend http://a:1/v1").unwrap_err();
-        assert!(error.contains("leave out the path"), "{error}");
+        assert!(error.contains("leave out `/v1`"), "{error}");
         let error = parse_line("tokenweir serve --drain-timeout 30").unwrap_err();
         assert!(error.contains("write a number and its unit"), "{error}");
         let error = parse_line("tokenweir serve --policy kv").unwrap_err();

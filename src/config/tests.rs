@@ -108,8 +108,8 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
     ),
     (
         "backends:\n  - url: http://vllm-0:8000/v1\n",
-        "gateway.yaml:2:10: `http://vllm-0:8000/v1`: leave out the path; the gateway appends \
-         the path of each request
+        "gateway.yaml:2:10: `http://vllm-0:8000/v1`: leave out `/v1` and the query; the gateway \
+         appends the path of each request
   |
 2 |   - url: http://vllm-0:8000/v1
   |          ^^^^^^^^^^^^^^^^^^^^^",

@@ -199,7 +199,7 @@ fn errors_name_the_unusable_file() {
     assert!(matches!(error(with_key(other_key)), TlsError::InvalidCertificate { .. }));
     let client_ca = Some(files.write("empty.pem", ""));
     let error = error(TlsServerSettings { client_ca, ..fit }).to_string();
-    assert!(error.ends_with("empty.pem has no certificate in PEM"), "{error}");
+    assert!(error.ends_with("empty.pem has no valid certificate in PEM format"), "{error}");
 }
 
 // === backend side ===

@@ -67,8 +67,8 @@ pub enum BackendAddressError {
     /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme of a backend must be http:// or https://")]
     UnsupportedScheme(String),
-    /// The URL has a query, or a path that ends with `/v1` as that of a request begins.
-    #[error("`{0}`: leave out the path; the gateway appends the path of each request")]
+    /// The URL has a query, or ends with `/v1`, with which the paths of requests begin.
+    #[error("`{0}`: leave out `/v1` and the query; the gateway appends the path of each request")]
     UnexpectedPath(String),
     /// The port is no number from 1 to 65535.
     #[error("`{0}`: the port must be a number from 1 to 65535")]
@@ -84,7 +84,7 @@ impl BackendId {
         Self(name.into())
     }
 
-    /// The name, which is also the label value.
+    /// The name, which is also the value of the metric label `backend`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -139,7 +139,7 @@ impl BackendAddress {
         })
     }
 
-    /// The part of a URL before its path and query, and the path and query.
+    /// Splits a URL before its path: returns scheme and authority, and path and query (empty if absent).
     pub fn split_path(url: &str) -> (&str, &str) {
         let scheme_end = url.find("://").map_or(0, |at| at + 3);
         let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
@@ -218,8 +218,8 @@ impl MetricsUrl {
         Ok(Self { address, path })
     }
 
-    /// The page at another port and path of the host of a backend. `None` keeps the port of the
-    /// backend, or the default path.
+    /// The metrics page on the host of a backend. `port`: `None` means the port of the backend. `path`:
+    /// `None` means [`Self::DEFAULT_PATH`].
     pub fn beside(backend: &BackendAddress, port: Option<u16>, path: Option<PathAndQuery>) -> Self {
         let port = port.unwrap_or(backend.port);
         let url = format!("{}://{}:{port}", backend.scheme, backend.host);
@@ -274,8 +274,8 @@ impl From<MetricsUrl> for String {
 }
 
 impl BackendAddressError {
-    /// The error to show for an invalid URL of a file. The messages of most errors quote the URL, so a
-    /// URL that may contain a password gets another error.
+    /// The error to show for an invalid URL in a configuration file. The messages of most errors quote the
+    /// URL, so a URL that may contain a password gets the error [`Self::Credentials`].
     fn without_secret(self, url: &str) -> Self {
         if url.contains('@') { Self::Credentials } else { self }
     }

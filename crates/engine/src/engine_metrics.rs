@@ -156,9 +156,9 @@ impl EngineMetricSet {
 /// How to make an engine of this kind export metrics at all. `None`: no way is known.
 pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
     match engine {
-        EngineKind::Vllm => Some("start it without --disable-log-stats"),
-        EngineKind::Sglang => Some("start it with --enable-metrics"),
-        EngineKind::LlamaCpp => Some("start it with --metrics"),
+        EngineKind::Vllm => Some("start the engine without --disable-log-stats"),
+        EngineKind::Sglang => Some("start the engine with --enable-metrics"),
+        EngineKind::LlamaCpp => Some("start the engine with --metrics"),
         EngineKind::TensorRtLlm | EngineKind::Tgi | EngineKind::Gateway => None,
     }
 }
@@ -166,10 +166,10 @@ pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
 /// The remedy for a failed scrape, as a text for operators. `None`: no remedy is known.
 pub fn scrape_error_hint(error: ScrapeError, engine: Option<EngineKind>) -> Option<&'static str> {
     match error {
-        ScrapeError::Connect => Some("check that its address is reachable from the gateway"),
+        ScrapeError::Connect => Some("check that the gateway can reach the address of the backend"),
         ScrapeError::Timeout => Some("raise scrape.timeout, or find out why the page is slow"),
         ScrapeError::Truncated => {
-            Some("find the proxy or restart that closes connections before the end of the page")
+            Some("find the proxy or backend restart that closes connections within the page")
         }
         ScrapeError::Encoded => {
             Some("disable compression of /metrics in the proxy in front of the backend")

@@ -11,7 +11,7 @@ pub enum PublishedEvent<'a> {
     AllCleared,
 }
 
-/// Stored blocks.
+/// Blocks that an engine stored, each a child of the block before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlocks<'a> {
     /// Hashes of the blocks.
@@ -20,15 +20,15 @@ pub struct StoredBlocks<'a> {
     pub parent: Option<u64>,
     /// The tokens of the blocks.
     pub token_ids: Vec<u32>,
-    /// Tokens in a block.
+    /// Number of tokens in each block.
     pub block_size: u32,
-    /// Session of the request that stored the blocks.
+    /// Session id of the request that stored the blocks. `None`: the request has none.
     pub session_id: Option<&'a str>,
 }
 
 const MEDIUM: &str = "GPU";
 
-/// The payload of the events of one step of data-parallel rank 0, at a time in Unix seconds.
+/// Encodes the events of one step of data-parallel rank 0. `unix_seconds`: the time of the step.
 pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.array(3);
@@ -41,7 +41,7 @@ pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8>
     writer.0
 }
 
-/// Writes `MessagePack` values. It uses few kinds of heads, and of these the shortest that fits.
+/// Writes `MessagePack` values. It uses few of the formats of the specification.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 

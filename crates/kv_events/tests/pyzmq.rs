@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Blocks 1 to 40 that the cache contains, and the state.
+/// Which of the blocks 1 to 40 the cache contains, and the state of the stream.
 type View = (Vec<u64>, StreamState);
 
 struct Sink {

@@ -145,7 +145,7 @@ impl HttpClient {
         Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
     }
 
-    /// Opens connections without sockets, for a simulation.
+    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_dial(self, dial: crate::tls::Dial) -> Self {
@@ -197,7 +197,7 @@ impl HttpClient {
         self.connection_limits.idle
     }
 
-    /// When a connection to a backend gets no further request.
+    /// The limits after which a connection to a backend gets no further request.
     pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
         &self.connection_limits
     }
@@ -296,8 +296,8 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
 }
 
 /// The meaning of a timeout of a connection, as a text for operators.
-const CONNECT_TIMEOUT_MEANING: &str = "timeout: it does not respond to connections: its process is \
-                                       stopped, or its machine cannot be reached";
+const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
+                                       process is stopped, or its machine cannot be reached";
 
 /// Whether the time limit of a connection was exceeded.
 fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {

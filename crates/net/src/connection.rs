@@ -67,8 +67,8 @@ pub enum ConnectionError {
     /// The response is not valid HTTP/1.1.
     #[error(transparent)]
     Malformed(#[from] Http1ParseError),
-    /// The body of the client ended with an error.
-    #[error("the request body ended with an error: {0}")]
+    /// The request body of the client ended with an error. The backend is not at fault.
+    #[error("the request body of the client ended with an error: {0}")]
     RequestBody(io::Error),
 }
 

@@ -58,7 +58,7 @@ pub const READ_LIMIT: Duration = Duration::from_secs(5);
 const LATE_POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Greatest number of reads of one watcher that have not ended.
 const MAX_PENDING_READS: usize = 64;
-/// Time between two polls.
+/// Time between two polls of the files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which a new state must be unchanged before it is reported, because a file may be
 /// half-written.

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
 
-/// When a connection gets no further request. A host name is resolved for each new connection, so the
-/// age bounds the time in which requests follow a name that moved.
+/// The limits after which a connection to a backend gets no further request. A host name is resolved for
+/// each new connection, so the age limits how long requests go to an old address of the name.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Time without a request.
+    /// Greatest time for which a connection may be idle.
     pub idle: Duration,
-    /// Time since the connection was opened. `None`: no limit.
+    /// Greatest time since the connection was opened. `None`: no limit.
     pub age: Option<Duration>,
-    /// Number of requests. `None`: no limit.
+    /// Greatest number of requests on one connection. `None`: no limit.
     pub requests: Option<u32>,
 }
 

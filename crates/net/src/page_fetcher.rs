@@ -38,7 +38,7 @@ pub struct PageFetcher {
     page_buffer: Vec<u8>,
 }
 
-/// What a POST sends besides its path.
+/// The body and the additional header of a POST request.
 #[derive(Debug, Clone)]
 pub struct PagePost {
     /// The body, in JSON. It may be empty.
@@ -82,7 +82,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// The meaning of a timeout, as a text for operators: the end of a sentence about the backend.
+    /// The meaning of a timeout for operators: the end of a sentence with the subject `the backend`.
     const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
                                                process is stopped, still loads, or waits for its \
                                                engine";
@@ -90,7 +90,7 @@ impl FetchError {
     /// The error as a text for operators.
     pub fn describe(&self) -> String {
         match self {
-            Self::Timeout => format!("timeout: it {}", Self::TIMEOUT_MEANING),
+            Self::Timeout => format!("timeout: the backend {}", Self::TIMEOUT_MEANING),
             error => format!("{error:?}"),
         }
     }

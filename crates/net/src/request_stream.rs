@@ -26,10 +26,10 @@ pub struct RequestStream {
 /// when its parts come, so the backend is not at fault while it waits for them.
 #[derive(Debug, Default)]
 pub struct UploadProgress {
-    /// Whether the next part has not come from the client.
+    /// Whether the gateway waits for the next part of the body from the client.
     waits_for_client: AtomicBool,
     is_ended: AtomicBool,
-    /// Time of the last part, or of the end, in nanoseconds since the epoch of the clock. 0: none.
+    /// Time of the last call of [`Self::record`], in nanoseconds since [`clock::epoch`]. 0: no call.
     last_part_nanos: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ impl UploadProgress {
         self.is_ended.load(Ordering::Relaxed)
     }
 
-    /// The time of the last part. While the next part has not come from the client: `now`.
+    /// The time at which the last part of the body came. While the gateway waits for the client: `now`.
     pub(crate) fn last_part_at(&self, now: Instant) -> Instant {
         if self.waits_for_client.load(Ordering::Relaxed) {
             return now;

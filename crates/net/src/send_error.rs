@@ -30,7 +30,7 @@ pub enum SendError {
     #[error("the backend sent an invalid HTTP response: {0}")]
     InvalidResponse(String),
     /// The body of the client ended with an error while it was forwarded. The backend is not at fault.
-    #[error("the request body ended with an error: {0}")]
+    #[error("the request body of the client ended with an error: {0}")]
     RequestBody(io::Error),
     /// The backend sent no response head within the timeout.
     #[error("the backend sent no response head within {0:?}")]

@@ -51,9 +51,9 @@ named_enum! {
         Discovery = "discovery",
         /// Scrapes one GPU exporter.
         GpuScrape = "gpu_scrape",
-        /// The reception of the KV events of a backend, or the learning from them.
+        /// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
         KvEvents = "kv_events",
-        /// The exchange with other gateways.
+        /// Exchanges prompts and sessions with other gateways (`peer_exchange`).
         PeerExchange = "peer_exchange",
         /// Diagnoses the backends.
         Diagnosis = "diagnosis",

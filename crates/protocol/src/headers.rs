@@ -30,7 +30,8 @@ pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry")
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Header of a response that an earlier request with the same key caused. Stripe introduced it.
+/// Header with the value `true` of a response that the gateway computed for an earlier request with the same
+/// idempotency key. Stripe introduced it.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Header of some servers that is like `Retry-After`, in milliseconds.
@@ -58,7 +59,7 @@ static NOT_FORWARDED: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Fields that are one list, however many fields a client divides them into, with their separators.
+/// Request headers that contain one list, with its separator. Several fields of such a name are joined.
 static JOINED: [(HeaderName, &str); 9] = [
     (COOKIE, "; "),
     (ACCEPT, ", "),
@@ -93,7 +94,7 @@ pub struct RequestId(HeaderValue);
 pub struct UpstreamHeaders<'a> {
     /// The value of `Host`: host and port of the backend.
     pub host: &'a HeaderValue,
-    /// The request id.
+    /// The id of the request, sent as `X-Request-ID`.
     pub request_id: &'a RequestId,
     /// IP address from which the client connected. It is appended to `X-Forwarded-For`.
     pub client_ip: IpAddr,
@@ -219,8 +220,8 @@ pub fn remove_gateway_headers(headers: &mut HeaderMap) {
     });
 }
 
-/// Whether the headers ask for another protocol. An offer of HTTP/2 does not count: Java clients send it
-/// with each request.
+/// Whether request headers ask to upgrade the connection to another protocol, such as WebSocket. An offer
+/// of HTTP/2 (`h2c`) does not count: Java clients send it with each request.
 pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let has_option = || connection_options(headers).any(|it| it.eq_ignore_ascii_case("upgrade"));
     let is_other = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"h2c");
@@ -259,8 +260,8 @@ pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool 
     hosts.next().is_none() && is_valid && is_match
 }
 
-/// The time that a `Retry-After` or `retry-after-ms` states, or that its date is after `now`. `None`:
-/// there is no valid one.
+/// The time to wait that `retry-after-ms` or `Retry-After` states. For a date: the time from `now` to it.
+/// `None`: the headers state no valid time, or the date is past.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();

@@ -92,7 +92,7 @@ pub mod bytes {
         #[error("`{0}` is not a size; write whole bytes or a unit, such as 65536, 64KiB or 4MB")]
         InvalidFormat(String),
         /// The number of bytes does not fit into a `usize`.
-        #[error("`{0}` is too large")]
+        #[error("`{0}` is too large; a size must be less than 2^64 bytes")]
         TooLarge(String),
     }
 
@@ -252,7 +252,8 @@ mod tests {
             );
         }
         let error = bytes::parse("99999999999GiB").unwrap_err();
-        assert_eq!(error.to_string(), "`99999999999GiB` is too large");
+        let expected = "`99999999999GiB` is too large; a size must be less than 2^64 bytes";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::lora_adapters::LoraAdapters;
 /// The caches that can supply prompt tokens, as vLLM names them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
-/// Greatest KV cache in tokens that the gateway believes.
+/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as not reported.
 const MAX_CAPACITY_TOKENS: f64 = 1e12;
 
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does

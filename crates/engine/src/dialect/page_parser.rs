@@ -16,8 +16,8 @@ pub(super) struct PageParser {
     engine_kind: Option<EngineKind>,
     /// The engine kind of the last metric with the prefix of an engine kind, used or not.
     prefix_engine_kind: Option<EngineKind>,
-    /// For each row of each dialect, the rank of the name that its value was read from. `u8::MAX`:
-    /// no value was read.
+    /// For each row of each dialect, the index in its names of the name that its value was read from.
+    /// `u8::MAX`: no value was read.
     ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
     /// Newest timestamp of the adapter series read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,

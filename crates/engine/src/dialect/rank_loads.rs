@@ -18,7 +18,7 @@ pub struct RankLoad {
     pub short_responses: Option<f64>,
 }
 
-/// Most ranks of a backend. A page with more is not read by rank.
+/// Greatest number of ranks of a backend. The loads of single ranks are not read from a page with more.
 const MAX_RANKS: usize = 64;
 /// The counter of [`RankLoad::short_responses`], with the bound of its bucket as a label.
 const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";

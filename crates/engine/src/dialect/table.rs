@@ -15,9 +15,9 @@ pub(super) struct MetricsDialect {
     /// The prefix of the metric names, without the `:` or `_` after it. Some exporters write
     /// `vllm_x` instead of `vllm:x`.
     prefix: NameHead,
-    /// Length of the prefix in bytes, of which a longer prefix has only the first.
+    /// Number of leading bytes of the prefix that are compared: all, but at most [`HEAD_BYTES`].
     prefix_length: usize,
-    /// The bytes that can follow the prefix.
+    /// The bytes that can follow the compared bytes of the prefix.
     separators: [u8; 2],
     pub(super) rows: &'static [MetricRow],
     index: NameIndex,
@@ -194,22 +194,22 @@ impl MetricRow {
         Self::number(names, Aggregation::Max, ValueSource::Value, field)
     }
 
-    /// The highest KV cache usage of the engines.
+    /// The row of the highest KV cache usage of the engines.
     pub(super) const fn kv_usage(names: &'static [&'static str]) -> Self {
         Self::max(names, |load| &mut load.kv_usage)
     }
 
-    /// The lowest KV cache usage of the engines, from the names of [`MetricRow::kv_usage`].
+    /// The row of the lowest KV cache usage of the engines, with the names of [`MetricRow::kv_usage`].
     pub(super) const fn min_kv_usage(names: &'static [&'static str]) -> Self {
         Self::number(names, Aggregation::Min, ValueSource::Value, |load| &mut load.min_kv_usage)
     }
 
-    /// The running requests.
+    /// The row of the number of running requests.
     pub(super) const fn running(names: &'static [&'static str]) -> Self {
         Self::sum(names, |load| &mut load.running)
     }
 
-    /// The number of engines: the number of series of a metric that each engine exports once.
+    /// The row of the number of engines: it counts the series of a metric that each engine exports once.
     pub(super) const fn engines(names: &'static [&'static str]) -> Self {
         Self::number(names, Aggregation::Count, ValueSource::Value, |load| &mut load.engines)
     }

@@ -8,26 +8,26 @@ use super::throttle_reason::ThrottleReasons;
 use crate::dialect::MetricSample;
 use memchr::memchr_iter;
 
-/// The GPUs of one page.
+/// The GPUs of one page of dcgm-exporter.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuPage {
     /// The GPUs, in the order of the page, at most [`MAX_GPUS`].
     pub gpus: Vec<GpuReading>,
-    /// Whether the page has more GPUs, which are ignored.
+    /// Whether the page has more than [`MAX_GPUS`] GPUs. The gateway ignores the others.
     pub is_truncated: bool,
 }
 
 /// One GPU of a page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuReading {
-    /// The index on its host.
+    /// The index of the GPU on its host.
     pub index: GpuIndex,
     /// The label `Hostname`: the host of the exporter, or the name of the exporter's pod. `None`:
     /// the page does not have it.
     pub host_name: Option<Box<str>>,
     /// The Kubernetes pods that use the GPU. Empty outside of Kubernetes.
     pub pods: Vec<Box<str>>,
-    /// The values.
+    /// The values that the page has for the GPU.
     pub values: GpuValues,
 }
 
@@ -46,11 +46,11 @@ const MIB: f64 = 1_048_576.0;
 
 /// Where the value of a metric is stored.
 enum ValueTarget {
-    /// A field, and the factor to its unit.
+    /// A field, and the factor that converts the value of the metric to the unit of the field.
     Field(fn(&mut GpuValues) -> &mut Option<f64>, f64),
     /// A field that another metric with a preferred value may have set already.
     Fallback(fn(&mut GpuValues) -> &mut Option<f64>),
-    /// The seconds of a throttle cause. The unit of the metric depends on its version.
+    /// The seconds of the throttle cause with this index. The unit depends on the version of dcgm-exporter.
     ThrottledTime(usize),
     /// The bits of the throttle reasons.
     ThrottleBits,
@@ -106,7 +106,7 @@ impl GpuPage {
         (!parsed.gpus.is_empty()).then_some(parsed)
     }
 
-    /// The names of the groups of values that no GPU of the page has.
+    /// The groups of values that no GPU of the page has.
     pub fn missing_signals(&self) -> impl Iterator<Item = &'static super::GpuSignal> {
         let is_missing = |signal: &&super::GpuSignal| {
             !self.gpus.iter().any(|gpu| signal.is_available(&gpu.values))

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 pub struct BackendPlace<'a> {
     /// The name of the backend.
     pub id: &'a str,
-    /// The host of its URL.
+    /// The host in the URL of the backend.
     pub host: &'a str,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<&'a str>,
@@ -35,12 +35,12 @@ pub struct GpuRule {
     pub host_name: Option<String>,
 }
 
-/// Where a page comes from.
+/// The host of a page of a GPU exporter, and the rules that assign the GPUs of the page to backends.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuSourcePlace<'a> {
     /// The host of the URL of the page.
     pub host: &'a str,
-    /// The rules. Empty: GPUs are assigned by pod or by host.
+    /// The configured rules. Empty: GPUs are assigned by pod or by host.
     pub rules: &'a [GpuRule],
 }
 
@@ -58,12 +58,11 @@ pub enum GpuOwners {
 impl GpuSourcePlace<'_> {
     /// The backends that own a GPU of the page.
     ///
-    /// With rules, these are the backends of all rules that hold. Without rules, a pod of the GPU
-    /// decides: a backend owns the GPU if the pod that Kubernetes discovery found, its name, or the
-    /// first label of its host name is the name of the pod. The last is the case for pods of a
-    /// `StatefulSet`. If no backend matches a pod,
-    /// the only backend with the host of the page, or with the host of the label `Hostname`, owns
-    /// the GPU.
+    /// With rules, these are the backends of all rules whose conditions hold. Without rules, a backend owns
+    /// the GPU if the name of a pod of the GPU equals one of these: the pod that Kubernetes discovery found
+    /// for the backend, the name of the backend, or the first label of its host name (as for a
+    /// `StatefulSet`). If no backend matches, the GPU belongs to the only backend with the host of the page
+    /// or with the host in the label `Hostname`.
     pub fn owners(&self, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
         let matching = |is_owner: &dyn Fn(&BackendPlace<'_>) -> bool| -> Vec<usize> {
             let owners = backends.iter().enumerate().filter(|(_, backend)| is_owner(backend));

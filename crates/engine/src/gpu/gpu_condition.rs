@@ -12,7 +12,7 @@ pub struct GpuCondition {
     pub utilization: Option<f64>,
     /// Used memory of all GPUs, in bytes.
     pub memory_used_bytes: Option<f64>,
-    /// Used and free memory of all GPUs, in bytes.
+    /// Total memory of all GPUs, used and free, in bytes.
     pub memory_bytes: Option<f64>,
     /// Temperature of the hottest GPU, in degrees Celsius.
     pub max_temperature_celsius: Option<f64>,

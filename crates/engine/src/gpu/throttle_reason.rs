@@ -26,7 +26,7 @@ named_enum! {
     }
 }
 
-/// A set of reasons.
+/// A set of [`ThrottleReason`]s.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThrottleReasons(u8);
 
@@ -46,7 +46,7 @@ impl ThrottleReason {
     }
 
     /// Whether the reason is a fault of cooling or of the power supply. The power limit and sync
-    /// boost are none.
+    /// boost are no faults.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerCap | Self::SyncBoost)
     }

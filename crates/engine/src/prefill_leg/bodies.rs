@@ -8,10 +8,10 @@ use tokenweir_protocol::openai::{Api, Splice};
 
 /// The field of a request and of a response with the parameters of the transfer.
 const PARAMETERS: &str = "kv_transfer_params";
-/// The parameters of a prefill leg. The engine fills in the others.
+/// The `kv_transfer_params` of a prefill leg. The engine returns them with the `null`s filled in.
 const PREFILL_PARAMETERS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
-/// What the response to a prefill leg says.
+/// The values that the gateway reads from the response to a prefill leg.
 #[derive(Debug, Default, PartialEq)]
 pub struct PrefillResponse {
     /// The parameters of the decode leg, as the engine wrote them. `None`: the engine keeps no blocks.
@@ -34,7 +34,7 @@ struct PromptDetails {
     cached_tokens: Option<u64>,
 }
 
-/// The body of the prefill leg of a request. Fails if the request cannot be split.
+/// The body of the prefill leg of a request. Fails if the request cannot have a prefill leg.
 pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSkip> {
     if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
         return Err(PrefillSkip::Api);
@@ -93,8 +93,8 @@ pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
     Some(Splice::apply(&edits, body))
 }
 
-/// Whether a request with this field can be split: one sequence from one prompt, whose first token
-/// follows from the KV cache of the prompt alone.
+/// Whether a request with this field can be split into a prefill leg and a decode leg: one sequence from
+/// one prompt, whose first token follows from the KV cache of the prompt alone.
 fn allows_split(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"n" | b"best_of" => !is_set(value) || number(value) == Some(1.0),
@@ -138,7 +138,7 @@ impl PrefillResponse {
     }
 }
 
-/// Whether the parameters let a decode backend read blocks.
+/// Whether the parameters name blocks that a decode backend can read.
 fn names_blocks(parameters: &[u8]) -> bool {
     let [mut is_remote, mut has_blocks] = [false; 2];
     let read = visit_members(parameters, |member| {

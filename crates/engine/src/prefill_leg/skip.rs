@@ -7,7 +7,7 @@ named_enum! {
     /// itself.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum PrefillSkip {
-        /// The API has no prefill legs.
+        /// The gateway makes no prefill legs for the API of the request.
         Api = "api",
         /// A field of the request rules out a prefill leg, or the request may have side effects.
         Field = "field",
@@ -15,7 +15,7 @@ named_enum! {
         SignedBody = "signed_body",
         /// No prefill backend is available.
         NoBackend = "no_backend",
-        /// The first output would probably not come earlier.
+        /// With a prefill leg, the first output would probably not come earlier.
         NotFaster = "not_faster",
         /// All prefill legs failed, or the decode backend did not get the blocks.
         Failed = "failed",

@@ -5,7 +5,7 @@ use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
 use crate::residency::CacheContents;
 
-/// The text of a prompt.
+/// The hashes of the text of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptText<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers the block and all text before it.
@@ -14,46 +14,47 @@ pub struct PromptText<'a> {
     pub whole: u64,
 }
 
-/// Looks one prompt up in the caches of engines that share an index.
+/// Looks one prompt up in the caches of engines that share an index. The index knows some text blocks or
+/// anchors of the prompt, that is, the last engine block within the text up to their end.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of known places: of leading text blocks, and one more if the index knows the whole
-    /// text. With `is_outline`, the number of known anchors.
+    /// Number of leading text blocks whose last engine block the index knows, plus one if it knows the
+    /// whole text. With `is_outline`: the number of anchors of which it knows the last engine block.
     known: usize,
-    /// Whether the known places are those of anchors, which the index learned from an outline.
+    /// Whether `known` counts anchors, which the index learned from an outline, and not all text blocks.
     is_outline: bool,
-    /// Whether the index knows the place of the whole text.
+    /// Whether the index knows the last engine block of the whole text.
     is_whole: bool,
-    /// The first and the last known place. Most engines have nothing or all of a prompt in the
-    /// cache, so the lookup needs these two places for each engine.
+    /// The last engine blocks within the first and within the last text block that `known` counts. Most
+    /// engines have nothing or all of a prompt in the cache, so most lookups need only these two.
     ends: [Option<ChainBlock>; 2],
-    /// The engine blocks after one known place and up to the next, which has the number
-    /// `span_place`. The last engine that had only a part of the prompt in its cache lacked a block
-    /// of this span.
+    /// The engine blocks between the ends of two successive known text blocks. They are kept for further
+    /// engines whose cached part of the prompt ends there.
     span: Vec<ChainBlock>,
+    /// Number of the known text block at whose end `span` ends. `None`: `span` is not filled yet.
     span_place: Option<usize>,
 }
 
 /// The part of a prompt that an engine has in its prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedPrompt {
-    /// Cached prompt tokens.
+    /// Number of cached prompt tokens.
     pub tokens: u64,
     /// Number of leading text blocks that are cached completely.
     pub text_blocks: usize,
     /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine
     /// lacks a known block, or the index knows the whole text.
     pub is_decided: bool,
-    /// Whether a place near the end of the cached prompt comes from an outline, so that `tokens` is
-    /// an estimate.
+    /// Whether `tokens` is an estimate: the index learned an engine block near the end of the cached
+    /// prompt from an outline of another gateway.
     pub is_expected: bool,
 }
 
 /// Expected number of engine blocks in one text block: 512 bytes are about 128 tokens.
 const SPAN_BLOCKS: usize = 16;
-/// Maximum number of engine blocks between two known places. Two anchors of a long prompt can be
-/// thousands of blocks apart. A longer span is not looked up, and none of its blocks counts as
-/// cached.
+/// Maximum number of engine blocks between the ends of two known text blocks. Two anchors of a long
+/// prompt can be thousands of blocks apart. A longer span is not looked up, and none of its blocks
+/// counts as cached.
 const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
@@ -65,7 +66,7 @@ impl PromptText<'_> {
 }
 
 impl PromptLookup {
-    /// Finds out for which text blocks the index has a place.
+    /// Finds the text blocks of a prompt for which the index knows the last engine block within their text.
     pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
         let is_whole = index.block(text.whole).is_some();
         let known = if is_whole {
@@ -85,8 +86,8 @@ impl PromptLookup {
         lookup
     }
 
-    /// Uses the places of anchors instead if they reach further into the text than the leading text
-    /// blocks with a known place.
+    /// Uses the known anchors of an outline instead of the known leading text blocks if the anchors reach
+    /// further into the text.
     fn extend_by_outline(&mut self, text: PromptText<'_>, index: &TextIndex) {
         let is_known = |number| index.block(text.up_to(anchor(number) - 1)).is_some();
         let known = leading(anchor_count(text.blocks.len()), is_known);
@@ -95,12 +96,12 @@ impl PromptLookup {
         }
     }
 
-    /// Whether the index knows any place of the text.
+    /// Whether the index knows an engine block of the prompt.
     pub fn is_known(&self) -> bool {
         self.known > 0
     }
 
-    /// The index of the text block whose place is the known place `number`, counted from 0.
+    /// The index in the prompt of the known text block or anchor `number`, counted from 0.
     fn text_block(&self, number: usize) -> usize {
         if self.is_outline { anchored_block(number) } else { number }
     }
@@ -138,12 +139,12 @@ impl PromptLookup {
         }
     }
 
-    /// Number of leading text blocks that the first `count` known places cover.
+    /// Number of leading text blocks that the first `count` known text blocks or anchors cover.
     fn text_blocks(&self, count: usize) -> usize {
         if self.is_outline && count > 0 { anchor(count - 1) } else { count }
     }
 
-    /// Whether one of two known places comes from an outline: `resident`, or the place before it.
+    /// Whether the engine block of the known text block `resident`, or of the one before, is from an outline.
     #[cold]
     fn is_expected(&self, resident: usize, text: PromptText<'_>, index: &TextIndex) -> bool {
         let numbers = resident.saturating_sub(1)..(resident + 1).min(self.known);
@@ -153,7 +154,7 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The known place `number`, counted from 0.
+    /// The last engine block within the known text block or anchor `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],
@@ -162,7 +163,7 @@ impl PromptLookup {
         }
     }
 
-    /// The engine blocks of the prompt after the first `before` ones, up to the known place
+    /// The engine blocks of the prompt after the first `before` ones, up to the end of the known text block
     /// `number`. Empty: there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,

@@ -25,7 +25,7 @@ const PER_DOUBLING: usize = 4;
 /// Maximum number of hashes: an outline of 8,192 text blocks has so many. The gateway hashes no
 /// more blocks of a prompt.
 const MAX_HASHES: usize = 48;
-/// Bytes before the hashes.
+/// Number of bytes before the hashes in an encoded outline: two numbers of 32 bits.
 const HEAD_BYTES: usize = 8;
 
 /// Number of leading text blocks that the `index`-th hash of an outline covers: 1 to 8, 10, 12, 14,
@@ -41,7 +41,7 @@ pub(super) fn anchor_count(blocks: usize) -> usize {
 }
 
 impl PromptOutline {
-    /// The numbers of leading text blocks that the hashes in the outline of a text of `blocks` blocks cover.
+    /// For each hash in the outline of a text of `blocks` text blocks: how many leading blocks it covers.
     pub fn anchors(blocks: usize) -> impl Iterator<Item = usize> {
         (0..anchor_count(blocks)).map(anchor)
     }

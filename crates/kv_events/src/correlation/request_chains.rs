@@ -22,7 +22,7 @@ pub struct RequestChain {
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first of `blocks`.
     pub first_depth: u32,
-    /// The blocks.
+    /// Hashes of the blocks, in the order of the prompt.
     pub blocks: Vec<BlockHash>,
 }
 
@@ -37,13 +37,13 @@ pub struct RequestChains {
 
 #[derive(Debug, Default)]
 struct PendingRequest {
-    /// Whether the chain is complete: the blocks of later events are not added to it.
+    /// Whether the chain has ended: the blocks of later events are not added to it.
     is_broken: bool,
     chain: RequestChain,
 }
 
-/// Maximum number of requests in the table. A full table forgets all its requests: the calls of
-/// `end` for many requests must be missing.
+/// Maximum number of requests in the table. A full table is cleared: it is full only if
+/// [`RequestChains::end`] was not called for many requests.
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of engine blocks of all requests: 67 million tokens in blocks of 16, in 32 MiB.
 const MAX_BLOCKS: usize = 1 << 22;
@@ -75,7 +75,7 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// Removes a request that has ended. Returns the blocks that it stored.
+    /// Removes a request that has ended. Returns the blocks that it stored. `None`: no block is known.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
@@ -93,7 +93,7 @@ impl RequestChains {
         self.requests.len()
     }
 
-    /// Whether no request is followed.
+    /// Whether the table has no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }

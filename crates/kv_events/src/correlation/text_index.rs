@@ -22,7 +22,7 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether the index has learned a place from an outline.
+    /// Whether the index has learned an engine block from an outline.
     has_outlines: bool,
 }
 
@@ -37,10 +37,10 @@ pub struct ChainBlock {
     blocks: u32,
 }
 
-/// The bit of `blocks` that marks a place that was estimated from an outline.
+/// The bit of `ChainBlock::blocks` that is set if the block was estimated from another gateway's outline.
 const EXPECTED: u32 = 1 << 31;
 
-/// A request that was answered.
+/// The prompt of a request whose response has ended, for [`TextIndex::align`].
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredRequest<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers a text block and all text before
@@ -48,17 +48,17 @@ pub struct AnsweredRequest<'a> {
     pub text_blocks: &'a [u64],
     /// Hash of the whole text of the prompt.
     pub whole: u64,
-    /// Bytes in a text block.
+    /// Length of a text block in bytes.
     pub block_bytes: u32,
-    /// Bytes of the text.
+    /// Length of the whole text in bytes.
     pub bytes: u64,
     /// Prompt tokens that the engine reported.
     pub prompt_tokens: u64,
-    /// Cached prompt tokens that the engine reported.
+    /// Cached prompt tokens that the engine reported. `None`: it did not report them.
     pub cached_tokens: Option<u64>,
 }
 
-/// Pairs of the hash of a text block and its place.
+/// Pairs of the hash of a text block and the last engine block within the text up to its end.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
 /// Maximum number of engine blocks that the search for the last common block of two chains visits.
@@ -97,9 +97,9 @@ impl TextIndex {
         self.parents.get(hash).is_some()
     }
 
-    /// Finds the places of the text blocks of a request in the chain of engine blocks that the
-    /// request stored. `block_size`: tokens of an engine block. `None`: it is not certain that the
-    /// chain contains the text of the request.
+    /// Finds for each text block of a request the last engine block within the text up to its end.
+    /// `chain`: the engine blocks that the request stored. `block_size`: tokens of an engine block.
+    /// `None`: it is not certain that the chain contains the text of the request.
     pub fn align(
         &self,
         request: &AnsweredRequest<'_>,
@@ -145,16 +145,16 @@ impl TextIndex {
         Some(alignment)
     }
 
-    /// Stores the places of the text of a request.
+    /// Stores an alignment that [`Self::align`] returned.
     pub fn learn(&mut self, alignment: &[(u64, ChainBlock)]) {
         for (text, block) in alignment {
             self.texts.insert(*text, *block);
         }
     }
 
-    /// Learns the places of the anchors from blocks that an engine stored for a request of another
-    /// gateway. `outline`: the outline of its prompt. An existing place that was learned from a
-    /// request of this gateway is more exact, and is kept.
+    /// Estimates which of the blocks that an engine stored for a request of another gateway contain the text
+    /// of its prompt. `outline`: the outline of the prompt. What the index learned from a request of this
+    /// gateway is more exact, and is kept.
     pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
         let first = stored.first_depth;
         let blocks = stored.event.block_hashes.iter();
@@ -178,13 +178,13 @@ impl TextIndex {
         self.has_outlines = true;
     }
 
-    /// Whether the index has learned places from outlines. Engine blocks between two such places
-    /// can be unknown.
+    /// Whether the index has learned engine blocks from outlines. Blocks between two of them can be
+    /// unknown.
     pub(super) fn has_outlines(&self) -> bool {
         self.has_outlines
     }
 
-    /// The place of a text: the last engine block within it. `None`: the index does not know the text.
+    /// The last engine block within the text with this hash. `None`: the index does not know the text.
     pub fn block(&self, text: u64) -> Option<ChainBlock> {
         self.texts.get(text)
     }
@@ -209,7 +209,7 @@ impl TextIndex {
         known
     }
 
-    /// Checks the place `entry` that the index learned from another request with the same text
+    /// Checks the engine block `entry` that the index learned from another request with the same text
     /// block. Returns `entry` if this request has the same engine block. Otherwise `entry` includes
     /// text that only the other request has, and the result is the last engine block that both
     /// chains have.
@@ -246,7 +246,7 @@ impl ChainBlock {
         self.blocks & !EXPECTED
     }
 
-    /// Whether the place was estimated from an outline, and not learned from a request of this gateway.
+    /// Whether the block was estimated from an outline, and not learned from a request of this gateway.
     pub fn is_expected(self) -> bool {
         self.blocks & EXPECTED != 0
     }

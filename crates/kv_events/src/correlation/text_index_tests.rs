@@ -27,7 +27,7 @@ impl Prompt {
         Self { words: std::iter::repeat_with(|| random.u64(..)).take(words).collect() }
     }
 
-    /// The first words of this prompt, and others.
+    /// A prompt of the first `shared` words of this prompt, then `others` random words.
     fn branch(&self, random: &mut fastrand::Rng, shared: usize, others: usize) -> Self {
         let shared = &self.words[..shared.min(self.words.len())];
         Self { words: [shared, &Self::random(random, others).words].concat() }
@@ -59,7 +59,7 @@ impl Prompt {
         self.words.iter().fold(1, |hash, word| xxh3_64_with_seed(&word.to_be_bytes(), hash))
     }
 
-    /// Names of the full blocks, as an engine with this seed computes them.
+    /// Hashes of the full engine blocks, as an engine with this seed computes them.
     fn engine_blocks(&self, seed: u64) -> Vec<u64> {
         let mut hash = seed;
         self.words
@@ -93,7 +93,7 @@ struct Fixture {
     contents: CacheContents,
     chains: RequestChains,
     index: TextIndex,
-    /// The engine blocks, by time of the last use.
+    /// The time of the last use of each cached engine block, by its hash.
     cache: HashMap<u64, u64>,
     max_blocks: usize,
     time: u64,
@@ -197,7 +197,7 @@ impl Fixture {
     }
 }
 
-/// A prompt that shares its beginning with one of `sent`, and joins them. `sent` has at most 20.
+/// A new prompt that shares its beginning with one of `sent`. It is added to `sent`, which keeps at most 20.
 fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
     let base = sent[random.usize(..sent.len())].clone();
     let shared = random.usize(..=base.words.len());
@@ -212,7 +212,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
     prompt
 }
 
-/// Tokens in a text block, and in an engine block, rounded up.
+/// Number of tokens, rounded up, in a text block and an engine block together.
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]

@@ -19,23 +19,23 @@ pub enum KvEvent<'a> {
 /// Blocks were stored, each a child of the block before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockStored<'a> {
-    /// The blocks.
+    /// Hashes of the blocks.
     pub block_hashes: BlockHashes<'a>,
-    /// The parent of the first block. `None`: the first block begins a prompt.
+    /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
-    /// Tokens in a block.
+    /// Number of tokens in each block. 0: the event does not state it.
     pub block_size: u32,
-    /// Place of the blocks.
+    /// The memory that contains the blocks.
     pub medium: Medium,
-    /// Group of layers. `None`: the version does not name groups.
+    /// Number of the group of model layers. `None`: this version of vLLM does not number groups.
     pub group: Option<u32>,
     /// Kind of cache that this group of layers has.
     pub cache_kind: CacheKind,
-    /// Session of the request that stored the blocks: its header `X-Session-ID`.
+    /// Header `X-Session-ID` of the request that stored the blocks. `None`: the request has none.
     pub session_id: Option<&'a str>,
-    /// Number of the LoRA adapter.
+    /// Number of the LoRA adapter. `None`: the request uses no adapter.
     pub lora_id: Option<u64>,
-    /// Name of the LoRA adapter.
+    /// Name of the LoRA adapter. `None`: the request uses no adapter, or vLLM does not send the name.
     pub lora_name: Option<&'a str>,
     /// Whether a block has extra keys: a LoRA adapter, a cache salt or multimodal input.
     pub has_extra_keys: bool,
@@ -44,11 +44,11 @@ pub struct BlockStored<'a> {
 /// Blocks were removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRemoved<'a> {
-    /// The blocks.
+    /// Hashes of the blocks.
     pub block_hashes: BlockHashes<'a>,
-    /// Place of the blocks.
+    /// The memory that contained the blocks.
     pub medium: Medium,
-    /// Group of layers. `None`: the version does not name groups.
+    /// Number of the group of model layers. `None`: this version of vLLM does not number groups.
     pub group: Option<u32>,
 }
 

@@ -5,21 +5,21 @@
 //!
 //! <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
-/// The payload is not a valid batch of events. Events before the error were valid.
+/// Why a payload is not a valid batch of KV events. Events before the error were valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The payload ends too early, or a length in it exceeds the payload.
-    #[error("the event batch is truncated")]
+    #[error("the batch of KV events is truncated")]
     Truncated,
     /// A byte or a text is invalid.
-    #[error("the event batch is not MessagePack")]
+    #[error("the batch of KV events is not MessagePack")]
     NotMessagePack,
     /// A value has another type than vLLM writes.
-    #[error("a value in the event batch has an unexpected type")]
+    #[error("a value in the batch of KV events has another type than vLLM writes")]
     WrongType,
 }
 
-/// The rest of an input.
+/// Reads `MessagePack` values from a byte slice. `rest`: the bytes that are not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Reads a scalar or a head.
+    /// Reads a scalar, or the head (kind and length) of an array or map.
     pub(super) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let head = self.bytes(1)?[0];
         Ok(match head {

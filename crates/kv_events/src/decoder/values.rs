@@ -13,12 +13,12 @@ pub struct BlockHashes<'a> {
     count: usize,
 }
 
-/// The place of a block.
+/// The memory that contains a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// Memory of the GPU. An event that names no medium means this one.
     Gpu,
-    /// Any other place: memory of the CPU, a disk, a shared store.
+    /// Any other memory: memory of the CPU, a disk, a shared store.
     Offloaded,
 }
 

@@ -8,7 +8,7 @@ use super::group_number::{FreedGroups, GroupNumber};
 use crate::decoder::BlockHash;
 use crate::key_hash::position;
 
-/// Evicted blocks.
+/// A table of blocks that a cache has evicted, each with the group of prompts that took its space.
 #[derive(Debug)]
 pub(super) struct EvictedBlocks {
     /// Each entry has a tag in the upper 24 bits, derived from the hash of the evicted block, and
@@ -43,7 +43,7 @@ impl EvictedBlocks {
         self.entries[index] = tag | u32::from(group.0);
     }
 
-    /// Removes a block that is stored again. Returns the group that had taken its space.
+    /// Removes a block that is stored again. Returns the group that had taken its space. `None`: not known.
     pub(super) fn take(&mut self, block: BlockHash) -> Option<GroupNumber> {
         let (index, tag) = self.place(block);
         let entry = self.entries.get_mut(index).filter(|entry| **entry & !GROUP_MASK == tag)?;

@@ -1,12 +1,12 @@
 //! Numbers of groups within one cache. A number takes one byte, because the table stores one for
 //! each block.
 
-/// The number of a group within one cache.
+/// The number of a group of prompts within one prefix cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupNumber(pub u8);
 
-/// The groups that lose their numbers to new groups. Their blocks belong to [`GroupNumber::OTHER`]
-/// from now on.
+/// The groups of prompts that lose their numbers to new groups. Their blocks belong to
+/// [`GroupNumber::OTHER`] from now on.
 #[derive(Debug, Clone)]
 pub struct FreedGroups([bool; GroupNumber::COUNT]);
 

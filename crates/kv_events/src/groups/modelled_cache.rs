@@ -13,13 +13,13 @@ use lru::LruCache;
 pub struct ModelledCache {
     blocks: LruCache<BlockHash, GroupNumber>,
     groups: PrefixGroups,
-    /// Number of stored blocks so far that no prompt can match. The number makes a hash of its own
-    /// for each of them.
+    /// Number of blocks stored so far that no prompt can match, such as those of outputs. The hash of each
+    /// such block is made from this number.
     unmatched: u64,
     seed: u64,
 }
 
-/// A prompt that was sent.
+/// A prompt that the gateway sent to the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct UsedPrompt<'a> {
     /// Hashes of the text blocks of the prompt. Each covers the block and all text before it.
@@ -44,12 +44,12 @@ impl ModelledCache {
         Self { blocks, groups: PrefixGroups::new(EVICTED_BLOCKS, seed), unmatched: 0, seed }
     }
 
-    /// The groups of the cache.
+    /// The groups of prompts that fill the cache.
     pub fn groups(&self) -> &PrefixGroups {
         &self.groups
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES + self.groups.bytes()
     }

@@ -8,10 +8,10 @@ use super::group_number::{FreedGroups, GroupNumber};
 use crate::decoder::BlockHash;
 use std::collections::HashMap;
 
-/// The groups of one cache.
+/// The groups of prompts in one prefix cache, with their blocks and their evictions.
 #[derive(Debug)]
 pub struct PrefixGroups {
-    /// By number.
+    /// The groups, indexed by their numbers.
     groups: Box<[Group]>,
     numbers: HashMap<u64, GroupNumber>,
     /// Numbers without a group.
@@ -35,7 +35,7 @@ struct Group {
     last_use: u64,
 }
 
-/// The blocks of a group.
+/// The identity of a group of prompts, and the number of its blocks in one prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupCounts {
     /// The number of the group.
@@ -44,14 +44,14 @@ pub struct GroupCounts {
     pub key: u64,
     /// Hash of the text with which the prompts of the group begin. `None`: not known.
     pub text: Option<u64>,
-    /// Blocks in the cache.
+    /// Number of blocks of the group in the cache.
     pub blocks: u32,
 }
 
 /// How many blocks of one group another group evicted. A group can also evict its own blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EvictionCounts {
-    /// Evicted blocks.
+    /// Number of evicted blocks.
     pub evicted: u64,
     /// Number of evicted blocks that were stored again, so they were evicted too early.
     pub recomputed: u64,
@@ -61,7 +61,7 @@ pub struct EvictionCounts {
 const FREED_AT_ONCE: usize = 64;
 /// Greatest number of pairs of groups with evictions.
 const MAX_PAIRS: usize = 1_024;
-/// Maximum number of blocks in `removed`.
+/// Maximum number of removed blocks whose space no stored block has taken yet.
 const MAX_REMOVED: usize = 4_096;
 
 impl PrefixGroups {
@@ -129,7 +129,7 @@ impl PrefixGroups {
         self.evicted.clear();
     }
 
-    /// All groups, and [`GroupNumber::OTHER`].
+    /// The counts of all groups and of [`GroupNumber::OTHER`].
     pub fn counts(&self) -> impl Iterator<Item = GroupCounts> {
         let numbers = self.numbers.values().copied().chain([GroupNumber::OTHER]);
         numbers.map(|number| {
@@ -143,7 +143,7 @@ impl PrefixGroups {
         self.evictions.iter().map(|((loser, evictor), counts)| (*loser, *evictor, *counts))
     }
 
-    /// Allocated bytes, about.
+    /// Approximate number of allocated bytes.
     pub fn bytes(&self) -> usize {
         let groups = size_of_val(&*self.groups) + GroupNumber::COUNT * size_of::<GroupNumber>();
         let numbers = self.numbers.capacity() * (size_of::<(u64, GroupNumber)>() + 1);
@@ -190,7 +190,7 @@ impl PrefixGroups {
         freed
     }
 
-    /// Records that `evictor` took the space of the blocks in `removed`.
+    /// Records that the group `evictor` took the space of the blocks that were removed since the last call.
     pub fn settle(&mut self, evictor: GroupNumber) {
         if self.removed.is_empty() {
             return;

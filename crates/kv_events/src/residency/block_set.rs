@@ -10,11 +10,11 @@ use crate::key_hash::position;
 use hashbrown::HashTable;
 use std::collections::HashMap;
 
-/// Blocks of one cache.
+/// The blocks that one prefix cache contains.
 #[derive(Debug)]
 pub struct BlockSet {
     blocks: HashTable<Block>,
-    /// Copies beyond the first.
+    /// Number of copies of a block beyond the first. No entry: the block has one copy.
     copies: HashMap<BlockHash, u32>,
     max_blocks: usize,
     /// A random number that changes the positions in the table, so that nobody can choose prompts
@@ -41,7 +41,7 @@ const GROUP_BITS: u32 = u8::BITS;
 /// An engine announced more blocks than `kv_events.max_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the engine announced more than {0} blocks (kv_events.max_blocks): its blocks are forgotten"
+    "the engine announced more than {0} blocks: its blocks are forgotten; raise kv_events.max_blocks"
 )]
 pub struct TooManyBlocks(pub usize);
 
@@ -106,8 +106,8 @@ impl BlockSet {
         Ok(true)
     }
 
-    /// Removes one copy of a block. Returns the group of a block whose last copy was removed. An unknown
-    /// block is ignored.
+    /// Removes one copy of a block. Returns the group of the block if this was its last copy. `None`: the
+    /// block is unknown, or copies are left.
     pub fn remove(&mut self, hash: BlockHash) -> Option<GroupNumber> {
         if let Some(copies) = self.copies.get_mut(&hash) {
             *copies -= 1;
@@ -121,7 +121,7 @@ impl BlockSet {
         found.ok().map(|entry| entry.remove().0.place.group())
     }
 
-    /// The blocks of these groups belong to [`GroupNumber::OTHER`] from now on.
+    /// Assigns the blocks of the `freed` groups to [`GroupNumber::OTHER`].
     pub fn relabel(&mut self, freed: &FreedGroups) {
         for block in self.blocks.iter_mut().filter(|block| freed.contains(block.place.group())) {
             block.place = BlockPlace::new(block.place.depth(), GroupNumber::OTHER);

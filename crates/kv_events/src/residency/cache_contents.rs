@@ -302,7 +302,7 @@ mod tests {
     /// Blocks of 64 tokens: the second block of a prompt tells its group.
     const BLOCK_SIZE: &[u8] = b"\xaablock_size\x40";
 
-    /// The blocks of the groups by their keys.
+    /// The key and the number of blocks of each group, sorted by key.
     fn group_sizes(contents: &CacheContents) -> Vec<(u64, u32)> {
         let counts = contents.groups().counts().map(|group| (group.key, group.blocks));
         let mut sizes: Vec<(u64, u32)> = counts.collect();
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [false, true, false]);
     }
 
-    /// `group` has two fields.
+    /// A batch with one event in the map encoding. `group` has two fields.
     fn batch_of_group(kind: &[u8], blocks: &[u8], group: &[u8]) -> Vec<u8> {
         let mut payload = batch(&[kind, &hashes(blocks), group]);
         payload[3] += 1;

@@ -9,7 +9,7 @@
 //! reconnection the subscriber therefore requests the last applied message again: the same payload
 //! proves that the engine is the same process.
 
-/// How far the contents can be trusted.
+/// How far the known contents of the prefix cache of an engine can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StreamState {
     /// The subscriber has never been connected.
@@ -37,8 +37,8 @@ pub struct StreamStep {
     pub replay_from: Option<u64>,
 }
 
-/// The order of the messages of one publisher. It decides whether a message is applied, and when a
-/// replay is requested.
+/// Tracks the order of the messages of one publisher. It decides whether a message is applied, and when
+/// a replay is requested.
 #[derive(Debug, Default)]
 pub struct EventStream {
     state: StreamState,
@@ -76,7 +76,7 @@ enum Phase {
 }
 
 impl EventStream {
-    /// How far the contents can be trusted.
+    /// How far the known contents of the cache can be trusted.
     pub fn state(&self) -> StreamState {
         self.state
     }
@@ -94,7 +94,7 @@ impl EventStream {
         }
     }
 
-    /// The connection was lost.
+    /// Records that the connection was lost.
     pub fn on_disconnect(&mut self) {
         if matches!(self.state, StreamState::FromHere | StreamState::Exact) {
             (self.after_replay, self.state) = (self.state, StreamState::Gap);
@@ -152,7 +152,7 @@ impl EventStream {
         }
     }
 
-    /// A message was replayed.
+    /// Handles a replayed message. `digest`: a hash of its payload.
     pub fn on_replayed(&mut self, number: u64, digest: u64) -> StreamStep {
         match self.phase {
             // The replay was requested after an idle time. If the replay lacks a message, the

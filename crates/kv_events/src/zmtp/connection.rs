@@ -1,4 +1,4 @@
-//! A connection to one peer.
+//! A ZMTP connection to the socket of one other program.
 
 use super::frame::{FrameDecoder, ProtocolError, Traffic, write_command, write_message};
 use super::handshake::{
@@ -17,30 +17,30 @@ use tokio::time::timeout;
 pub struct ZmqEndpoint {
     /// Host name or address, IPv6 without brackets.
     pub host: String,
-    /// Port.
+    /// TCP port.
     pub port: u16,
 }
 
-/// A text is no endpoint.
+/// The text is no endpoint, that is, no `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no endpoint of KV events; expected tcp://HOST:PORT")]
+#[error("`{0}` is no endpoint of KV events; write tcp://HOST:PORT")]
 pub struct InvalidEndpoint(String);
 
-/// The connection cannot be used.
+/// Why the connection to a publisher of KV events failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The network failed, or the peer closed the connection.
-    #[error("the connection to the publisher of KV events failed")]
+    #[error("the connection to the publisher of KV events failed: {0}")]
     Io(#[from] io::Error),
     /// The peer violates the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The peer does not answer.
+    /// The peer did not respond in time: to a connection attempt, the handshake, a ping or a replay request.
     #[error("the publisher of KV events does not answer")]
     Unresponsive,
 }
 
-/// An open connection after the handshake.
+/// An open ZMTP connection after the handshake.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -119,7 +119,7 @@ impl Connection {
         write_message(parts, &mut self.out);
     }
 
-    /// Sends what was written.
+    /// Sends the messages that [`Self::write`] added.
     pub(super) async fn flush(&mut self) -> Result<(), ConnectionError> {
         within(self.write_out()).await?
     }

@@ -16,31 +16,31 @@ pub(super) enum Traffic {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The greeting is not that of ZMTP 3.
-    #[error("the peer does not speak ZMTP 3; is the port that of the KV events?")]
+    #[error("the server does not speak ZMTP 3: check that the port is that of the KV events")]
     Greeting,
-    /// The peer wants authentication.
-    #[error("the peer uses the security mechanism `{0}`; only NULL is supported")]
+    /// The peer requires this security mechanism.
+    #[error("the publisher of KV events uses the security mechanism `{0}`; only NULL is supported")]
     Mechanism(String),
     /// The peer has a socket of another type.
-    #[error("the peer is a socket of type {found}, expected {expected}")]
+    #[error("the KV event port has a {found} socket, expected {expected}")]
     SocketType {
-        /// Type of the peer.
+        /// Type of the socket of the peer.
         found: String,
-        /// Type that is needed.
+        /// Type that the socket of the peer must have.
         expected: &'static str,
     },
     /// The peer refuses the connection.
-    #[error("the peer refuses the connection: {0}")]
+    #[error("the publisher of KV events refuses the connection: {0}")]
     Refused(String),
     /// A frame is invalid.
-    #[error("the peer sent an invalid frame")]
+    #[error("the publisher of KV events sent an invalid frame")]
     Frame,
-    /// A message is too long.
-    #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
+    /// A message has too many bytes or parts.
+    #[error("the publisher of KV events sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
     TooLong,
 }
 
-/// Splits received bytes.
+/// Splits received bytes into messages and commands.
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     buffer: BytesMut,
@@ -49,8 +49,8 @@ pub(super) struct FrameDecoder {
     part_bytes: usize,
 }
 
-/// Greatest length of a message. A step of vLLM with 16,384 new tokens has an event batch of about
-/// 80 KB.
+/// Greatest length of a message in bytes. A step of vLLM with 16,384 new tokens has an event batch of
+/// about 80 KB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Greatest number of parts of a message. A replayed batch has four.
 const MAX_PARTS: usize = 8;
@@ -111,7 +111,7 @@ impl FrameDecoder {
     }
 }
 
-/// Appends a message.
+/// Appends the frames of a message to `out`.
 pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
         let more = if index + 1 < parts.len() { FLAG_MORE } else { 0 };
@@ -119,7 +119,7 @@ pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a command.
+/// Appends the frame of a command to `out`.
 pub(super) fn write_command(name: &str, data: &[u8], out: &mut Vec<u8>) {
     let body = [&[name.len() as u8], name.as_bytes(), data].concat();
     write_frame(FLAG_COMMAND, &body, out);

@@ -2,7 +2,7 @@
 
 use super::frame::{ProtocolError, write_command};
 
-/// Type of the own socket.
+/// The ZeroMQ type of the socket on this side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketType {
     /// Receives published messages. The peer is a PUB socket.
@@ -17,7 +17,7 @@ pub enum SocketType {
     Router,
 }
 
-/// Length of a greeting.
+/// Length of a greeting in bytes.
 pub(super) const GREETING_BYTES: usize = 64;
 /// Maximum number of bytes that an error shows of a text from the peer.
 const MAX_SHOWN_BYTES: usize = 80;
@@ -64,7 +64,7 @@ pub(super) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), Prot
     if mechanism == b"NULL" { Ok(()) } else { Err(ProtocolError::Mechanism(shown(mechanism))) }
 }
 
-/// Appends the own READY command.
+/// Appends the READY command of this side, a socket of the type `socket`, to `out`.
 pub(super) fn write_ready(socket: SocketType, out: &mut Vec<u8>) {
     let name = socket.name();
     let data =
@@ -130,9 +130,9 @@ mod tests {
         let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         assert_eq!(check_greeting(http.first_chunk().unwrap()), Err(ProtocolError::Greeting));
         let wrong = check_ready(SocketType::Dealer, PUB).unwrap_err();
-        assert_eq!(wrong.to_string(), "the peer is a socket of type PUB, expected ROUTER");
+        assert_eq!(wrong.to_string(), "the KV event port has a PUB socket, expected ROUTER");
         let refused = check_ready(SocketType::Sub, b"\x05ERROR\x03no\n").unwrap_err();
-        assert_eq!(refused.to_string(), "the peer refuses the connection: no\\n");
+        assert_eq!(refused.to_string(), "the publisher of KV events refuses the connection: no\\n");
         for damaged in
             [&b"\x05READY"[..], &PUB[..20], b"", b"\x05READY\x0bSocket-Type\xff\xff\xff\xff"]
         {

@@ -27,7 +27,7 @@ pub struct Publisher {
     next: watch::Sender<u64>,
 }
 
-/// The last messages.
+/// The last published messages.
 #[derive(Debug, Default)]
 struct Buffer {
     /// Number of the first payload.
@@ -40,7 +40,7 @@ struct Buffer {
 pub const BUFFER_MESSAGES: usize = 10_000;
 /// Maximum size in bytes of the messages that can be replayed.
 const BUFFER_BYTES: usize = 16 << 20;
-/// Messages of one write.
+/// Maximum number of messages that are sent by one write to a connection.
 const MESSAGES_PER_WRITE: usize = 64;
 /// Maximum number of subscriptions of one connection. Further subscriptions are ignored.
 const MAX_SUBSCRIPTIONS: usize = 64;
@@ -160,8 +160,8 @@ impl Publisher {
         }
     }
 
-    /// Returns some of the stored messages from `number` on, after the number of the first returned
-    /// message. This number is greater than `number` if the buffer has dropped messages.
+    /// Returns up to [`MESSAGES_PER_WRITE`] stored messages from `number` on, and the number of the first of
+    /// them. It is greater than `number` if the buffer has dropped messages.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
         let buffer = self.lock();
         let first = number.clamp(buffer.first, buffer.end());

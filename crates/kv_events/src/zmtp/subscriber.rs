@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Applies the events of one publisher, which the [`Subscriber`] passes on.
 pub trait EventSink {
-    /// Forgets all blocks.
+    /// Forgets all blocks of the engine.
     fn clear(&mut self);
     /// Applies a batch of events. Returns whether the batch has an event that cleared the cache of
     /// the engine.
@@ -25,11 +25,11 @@ pub trait EventSink {
     /// The state of the stream: how far the known contents can be trusted. Called after each
     /// message and each failure.
     fn on_state(&mut self, state: StreamState);
-    /// The connection failed. The subscriber tries again.
+    /// Handles a failure of a connection. The subscriber then connects again.
     fn on_error(&mut self, error: &ConnectionError);
 }
 
-/// A batch cannot be applied.
+/// Why a batch of KV events cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// The payload is no batch of events.
@@ -50,7 +50,7 @@ pub struct Subscriber<S> {
     stream: EventStream,
 }
 
-/// The connections of one attempt.
+/// The connections to one publisher, until one of them fails.
 struct Connections {
     live: Connection,
     replay: Option<Connection>,
@@ -89,7 +89,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
-    /// A subscriber to the messages whose topic begins with `topic`.
+    /// A subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: `None` if the
+    /// publisher replays no messages.
     pub fn new(
         endpoint: ZmqEndpoint,
         replay_endpoint: Option<ZmqEndpoint>,

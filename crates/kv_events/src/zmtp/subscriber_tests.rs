@@ -51,7 +51,7 @@ impl EventSink for Sink {
 /// A publisher with a replay socket.
 struct Publisher {
     messages: Messages,
-    /// Number of messages.
+    /// Number of published messages.
     published: watch::Sender<usize>,
     tasks: Vec<JoinHandle<()>>,
     endpoint: ZmqEndpoint,
@@ -64,7 +64,7 @@ fn endpoint(listener: &TcpListener) -> ZmqEndpoint {
     ZmqEndpoint { host: address.ip().to_string(), port: address.port() }
 }
 
-/// The handshake of a peer. `None`: the subscriber has gone.
+/// Performs the handshake with the subscriber. `None`: the subscriber has closed the connection.
 async fn shake(stream: &mut TcpStream, socket: &str) -> Option<()> {
     let mut out = greeting().to_vec();
     let value = [&(socket.len() as u32).to_be_bytes(), socket.as_bytes()].concat();
@@ -93,7 +93,7 @@ fn numbered(parts: &[&[u8]], number: u64, payload: &[u8]) -> Vec<u8> {
 /// Payloads of all messages, and whether they are lost on the way to a subscriber.
 type Messages = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
-/// Publishes on one connection.
+/// Sends the published messages to the subscriber on one connection.
 async fn publish_to(mut stream: TcpStream, messages: Messages, published: watch::Receiver<usize>) {
     let (mut published, mut decoder) = (published, FrameDecoder::default());
     if shake(&mut stream, "XPUB").await.is_none() {
@@ -132,7 +132,7 @@ async fn publish_to(mut stream: TcpStream, messages: Messages, published: watch:
     }
 }
 
-/// Replays on one connection.
+/// Answers the replay requests of the subscriber on one connection.
 async fn replay_to(mut stream: TcpStream, messages: Messages, with_topic: bool) {
     let mut decoder = FrameDecoder::default();
     if shake(&mut stream, "ROUTER").await.is_none() {
@@ -179,13 +179,13 @@ impl Publisher {
         Self { messages, published, tasks, endpoint, replay_endpoint, with_topic }
     }
 
-    /// Publishes. A message that is lost reaches no subscriber, but can be replayed.
+    /// Publishes a message. A message that is lost reaches no subscriber, but can be replayed.
     fn publish(&self, payload: &str, is_lost: bool) {
         self.messages.lock().unwrap().push((payload.into(), is_lost));
         self.published.send_modify(|published| *published += 1);
     }
 
-    /// Another process on the same ports, with numbers from 0 on.
+    /// Replaces the publisher by a new process on the same ports, whose messages have numbers from 0 on.
     async fn restart(self) -> Self {
         for task in &self.tasks {
             task.abort();

@@ -31,7 +31,7 @@ pub struct BackendBody {
     idle_pool: IdlePool,
     /// Longest time between two parts of the body. `None`: there is no limit.
     max_silence: Option<Duration>,
-    /// The end of the present silence.
+    /// The timer that ends `max_silence` after the last part. `None`: the body does not wait for a part.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
@@ -123,13 +123,13 @@ impl Connection {
 }
 
 impl BackendBody {
-    /// The body fails if the backend sends no part of it for `max_silence`.
+    /// Makes the body fail if the backend sends no part of it for `max_silence`.
     pub(crate) fn limit_silence(&mut self, max_silence: Duration) {
         self.max_silence = Some(max_silence);
     }
 
-    /// Fails if the body has had no part for too long. A backend that still reads the request may wait
-    /// for the client.
+    /// Ready with [`ConnectionError::Silent`] when no part of the body has come for `max_silence`. Pending
+    /// while a part of the request is not written yet: then the backend may wait for the client.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         let max_silence = self.max_silence.filter(|_| self.unsent_request.is_none());
         let Some(max_silence) = max_silence else { return Poll::Pending };

@@ -49,7 +49,7 @@ impl Acceptor {
         Ok(MaybeTlsStream::Tls(Box::new(TlsStream::Server(accepted))))
     }
 
-    /// The value that is reloaded when the files change.
+    /// The TLS configuration of this acceptor, which is reloaded when its files change.
     pub(super) fn reloadable(&self) -> Arc<dyn Reloadable> {
         self.0.clone()
     }

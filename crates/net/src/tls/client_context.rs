@@ -55,8 +55,8 @@ impl TlsClientContext {
         self.server_name.as_ref()
     }
 
-    /// The value that is reloaded when its files change. `None`: the configuration is not loaded
-    /// yet.
+    /// The TLS configuration of this context, which is reloaded when its files change. `None`: it is
+    /// not loaded yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
         self.config.get().map(|config| config.clone() as Arc<dyn Reloadable>)
     }
@@ -72,8 +72,8 @@ fn load_client_config(
     FileBacked::new(files, move |files| build_client_config(files, has_ca, alpn))
 }
 
-/// Builds the rustls configuration from the PEM files: first the certificate authorities if `has_ca`, else the
-/// machine's authorities are trusted; then optionally a client certificate and its key.
+/// Builds the rustls configuration from PEM files. With `has_ca`, the first file has the certificate
+/// authorities; otherwise those of the machine are trusted. A client certificate and its key can follow.
 fn build_client_config(
     files: &[PemFile],
     has_ca: bool,

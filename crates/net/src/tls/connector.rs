@@ -106,7 +106,7 @@ impl OutboundTls {
         context.unwrap_or_else(|| self.default_context.clone())
     }
 
-    /// The values of all contexts that are reloaded when their files change.
+    /// The TLS configurations of all contexts, which are reloaded when their files change.
     pub(super) fn reloadables(&self) -> Vec<Arc<dyn Reloadable>> {
         let host_contexts = self.host_contexts.load();
         let contexts = host_contexts.values().chain([&self.default_context]);
@@ -145,7 +145,7 @@ impl Connector {
         }
     }
 
-    /// Opens connections without sockets.
+    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_dial(self, dial: Dial) -> Self {

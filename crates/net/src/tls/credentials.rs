@@ -15,7 +15,7 @@ use tokenweir_protocol::named_enum;
 use tokio::time::MissedTickBehavior;
 
 named_enum! {
-    /// The kinds of peers to which the gateway presents a certificate.
+    /// The other side of a TLS connection in which the gateway presents a certificate.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TlsPeer {
         /// Clients of the client listener and operators of the admin listener.
@@ -108,7 +108,10 @@ impl Credentials {
             let is_late = result.is_err();
             if is_late && !was_late {
                 self.failure_count.fetch_add(1, Ordering::Relaxed);
-                tracing::error!("reading certificate files takes longer than {READ_LIMIT:?}");
+                tracing::error!(
+                    "reading certificate files takes longer than {READ_LIMIT:?}: their file system does \
+                     not respond; the previous certificates stay in use"
+                );
             }
             was_late = is_late;
         }

@@ -8,23 +8,23 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{} cannot be read: {cause}", path.display())]
     ReadFile {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
-        /// The error of the read.
+        /// Why the file cannot be read.
         cause: std::io::Error,
     },
     /// A PEM file is larger than the maximum size.
-    #[error("{} is larger than {limit} bytes", path.display())]
+    #[error("the PEM file {} is larger than {limit} bytes", path.display())]
     FileTooLarge {
-        /// The file.
+        /// The PEM file.
         path: PathBuf,
         /// Maximum size of a PEM file, in bytes.
         limit: u64,
     },
     /// A file contains no valid PEM item of the required kind.
-    #[error("{} has no {wanted} in PEM", path.display())]
+    #[error("{} has no valid {wanted} in PEM format", path.display())]
     MissingPemItem {
-        /// The file.
+        /// The file that lacks the item.
         path: PathBuf,
         /// The kind of the required item, such as `private key`.
         wanted: &'static str,
@@ -40,18 +40,18 @@ pub enum TlsError {
     /// The file of certificate authorities contains an invalid certificate.
     #[error("the certificate authorities in {} are not usable: {reason}", path.display())]
     InvalidAuthorities {
-        /// The file.
+        /// The file of certificate authorities.
         path: PathBuf,
-        /// The error as text.
+        /// The error of rustls as text.
         reason: String,
     },
     /// The certificate store of this machine has no valid certificate authority.
-    #[error("this machine trusts no certificate authority: set `ca` to a file with yours")]
+    #[error("this machine trusts no certificate authority: set `ca` to a PEM file of authorities")]
     NoAuthorities,
     /// The text is not a valid server name, which is a host name or an IP address.
     #[error("`{0}` is not a valid server name: use a host name or an IP address")]
     InvalidServerName(String),
     /// rustls rejects the configuration.
-    #[error("the TLS library rejects these certificates, keys or protocol versions")]
+    #[error("the TLS library rejects the configured certificates, keys or protocol versions")]
     Configuration(#[from] tokio_rustls::rustls::Error),
 }

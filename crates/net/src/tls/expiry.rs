@@ -27,7 +27,7 @@ fn sequence<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
     element(input).filter(|(tag, _)| *tag == SEQUENCE).map(|(_, content)| content)
 }
 
-/// Takes an element from the input: its tag and its content.
+/// Takes a DER element from the input. Returns its tag and its content. `None`: the input is invalid.
 fn element<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (tag, rest) = input.split_first()?;
     let (first, mut rest) = rest.split_first()?;
@@ -45,7 +45,7 @@ fn element<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((*tag, content))
 }
 
-/// The time of `YYMMDDhhmmssZ`, or of `YYYYMMDDhhmmssZ` as a generalized time.
+/// Parses `YYMMDDhhmmssZ` (UTC time) or `YYYYMMDDhhmmssZ` (generalized time). `None`: another form.
 fn time(form: u8, digits: &str) -> Option<SystemTime> {
     let digits = match form {
         // Two digits mean the years from 1950 to 2049.
@@ -72,7 +72,7 @@ mod tests {
         [&[tag], &length[..], content].concat()
     }
 
-    /// A certificate with what precedes its validity, and no more.
+    /// The DER encoding of a certificate up to its validity. Later fields are missing.
     fn certificate(version: &[u8], form: u8, not_after: &str) -> Vec<u8> {
         let begin = encode(UTC_TIME, b"200101000000Z");
         let validity = encode(SEQUENCE, &[begin, encode(form, not_after.as_bytes())].concat());

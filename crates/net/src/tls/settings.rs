@@ -13,7 +13,7 @@ pub struct TlsServerSettings {
     /// PEM file with the private key of the certificate.
     pub key: Option<PathBuf>,
     /// PEM file with the certificate authorities of client certificates. If set, clients must
-    /// present one.
+    /// present certificates.
     pub client_ca: Option<PathBuf>,
     /// Whether the admin listener also uses TLS, with the same certificate and without client
     /// certificates.

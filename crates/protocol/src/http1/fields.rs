@@ -12,16 +12,16 @@ pub enum Http1ParseError {
     #[error("the head is not HTTP/1.1")]
     InvalidHead,
     /// The head exceeds its limit of bytes or headers.
-    #[error("the head is too long")]
+    #[error("the head has too many bytes or headers")]
     HeadTooLong,
     /// The request target exceeds its length limit.
-    #[error("the target is too long")]
+    #[error("the request target is too long")]
     TargetTooLong,
     /// The headers that state the body length are malformed or contradict each other.
-    #[error("the headers do not state the body length, or state it ambiguously")]
+    #[error("the headers that state the body length are invalid or contradict each other")]
     InvalidBodyLength,
     /// The chunked framing of the body is malformed.
-    #[error("the body is not encoded in chunks as its head states")]
+    #[error("the chunked encoding of the body is invalid")]
     InvalidChunks,
 }
 

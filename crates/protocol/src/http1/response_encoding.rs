@@ -7,7 +7,7 @@ use http::{Method, StatusCode, response};
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a `date`, such as `Thu, 01 Jan 1970 00:00:00 GMT`.
+/// Length of the value of a `date` header in bytes, such as `Thu, 01 Jan 1970 00:00:00 GMT`.
 const DATE_BYTES: usize = 29;
 
 /// The way in which a response indicates the end of its body to the client.

@@ -31,6 +31,7 @@ pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
 }
 
 /// Parses the head of the response to a request with this method. `None`: the head is incomplete.
+/// `is_upgrade`: whether the request asked for another protocol. Only then is a 101 a valid response.
 pub fn parse_response_head(
     method: &Method,
     is_upgrade: bool,

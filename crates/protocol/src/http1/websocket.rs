@@ -34,7 +34,8 @@ pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
     is_key.then(|| accept_for(key))
 }
 
-/// Whether a response accepts the request whose expected accept is `expected`.
+/// Whether the headers of a response accept the handshake: they name WebSocket, and `Sec-WebSocket-Accept` is
+/// `expected`.
 pub fn is_accepted(headers: &HeaderMap, expected: &HeaderValue) -> bool {
     is_upgrade(headers) && single(headers, &SEC_WEBSOCKET_ACCEPT) == Some(expected)
 }
@@ -47,7 +48,7 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
         && connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"))
 }
 
-/// The value of a header that occurs once.
+/// The value of a header that occurs once. `None`: it is missing or occurs several times.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 /// Offsets of a member in its document.
 pub struct Member {
-    /// The name, without its quotes.
+    /// The range of the name, without its quotes.
     pub name: Range<usize>,
-    /// The value.
+    /// The range of the value, with its quotes or brackets.
     pub value: Range<usize>,
 }
 
@@ -49,8 +49,8 @@ pub fn number(value: &[u8]) -> Option<f64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The offset after the bracket that closes the object or array in which `text` begins. `None`: no
-/// bracket closes it.
+/// Finds the end of an object or array. `text` begins after its opening bracket. Returns the offset after its
+/// closing bracket. `None`: `text` does not contain the closing bracket.
 pub fn length_until_closed(text: &[u8]) -> Option<usize> {
     let (mut at, mut depth) = (0, 1_u32);
     loop {
@@ -67,7 +67,8 @@ pub fn length_until_closed(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Calls `item` with the offset of each item between two brackets. It returns the end of the item.
+/// Calls `item` with the offset of each item between two brackets. `item` returns the offset after the item,
+/// or `None` if the item is invalid. Returns `None` if an item or the text around the items is invalid.
 fn visit_items(
     data: &[u8],
     [open, close]: [u8; 2],

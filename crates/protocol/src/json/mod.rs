@@ -95,7 +95,7 @@ impl Default for JsonScanner {
 }
 
 impl JsonScanner {
-    /// Prepares for another document. The text capacity stays as it is set.
+    /// Prepares the scanner for another document. The capacity of [`Self::set_text_capacity`] stays.
     pub fn reset(&mut self) {
         self.state = ScanState::Value { can_end: false };
         self.depth = 0;
@@ -105,7 +105,7 @@ impl JsonScanner {
         self.token_buffer.clear();
     }
 
-    /// Sets how many bytes of a text that is split between pieces are stored, if more than 256.
+    /// Sets the number of bytes that are stored of a text that is split between pieces. The minimum is 256.
     pub fn set_text_capacity(&mut self, capacity: usize) {
         self.token_buffer.set_capacity(capacity);
     }

@@ -44,7 +44,7 @@ impl<S: Copy> PathTable<S> {
         paths
     }
 
-    /// Adds paths whose values are skipped. `*` does not mean them.
+    /// Adds paths whose values are skipped, also if a path with `*` would match them.
     #[must_use]
     pub fn with_skipped(mut self, paths: &[&'static str]) -> Self {
         for path in paths {

@@ -1,10 +1,10 @@
-//! Memory that several parties share. It is counted for each use, for all uses of a party, and for
-//! all parties together.
+//! Counts of memory that several parties, such as clients, share. Bytes are counted for each use (such as
+//! one buffered response), for all uses of one party, and for all parties together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Limits in bytes.
+/// The limits of memory that several parties share, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// The limit of one use.
@@ -15,7 +15,7 @@ pub struct MemoryLimits {
     pub total: usize,
 }
 
-/// A limit that memory exceeds.
+/// The limit of [`MemoryLimits`] that an allocation would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededLimit {
     /// The limit of one use.
@@ -26,7 +26,7 @@ pub enum ExceededLimit {
     Total,
 }
 
-/// The bytes that one use takes. Dropping it returns them.
+/// The bytes that one use takes. Dropping the charge subtracts them from the counts of its party and of all.
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,
@@ -35,12 +35,12 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// A charge of zero bytes.
+    /// A charge of zero bytes. `party` and `total`: the bytes of all uses of the party, and of all parties.
     pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
         Self { bytes: 0, party, total }
     }
 
-    /// Adds bytes within the limits. Fails with the limit that they exceed, and adds nothing then.
+    /// Adds bytes to all three counts. If a count would exceed its limit, adds nothing and fails with it.
     pub fn add(&mut self, bytes: usize, limits: &MemoryLimits) -> Result<(), ExceededLimit> {
         if self.bytes + bytes > limits.one {
             return Err(ExceededLimit::One);
@@ -61,7 +61,7 @@ impl Charge {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns bytes.
+    /// Subtracts bytes from all three counts.
     pub fn release(&mut self, bytes: usize) {
         self.bytes -= bytes;
         self.party.fetch_sub(bytes, Ordering::Relaxed);

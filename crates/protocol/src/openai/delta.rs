@@ -108,9 +108,9 @@ named_enum! {
 /// An error that the backend reports inside a 200 response, or in the body of an error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InBandError {
-    /// The error code as text. In the response it is a number or a string.
+    /// The error code as text. In the response it is a number or a string. `None`: there is no code.
     pub code: Option<Box<str>>,
-    /// The value of `error.type`.
+    /// The value of `error.type`. `None`: the error has no type.
     pub kind: Option<Box<str>>,
 }
 

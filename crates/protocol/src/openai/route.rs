@@ -31,7 +31,7 @@ pub enum ApiRoute {
 pub enum RouteError {
     /// The gateway does not serve the path.
     NotFound,
-    /// The gateway serves the path with this method only.
+    /// The gateway serves the path with these methods only, as the value of `Allow`.
     MethodNotAllowed(&'static str),
 }
 
@@ -95,7 +95,7 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
 ];
 
 impl ApiRoute {
-    /// The route of a request, and its path as a static string for metric labels.
+    /// The route of a request, and its path or path template for metric labels.
     pub fn lookup(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
         // The gateway is no forward proxy: CONNECT is rejected for every target, as a wrong method.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
@@ -115,7 +115,7 @@ impl ApiRoute {
         }
     }
 
-    /// The route of a request whose path contains the id of an item.
+    /// The route of a request whose path contains the id of a model or of a stored response.
     fn lookup_item(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
         let wrong_method = |allowed| Err(RouteError::MethodNotAllowed(allowed));
         if model_id(path).is_some() {
@@ -137,7 +137,7 @@ impl ApiRoute {
     /// The path of the API that the client probably meant. `None`: no path is near. `configured`: the
     /// paths of the configuration.
     ///
-    /// Base URLs have `/v1` twice or lack it, end in `/`, or have the prefix of another server.
+    /// Wrong base URLs often have `/v1` twice or lack it, end in `/`, or have the prefix of another server.
     pub fn nearest_path<'a>(
         path: &str,
         configured: impl Iterator<Item = &'a str>,

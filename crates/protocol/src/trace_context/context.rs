@@ -48,7 +48,7 @@ impl TraceContext {
     }
 
     /// Injects this context into the headers of an upstream request, and removes the client's
-    /// context in every format.
+    /// context in every format. `span_id`: the gateway's span, the parent of the engine's span.
     pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
         // Most clients send none of these headers, and one scan costs less than nine removals.
         if headers.keys().any(is_context_header) {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 /// Longest `tracestate` that is forwarded, in bytes: the minimum that W3C demands.
 const MAX_TRACE_STATE_BYTES: usize = 512;
-/// Most members of a `tracestate`.
+/// Greatest number of members of a `tracestate`. A `tracestate` with more members is not forwarded.
 const MAX_TRACE_STATE_MEMBERS: usize = 32;
 /// Members longer than this number of bytes are removed first from a `tracestate` that is too long.
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;

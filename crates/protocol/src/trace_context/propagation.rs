@@ -16,7 +16,7 @@ use std::time::Instant;
 /// How trace context is extracted, sampled and forwarded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Propagation {
-    /// The head sampler.
+    /// The head sampler: it decides at the start of a trace whether the trace is recorded.
     pub sampler: Sampler,
     /// Limit of sampled traces per second. Traces that follow the client's sampling decision are
     /// exempt. `None`: no limit.
@@ -98,7 +98,7 @@ impl Propagation {
 }
 
 impl PropagationFormats {
-    /// No format.
+    /// All propagation formats are disabled.
     pub const NONE: Self =
         Self { trace_context: false, baggage: false, b3: false, b3_multi: false };
 

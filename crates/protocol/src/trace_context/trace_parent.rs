@@ -10,7 +10,7 @@ pub struct TraceParent {
     pub trace_id: u128,
     /// Id of the span. Never zero.
     pub span_id: u64,
-    /// The `sampled` flag.
+    /// The `sampled` flag: whether the sender records the trace.
     pub is_sampled: bool,
 }
 

@@ -154,7 +154,7 @@ mod tests {
             ("failed to lookup address information: Name or service not known", Dns),
             ("Connection refused (os error 111)", Refused),
             ("No route to host (os error 113)", Unreachable),
-            ("timeout: it does not respond to connections: its process is stopped", Unreachable),
+            ("timeout: the backend does not respond to connections: its process is", Unreachable),
             (
                 "invalid peer certificate: certificate expired: verification time 1795692474 (UNIX), but \
                  certificate is not valid after 1794828310 (864164 seconds ago)",
@@ -164,7 +164,7 @@ mod tests {
             ("invalid peer certificate: UnknownIssuer", UntrustedCertificate),
             ("invalid peer certificate: NotValidForName", OtherTls),
             ("received corrupt message of type InvalidContentType", NoTls),
-            ("/health: timeout: it accepts connections and does not respond", Silent),
+            ("/health: timeout: the backend accepts connections and does not respond", Silent),
             ("/health answered 404", WrongServer),
             ("/health answered 401", Unauthorized),
             ("/health answered 503", EngineDead),

@@ -61,7 +61,8 @@ fn other_engines_are_distinguished_from_unknown_servers() {
         backend.metrics = Ok(answer(501, ""));
     });
     assert_eq!(only_finding(&llama, "server").severity, FindingSeverity::Note);
-    assert_eq!(only_finding(&llama, "metrics").remedy.as_deref(), Some("start it with --metrics"));
+    let remedy = only_finding(&llama, "metrics").remedy.as_deref();
+    assert_eq!(remedy, Some("start the engine with --metrics"));
     let gateway = findings_after(|backend| {
         let mut not_found = answer(404, "{}");
         not_found.headers.insert("x-gateway-error", HeaderValue::from_static("not_found"));

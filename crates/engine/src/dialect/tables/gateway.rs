@@ -6,7 +6,7 @@ use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource}
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Gateway), "tokenweir", ROWS);
 
-/// The prefix has more letters than the table compares, so the names begin with their separator.
+/// The prefix is one letter longer than the table compares, so the names in the rows begin with `_`.
 const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(&["_backend_kv_usage_ratio"]),
     MetricRow::min_kv_usage(&["_backend_kv_usage_ratio"]),

@@ -8,15 +8,15 @@ use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource}
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
 
-/// vLLM until 0.10 exported the second name.
+/// Names of the metric of KV cache usage. vLLM until 0.10 exported the second name.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
-/// Older versions export the second name.
+/// Names of the sum of inter-token latencies. Older versions of vLLM export the second name.
 const INTER_TOKEN_SECONDS: &[&str] =
     &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
 const INTER_TOKEN_SECONDS_COUNT: &[&str] =
     &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
-/// The labels of this metric are the settings of the KV cache.
+/// Name of the metric whose labels are the settings of the KV cache.
 const CACHE_CONFIG: &[&str] = &["cache_config_info"];
 
 const ROWS: &[MetricRow] = &[
@@ -94,7 +94,7 @@ const ROWS: &[MetricRow] = &[
     MetricRow::adapters(&["lora_requests_info"]),
 ];
 
-/// The prompt tokens that one cache supplied.
+/// The row of the prompt tokens that the cache `source` supplied.
 const fn cached_from(
     field: fn(&mut EngineLoad) -> &mut Option<f64>,
     source: &'static str,

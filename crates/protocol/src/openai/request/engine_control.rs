@@ -71,14 +71,14 @@ pub enum ControlAction {
     Pass,
 }
 
-/// A row of the table: one field or header.
+/// A request field or header that controls the engine instead of the response: a row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineControl {
     /// Name of the header in lower case, or path of the field in a JSON body.
     pub name: &'static str,
-    /// The permission to use it.
+    /// The permission that lets a client use the field or header.
     pub permission: Permission,
-    /// The action without the permission.
+    /// What the gateway does with it if the client lacks the permission.
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
@@ -86,11 +86,11 @@ pub struct EngineControl {
     pub effect: &'static str,
 }
 
-/// A field of the table that a request uses. A `null` does not count as a use, and neither does a
+/// An engine-control field that a request uses. A `null` does not count as a use, and neither does a
 /// `priority` of 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedControl {
-    /// The row of the field.
+    /// The row of the field in [`FIELDS`].
     pub control: &'static EngineControl,
     /// Byte range of a string value in the body, with its quotes. `None`: the value is not a
     /// string, or the body is a form.
@@ -102,7 +102,7 @@ pub struct UsedControl {
 pub struct FieldEdit {
     /// Name of the field.
     pub field: &'static str,
-    /// The edit.
+    /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,
 }
 
@@ -118,7 +118,7 @@ const fn control(
 use ControlAction::{Pass, Refuse, Strip};
 use Permission as P;
 
-/// The body fields. Form fields have the same names.
+/// The engine-control fields of JSON bodies. Form fields have the same names.
 pub static FIELDS: [EngineControl; 27] = [
     control(
         "kv_transfer_params",
@@ -222,7 +222,7 @@ pub static FIELDS: [EngineControl; 27] = [
     control("lora_request", P::Lora, Refuse, "TensorRT-LLM: loads an adapter from a path"),
 ];
 
-/// The headers. Headers that are removed for all clients are in [`crate::headers`].
+/// The engine-control headers. Headers that are removed for all clients are in [`crate::headers`].
 pub static HEADERS: [EngineControl; 3] = [
     control("x-session-id", P::SessionId, Strip(""), "names the session in KV events"),
     control("x-data-parallel-rank", P::DataParallelRank, Strip(""), "picks the engine"),
@@ -249,7 +249,7 @@ pub fn table() -> impl Iterator<Item = String> {
     })
 }
 
-/// Paths without a `cache_salt` in the request models of vLLM.
+/// Paths whose request models in vLLM have no `cache_salt`.
 const PATHS_WITHOUT_CACHE_SALT: [&str; 6] = [
     "/tokenize",
     "/detokenize",
@@ -268,7 +268,7 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
     }
 }
 
-/// The row of a form field. `None`: the field is not in the table.
+/// The row of [`FIELDS`] for a form field. `None`: the field does not control the engine.
 pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }
@@ -316,7 +316,7 @@ impl Permissions {
         Ok(edits)
     }
 
-    /// Whether the header must be removed. `name` is in lower case.
+    /// Whether the gateway must remove this header of a client's request. `name` is in lower case.
     pub fn strips_header(self, name: &str) -> bool {
         HEADERS.iter().any(|control| control.name == name && !self.allow(control.permission))
     }

@@ -11,7 +11,7 @@ pub struct PromptSpans {
     /// Byte range of each part, indexed by [`PromptPart`]. An empty range: the body does not have
     /// the part.
     spans: [Range<usize>; PROMPT_PART_COUNT],
-    /// `cache_salt`: prompts share a prefix cache only if their salts are equal.
+    /// `cache_salt`: prompts share a prefix cache only if their salts are equal. `None`: there is no salt.
     pub salt: Option<Box<str>>,
 }
 
@@ -51,30 +51,30 @@ impl PromptSpans {
 /// The bytes of a request body that can become the prompt of a model, for the estimate of its tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptBytes {
-    /// Bytes of the prompt parts, text and media.
+    /// Bytes of the fields that are always prompt, such as `messages` and `tools`, with text and media.
     pub parts: u64,
-    /// Bytes that can be text of the prompt, wherever the body has them.
+    /// Bytes of all fields that can be text of the prompt, without media.
     pub text: u64,
-    /// Bytes of images, sounds and films in Base64, or of a form.
+    /// Bytes of images, audio and video in Base64. Of a form: all bytes.
     pub media: u64,
 }
 
-/// Tokens of one byte of text before the first reported usage: English text in chat messages.
+/// Assumed tokens per byte of text until an engine reports usage: as in English chat messages.
 pub const TOKENS_PER_BYTE: f64 = 0.25;
-/// Tokens of one byte of media, an estimate: about a thousand for an image of a megabyte.
+/// Assumed tokens per byte of media: about a thousand for an image of a megabyte.
 pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
-/// Bytes of a body that are taken for the names and values of other fields.
+/// Bytes of a body that are assumed to be names and values of fields that are no prompt.
 const OTHER_FIELDS_BYTES: usize = 1024;
-/// Length of a body from which media are searched.
+/// Length in bytes of the shortest body in which media are searched.
 const MIN_MEDIA_BODY_BYTES: usize = 4096;
-/// What precedes media in Base64: a data URL, or the field of a sound.
+/// What precedes media in Base64: a data URL, or the field with audio data.
 const MEDIA_MARKERS: [&[u8]; 2] = [b";base64,", b"\"data\""];
-/// Shortest Base64 text that counts as media.
+/// Length in bytes of the shortest Base64 text that counts as media.
 const MIN_MEDIA_BYTES: usize = 64;
 
 impl PromptBytes {
-    /// The bytes of a JSON body. Fields that are not known can be a part of the prompt, too, such as
-    /// `documents` of a chat template. They are text, unless they are short.
+    /// Counts the bytes of a JSON body. Unknown fields can be prompt too, such as `documents` of a chat
+    /// template. They count as text, except for `OTHER_FIELDS_BYTES`.
     pub fn of_json(spans: &PromptSpans, body: &[u8]) -> Self {
         let parts = spans.parts(body).map(<[u8]>::len).sum::<usize>();
         let media = media_bytes(body);
@@ -83,7 +83,7 @@ impl PromptBytes {
         Self { parts: parts as u64, text: text as u64, media: media as u64 }
     }
 
-    /// The bytes of a form, which uploads a sound.
+    /// Counts the bytes of a form. All of them are media, because a form uploads audio.
     pub fn of_form(body: &[u8]) -> Self {
         Self { parts: 0, text: 0, media: body.len() as u64 }
     }

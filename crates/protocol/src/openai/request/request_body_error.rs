@@ -42,8 +42,8 @@ pub enum RequestBodyError {
     /// A field occurs twice. Servers differ in which of the two they use.
     #[error("the field `{0}` occurs twice in the request body; send it once")]
     DuplicateField(&'static str),
-    /// The value of a field has a wrong type.
-    #[error("the field `{0}` of the request body has a wrong type")]
+    /// The value of a field is not a string.
+    #[error("the field `{0}` of the request body must be a string")]
     WrongType(&'static str),
     /// A string is not valid Unicode, for example because it has one half of a surrogate pair.
     #[error("the field `{0}` of the request body is not valid Unicode text")]

@@ -35,7 +35,7 @@ pub(super) struct DeltaBuilder {
     has_unknown_output: bool,
     /// Whether an unknown field elsewhere has a value.
     has_unknown_field: bool,
-    /// Whether the event has the first role of a choice.
+    /// Whether the event has the first `role` member of a choice, so that it begins the choice.
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
@@ -71,8 +71,8 @@ enum ResponseStatus {
 
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
-/// Greatest token count of a response. A greater number is a fault of the server, and a sum or a
-/// mean would keep it.
+/// Greatest token count that the gateway accepts in a response. A greater number is an error of the
+/// backend and would spoil all later sums and means.
 pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 // === impl DeltaBuilder ===
@@ -190,7 +190,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// The event type in the data, if any.
+    /// Takes the event type that the data states. `None`: the data states none.
     pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
         self.event_type.take()
     }
@@ -227,9 +227,9 @@ impl DeltaBuilder {
         }
     }
 
-    /// Completes the kinds of output from the type of the event and from its unknown fields. An
-    /// event that begins or ends a choice often has further fields that are no output, but not in
-    /// its delta.
+    /// Completes the kinds of output from the type of the event and from its unknown fields. In an event
+    /// that begins or ends a choice, unknown fields count as output only inside the delta: such events
+    /// often have other fields that are no output.
     fn add_output_of(&mut self, event_output: EventOutput, is_usage_event: bool) {
         match event_output {
             EventOutput::Kind(kind) if self.error.is_none() => self.output = kind.into(),

@@ -213,8 +213,8 @@ impl ResponseReader {
     /// Ends a response that is not a stream and returns its content. All of its data must have been
     /// passed to [`Self::data`].
     ///
-    /// The response is complete, unless its data shows that a part is missing. Data that is not
-    /// JSON shows nothing.
+    /// [`Delta::terminal`] is false if the JSON of the response ends too early. Data that is not JSON counts
+    /// as complete.
     pub fn end_whole(&mut self) -> Delta {
         let is_valid = self.scanner.is_complete();
         let is_cut = !is_valid && !self.scanner.has_failed() && self.schema.is_known;
@@ -232,14 +232,14 @@ impl ResponseReader {
         }
     }
 
-    /// Whether a stream that has ended regularly here, without its terminal event, is complete. Each
-    /// choice has ended, or the format of the events is not known.
+    /// Whether a stream whose body ended regularly without a terminal event is complete. True if each
+    /// choice has a finish reason, or if the format of the events is not known.
     pub fn is_complete_at_end(&self) -> bool {
         let has_unknown_format = self.has_output && self.summary.finish_reasons().next().is_none();
         !self.schema.is_known || self.summary.has_ended_choices() || has_unknown_format
     }
 
-    /// Whether the format of the responses is known.
+    /// Whether the gateway knows the response format of this API, so that it can read the output.
     pub fn knows_format(&self) -> bool {
         self.schema.is_known
     }

@@ -13,7 +13,7 @@ pub struct ResponseSummary {
     /// The first `model` in the response. The backend can report another name than the requested
     /// one.
     pub model: Option<Box<str>>,
-    /// Whether the text of the response contains one of the phrases.
+    /// Whether the text of the response contains one of the searched phrases, such as those of refusals.
     pub has_phrase: bool,
     /// Whether the response is a model refusal by the refusal fields or events of its API.
     pub is_refusal: bool,

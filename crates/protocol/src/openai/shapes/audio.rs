@@ -22,7 +22,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     )
 });
 
-/// Fields of `OpenAI`'s events that describe the text.
+/// Fields of `OpenAI`'s events that describe the text. They are no output.
 const METADATA: &[&str] = &["logprobs", "segment_id"];
 
 const FIELDS: &[(&str, ResponseField)] = &[

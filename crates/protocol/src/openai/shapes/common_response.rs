@@ -14,7 +14,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 });
 
 /// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
-/// request, the server or the prompt.
+/// request, the server or the prompt. They are no output.
 pub(super) const CHUNK_METADATA: &[&str] = &[
     "object",
     "created",
@@ -49,7 +49,7 @@ pub(super) const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
-/// The fields of a chunk and of its choices that no other path names.
+/// The paths that match the fields of a chunk, of its choices and of their deltas that no other path names.
 pub(super) const UNKNOWN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("*", ResponseField::Unknown),

@@ -14,7 +14,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ..ResponseSchema::new(&[FIELDS], &[METADATA])
 });
 
-/// A signature or a citation has no token of its own, but it is content for the client.
+/// What the type of an event says about its output. An event of an unknown type has output.
 fn event_output(event: &str) -> EventOutput {
     match event {
         "message_start"
@@ -28,7 +28,7 @@ fn event_output(event: &str) -> EventOutput {
     }
 }
 
-/// Fields that describe the message, a block or a delta.
+/// Fields that describe the message, a block or a delta. They are no output.
 const METADATA: &[&str] = &[
     "index",
     "role",
@@ -79,6 +79,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("delta.text", ResponseField::Output(OutputKind::Text)),
     ("delta.partial_json", ResponseField::Arguments),
     ("delta.thinking", ResponseField::Output(OutputKind::Reasoning)),
+    // A signature or a citation has no token of its own, but it is content for the client.
     ("delta.signature", ResponseField::Output(OutputKind::Reasoning)),
     ("delta.citation", ResponseField::Output(OutputKind::Text)),
     ("error", ResponseField::Error),

@@ -60,7 +60,7 @@ fn event_output(event: &str) -> EventOutput {
 /// The terminal types without `response.`.
 const TERMINAL_ITEMS: [&str; 4] = ["completed", "incomplete", "failed", "cancelled"];
 
-/// Fields that describe the response, an item or a part.
+/// Fields that describe the response, an item or a part. They are no output.
 const METADATA: &[&str] = &[
     "sequence_number",
     "output_index",
