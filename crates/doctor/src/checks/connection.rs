@@ -94,7 +94,8 @@ pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
         return Vec::new();
     };
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
-    let reason = "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";
+    let reason =
+        "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";
     let remedy = if backend.probe.is_some() {
         "give the URL of vLLM itself"
     } else {
