@@ -35,7 +35,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     };
     let mut remarks = Vec::new();
     if let Some(problem) = &gateway.config_problem {
-        let remark = Remark::note(format!("the configuration of the gateway cannot be read: {problem}"));
+        let remark =
+            Remark::note(format!("the configuration of the gateway cannot be read: {problem}"));
         let reason = "The checks assumed the default configuration.";
         let remedy = "use the doctor of the same version as the gateway";
         remarks.push(remark.because(reason).remedy(remedy));

@@ -131,7 +131,10 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             "This gateway was not tested with it, and may not understand its metrics.",
         )
     } else if version < CURRENT_METRICS_SINCE {
-        (FindingSeverity::Note, "This version has fewer metrics, and some have names from before 0.12.")
+        (
+            FindingSeverity::Note,
+            "This version has fewer metrics, and some have names from before 0.12.",
+        )
     } else if version > NEWEST_TESTED {
         (FindingSeverity::Note, "It is newer than the newest tested version (0.33).")
     } else {
