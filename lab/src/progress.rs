@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A progress line on standard error. If standard error is no terminal, it writes nothing.
 pub(crate) struct ProgressLine {
-    /// Name of the steps.
+    /// Text of the line: the name of the steps, or of the activity if `total` is unknown.
     label: &'static str,
     /// Number of all steps. `None`: unknown.
     total: Option<usize>,

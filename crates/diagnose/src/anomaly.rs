@@ -7,7 +7,7 @@ use super::history::{
 };
 use super::verdict::{Anomaly, CorrelatedPair};
 
-/// Minimum ratio of an anomalous value to its usual value, or of the usual value to the value.
+/// A value is anomalous only if it is above or below its usual value by at least this factor.
 const MIN_CHANGE_FACTOR: f64 = 2.0;
 /// Minimum number of steps of the history in which both values of a pair are known. With fewer, no
 /// correlation is computed. A step is the time between two samples, not one of the engine.
@@ -100,7 +100,8 @@ fn mean_inter_token_latency(step: &HistoryStep) -> Option<f64> {
     mean_value(step, StepSignal::InterTokenSeconds, StepSignal::Gaps)
 }
 
-/// The sum divided by the count. `None`: unknown, or the count is zero.
+/// The signal `sum` of a step divided by its signal `count`. `None`: one of them is unknown, or the count
+/// is below 1.
 fn mean_value(step: &HistoryStep, sum: StepSignal, count: StepSignal) -> Option<f64> {
     let count = step.get(count).filter(|count| *count >= 1.0)?;
     Some(step.get(sum)? / count)

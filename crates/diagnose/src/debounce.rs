@@ -18,7 +18,7 @@ pub(super) const CLEAR_AFTER: Duration = Duration::from_secs(30);
 const RECENT_RESULTS_MASK: u8 = 0b111;
 
 impl VerdictDebounce {
-    /// Adds the result of an evaluation at `now`.
+    /// Adds the result of an evaluation at `now`: whether it found the condition of the rule.
     pub(super) fn update(&mut self, is_found: bool, now: Instant) {
         self.recent_results = (self.recent_results << 1 | u8::from(is_found)) & RECENT_RESULTS_MASK;
         if let Some((_, last)) = &mut self.active_span {
@@ -32,7 +32,8 @@ impl VerdictDebounce {
         }
     }
 
-    /// Holds a verdict at `now`: nothing shows whether its condition has ended.
+    /// Makes a verdict that holds last for at least [`CLEAR_AFTER`] from `now` on, because nothing shows
+    /// whether its condition has ended.
     pub(super) fn hold(&mut self, now: Instant) {
         if let Some((_, last)) = &mut self.active_span {
             *last = now;

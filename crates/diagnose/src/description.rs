@@ -3,20 +3,20 @@
 use super::fleet::FLEET_RULES;
 use super::rules::RULES;
 
-/// The texts of one rule. The fields are those of the rule.
+/// The texts of one rule, for readers that need no access to the rule itself.
 #[derive(Debug, Clone, Copy)]
 pub struct VerdictDescription {
-    /// The name.
+    /// Name of the rule and of its verdict, such as `kv_backlog`.
     pub name: &'static str,
-    /// The severities in words.
+    /// The severities that the verdict can have, and when, in words.
     pub severity: &'static str,
     /// The meaning of the condition.
     pub meaning: &'static str,
     /// The values that show the condition.
     pub evidence: &'static str,
-    /// When the rule does not apply, as clauses. Empty: always.
+    /// When the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
-    /// The remedy.
+    /// What an operator can do against the condition.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,

@@ -41,8 +41,10 @@ struct BackendDiagnosis {
 /// The requests at a backend since a rule last matched there.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestsSinceMatch {
-    /// The value of [`RequestEvidence`] at the match. `None`: the value was unknown.
+    /// `sum` ÷ `count` of the [`RequestEvidence`] of the rule, in the last minute before the match. `None`:
+    /// unknown.
     matched: Option<f64>,
+    /// The two signals of the [`RequestEvidence`], summed since the match.
     sum: f64,
     count: f64,
 }
@@ -54,10 +56,11 @@ type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 const MIN_EVALUATED_STEPS: usize = 6;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
-/// A condition has ended if the value of its requests is at most this part of the value at the last
-/// match, and there are enough requests.
+/// A condition has ended if `sum` ÷ `count` of its [`RequestEvidence`] since the last match is at most this
+/// share of the value at that match, and `count` is at least `min_count`.
 const RECOVERED_PART: f64 = 0.5;
-/// A condition that is not found has ended if there are this many times the minimum number of requests.
+/// A condition that is not found has ended, whatever the value of its [`RequestEvidence`], if `count` since
+/// the last match is at least this many times `min_count`.
 const ENOUGH_REQUESTS: f64 = 20.0;
 /// The addition to the cause of a verdict that is held for lack of requests.
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
@@ -124,8 +127,8 @@ impl Diagnoser {
     }
 
     /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The steps
-    /// in which they had load do not show a condition that holds now. A verdict about requests is held
-    /// while peers get requests for a model of the backend: routing avoids it.
+    /// in which they had load do not show a condition that holds now. A verdict about requests does not end
+    /// while peers get requests for a model of the backend, because then routing avoids the backend.
     fn expire_evidence(&mut self, fleet: &FleetObservation) {
         let is_expired: Vec<bool> = self
             .backends
@@ -248,10 +251,10 @@ impl BackendDiagnosis {
         !is_enough
     }
 
-    /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts,
-    /// the undetermined rules and the backend to the diagnosis.
-    /// `is_excluded` is true if the backend gets no requests, which is a result of its own.
-    /// `is_critical`: so many clients get their first output late there that the harm is critical.
+    /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
+    /// undetermined rules and the backend to the diagnosis. `is_excluded`: the state of the backend, such as
+    /// a drain, excludes it from requests. Then it counts as determined. `is_critical`: so many clients get
+    /// their first output late there that the harm is critical.
     fn update(
         &mut self,
         results: RuleResults,
@@ -319,7 +322,7 @@ impl BackendDiagnosis {
         }
     }
 
-    /// The verdict of a rule. `None`: no verdict holds.
+    /// The verdict of the rule with this index in [`RULES`]. `None`: no verdict holds.
     fn active_verdict(&mut self, index: usize, is_critical: bool, now: Instant) -> Option<Verdict> {
         let Some(since) = self.debounces[index].since() else {
             if !self.debounces[index].is_active_or_pending() {

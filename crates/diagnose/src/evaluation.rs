@@ -41,8 +41,9 @@ pub(super) struct RuleMatch {
     pub(super) recommended: Option<u32>,
 }
 
-/// The time in which requests must wait in an engine that has a queue. It is shorter than the
-/// window of the other conditions, so that a queue has a verdict within a minute of its start.
+/// Length of the window in which requests must wait in an engine so that the engine has a queue. It is
+/// shorter than the window of other conditions, so that a queue leads to a verdict within a minute of its
+/// start.
 const QUEUE_WINDOW: Duration = Duration::from_secs(45);
 /// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.
 const SLOW_TTFT_RATIO: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! Whether a share of requests is harm, also if few requests were counted.
+//! Decides whether a share of harmed requests is significant, also if few requests were counted.
 
 /// Share of requests that fail, are refused or are late from which harm to clients is critical.
 pub const HARMED_SHARE: f64 = 0.05;

@@ -8,7 +8,7 @@
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! anomaly  the same values, compared with the last hour
-//! fleet    states of backends and refused requests, without a history ─► verdict
+//! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
 //! Rules about load require harm to clients, not only high utilisation. A rule whose data is
 //! missing is reported as undetermined. Functions get the time as an argument, so no module reads a

@@ -12,12 +12,13 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
-/// The counters of the retained backends. Requests on other backends are not counted.
+/// The counters of the backends that [`Self::retain_backends`] named last. Requests at other backends are not
+/// counted.
 #[derive(Debug, Default)]
 pub struct BackendRequestCounters {
     backends: ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>,
-    /// Number of requests for each model with a label value of its own that were answered with 404
-    /// because no backend lists the model.
+    /// Number of requests for each model that were answered with 404 because no backend lists the model. Only
+    /// models that metrics name in a label value are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -45,7 +46,8 @@ struct AtomicRequestCounts {
 
 /// The status with which the gateway answers a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
-/// Maximum number of models without a backend that are counted. Adapters come and go for months.
+/// Maximum number of models without a backend whose requests are counted. LoRA adapters come and go for
+/// months, so the number of names would grow without a limit.
 const MAX_UNSERVED_MODELS: usize = 256;
 
 // === impl BackendRequestCounters ===
@@ -68,7 +70,7 @@ impl BackendRequestCounters {
         self.backends.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
     }
 
-    /// Returns the attempts at a backend since the last call, and resets them.
+    /// Returns the numbers of attempts at a backend since the last call, and resets them.
     pub fn take_attempts(&self, backend: &BackendId) -> AttemptCounts {
         let backends = self.backends.load();
         backends.get(backend).map(|counters| counters.take_attempts()).unwrap_or_default()

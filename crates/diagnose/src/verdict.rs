@@ -11,7 +11,7 @@ use tokenweir_protocol::named_enum;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
-    /// The name of the rule.
+    /// The name of the rule that found the condition, such as `kv_backlog`.
     pub verdict: Cow<'static, str>,
     /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
     pub backend: String,
@@ -25,14 +25,14 @@ pub struct Verdict {
     pub meaning: Cow<'static, str>,
     /// The cause. `None`: unknown.
     pub cause: Option<Cow<'static, str>>,
-    /// Whether the verdict is held because routing avoids the backend: too few requests show whether the
-    /// condition has ended.
+    /// Whether the verdict is kept although the last evaluation did not find the condition: routing avoids
+    /// the backend, so too few requests show whether the condition has ended.
     pub is_held: bool,
     /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
     /// The values that show the condition.
     pub evidence: Vec<Evidence>,
-    /// The remedy.
+    /// What an operator can do against the condition.
     pub remedy: String,
     /// An observation that would disprove the verdict.
     pub disproof: Cow<'static, str>,
@@ -47,7 +47,8 @@ pub struct VerdictGroup<'a> {
     pub first: &'a Verdict,
     /// The number of verdicts.
     pub count: usize,
-    /// The subjects of the first verdicts, at most [`MAX_NAMED_SUBJECTS`].
+    /// The subjects of the first verdicts of the group, at most [`MAX_NAMED_SUBJECTS`]: names of backends,
+    /// `all backends` or `the gateway`.
     subjects: Vec<&'a str>,
 }
 
@@ -172,7 +173,7 @@ pub struct CorrelatedPair {
     pub second: Cow<'static, str>,
     /// Spearman's rank correlation, from -1 to 1.
     pub correlation: f64,
-    /// Number of steps of the history in which both values are known.
+    /// Number of samples in which both values are known.
     pub moments: usize,
 }
 
@@ -215,7 +216,8 @@ impl Verdict {
 // === impl VerdictGroup ===
 
 impl<'a> VerdictGroup<'a> {
-    /// The groups of `verdicts`, in the order of their first verdicts.
+    /// Groups the verdicts that have the same rule, scope, severity, cause and remedy. The groups have the
+    /// order of their first verdicts.
     pub fn fold(verdicts: &'a [Verdict]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for verdict in verdicts {
@@ -251,7 +253,7 @@ impl<'a> VerdictGroup<'a> {
 // === impl VerdictSeverity ===
 
 impl VerdictSeverity {
-    /// The severity of a condition that harms so many of `total` requests.
+    /// The severity of a condition that harms `harmed` of `total` requests: critical or a warning.
     pub(crate) fn of_harm(harmed: u64, total: u64) -> Self {
         if is_critical_harm(harmed, total) { Self::Critical } else { Self::Warning }
     }

@@ -65,8 +65,8 @@ pub struct ConfiguredModel {
 }
 
 impl GatewaySettings {
-    /// Whether the gateway subscribes to the KV events of a backend. `None`: if its publishers
-    /// answer and its URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the publishers of the
+    /// backend answer and its URL is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self.backends.iter().find(|configured| configured.id == backend);
         configured.and_then(|configured| configured.kv_events).or(self.kv_events)

@@ -90,9 +90,9 @@ pub(super) const ENDPOINT_GROUPS: [EndpointGroup; 8] = [
         purpose: "elastic expert parallelism",
         paths: &["/scale_elastic_ep", "/is_scaling_elastic_ep"],
         severity: FindingSeverity::Note,
-        risk: "vLLM always serves it, without a key: where engines are scaled with it, any client \
-               that reaches this port can scale them.",
-        remedy: "let only the gateway reach the port of vLLM: it does not forward this path",
+        risk: "vLLM always serves these paths, without a key: where engines are scaled with them, any \
+               client that reaches this port can scale the engines.",
+        remedy: "let only the gateway reach the port of vLLM: it does not forward these paths",
     },
     EndpointGroup {
         purpose: "the tokenizer and its chat template",

@@ -51,7 +51,7 @@ impl GatheredResponse {
 }
 
 impl BackendFacts {
-    /// The addresses at which the engine says that it publishes KV events.
+    /// The addresses at which the engine says that it publishes KV events. Empty: none, or not known.
     pub(super) fn event_endpoints(&self) -> Vec<String> {
         let answer = ok_response(&self.event_sources);
         let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());

@@ -14,13 +14,13 @@ pub const INDENT: &str = "    ";
 /// Minimum width of the text report, in columns. A narrower terminal wraps the lines itself.
 pub const NARROWEST: usize = 30;
 
-/// Parameters of the escape code of a style (SGR, ECMA-48).
+/// Parameters of the escape code for bold text (SGR, ECMA-48).
 const BOLD: &str = "1";
-/// See `BOLD`.
+/// Parameters of the escape code for bold red text.
 pub const BOLD_RED: &str = "1;31";
-/// See `BOLD`.
+/// Parameters of the escape code for bold yellow text.
 pub const BOLD_YELLOW: &str = "1;33";
-/// See `BOLD`.
+/// Parameters of the escape code for bold cyan text.
 pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as JSON.
@@ -163,7 +163,8 @@ fn describe_backend(backend: &BackendFacts) -> String {
     parts.join("  ")
 }
 
-/// The metric names of all signals. Backends with equal names share one table.
+/// For each table of the report: the names of its backends, and the metric names of each signal. Backends
+/// with equal metric names share one table.
 fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
     let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
     for backend in facts.backends.iter().filter(|backend| backend.load().is_some()) {
@@ -203,9 +204,9 @@ fn severity_style(severity: FindingSeverity) -> &'static str {
     }
 }
 
-/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and
-/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style, such as `BOLD`. The
-/// style is applied after wrapping, so that its escape codes do not count as columns.
+/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and `next_indent` that
+/// of all further lines. `styled` is a prefix of the text, and its style, such as `BOLD`. The style is
+/// applied after wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
     first_indent: &str,

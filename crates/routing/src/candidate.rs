@@ -42,7 +42,7 @@ pub struct Candidate {
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.
     pub backlog: f64,
-    /// Cost of prefill.
+    /// Estimated cost of prefill at the backend.
     pub prefill: PrefillCost,
     /// Mean number of tokens of the requests from which `prefill` was learned, including the
     /// backlog before each request.
@@ -62,15 +62,15 @@ pub struct Candidate {
     pub waiting: f64,
     /// Estimated requests that run in the engine.
     pub running: f64,
-    /// The load of the last report. Zeros before the first report.
+    /// The load that the last scrape reported. Zeros before the first report.
     pub reported: ReportedLoad,
     /// Estimated share of the KV cache that requests hold. More than 1: they do not fit. `None`:
     /// no report had it.
     pub kv_usage: Option<f64>,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
-    /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the age of
-    /// the report.
+    /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
+    /// age of the report.
     pub certainty: f64,
     /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
     /// number of slots is not known.

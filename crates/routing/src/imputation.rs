@@ -6,7 +6,7 @@ use super::{Candidate, PrefillCost};
 ///
 /// - The ratio of `base` to `per_token` moves half-way to that of the mean cost, and the predicted time of a
 ///   request with the mean tokens of the backend stays: requests of similar length show their time, and
-///   not how it is made up. It gains 0.3 points of goodput [+0.1, +0.5].
+///   not how it is made up. This gains 0.3 percentage points of goodput (95 % interval: 0.1 to 0.5).
 /// - A prefill cost above the mean of all candidates, weighted by freshness, moves to that mean while
 ///   no output confirms it. Without this, a backend that was slow once, because its engine compiled
 ///   something or because requests waited, would get no request that shows its present speed.
@@ -62,8 +62,9 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
 
 /// Prompt length in tokens at which the prefill costs of candidates are compared.
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
-/// Weight of the ratio of `base` to `per_token` that was learned from the backend itself. With 0 the goodput is
-/// as high: +0.8 points [+0.4, +1.3] with four traffics.
+/// Weight of the ratio of `base` to `per_token` that was learned from the backend itself. The rest of the
+/// weight is on the ratio of the mean cost. A weight of 0 gains as much goodput: 0.8 percentage points (95 %
+/// interval: 0.4 to 1.3) with four traffic seeds.
 const OWN_RATIO: f64 = 0.5;
 
 /// Gives candidates without reported usage the mean token counts of the candidates with reported usage,

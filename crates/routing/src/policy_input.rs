@@ -3,7 +3,7 @@
 /// The input of a policy besides the candidates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoutingRequest {
-    /// Sequence number of the decision, for round robin and for turns among equal candidates.
+    /// Sequence number of the decision, for round robin and to alternate between equal candidates.
     pub sequence: u64,
     /// Random number, for the policies that need one.
     pub seed: u64,

@@ -10,10 +10,10 @@ pub struct RoutingContext {
     policy: Policy,
     candidates: Vec<Candidate>,
     request: RoutingRequest,
-    /// The session's backend and rank. `None`: the request has no session, or the policy has no
-    /// session affinity.
+    /// The backend and the rank of the session of the request. `None`: the request has no session, or the
+    /// policy has no session affinity.
     session_target: Option<(usize, Option<u32>)>,
-    /// What all candidates have in common, before some are removed.
+    /// The mean load of all candidates, before [`Self::retain_best`] removes some.
     fleet_load: FleetLoad,
 }
 

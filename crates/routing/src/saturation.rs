@@ -17,7 +17,7 @@
 //! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
 //!   stay saturated.
 //! - An idle backend is never saturated, whatever KV cache usage it reports.
-//! - A frozen engine need not be saturated, because its metrics do not change. While the other
+//! - An engine at a standstill need not be saturated, because its metrics do not change. While the other
 //!   backends are saturated, requests wait in the admission queue instead, see [`is_stuck`].
 
 use super::{Candidate, ReportedLoad};
@@ -44,8 +44,8 @@ const MAX_PRESSURE_USAGE: f64 = 0.99;
 /// Seconds for which a candidate must be overdue to count as stuck.
 const STUCK_OVERDUE_SECONDS: f64 = 2.0;
 
-/// Whether the engine of a candidate seems to be frozen. A request is better off in the admission
-/// queue, waiting for a saturated backend, than at a frozen one.
+/// Whether the engine of a candidate seems to be at a standstill. A request is better off in the admission
+/// queue, waiting for a saturated backend, than at such an engine.
 pub fn is_stuck(candidate: &Candidate) -> bool {
     candidate.overdue >= STUCK_OVERDUE_SECONDS
 }

@@ -51,7 +51,7 @@ pub struct Simulator {
 #[derive(Debug)]
 struct BackendListeners {
     http: TcpListener,
-    /// New KV events, and replays of KV events. `None`: no KV events are published.
+    /// The listeners for new KV events and for replays of KV events. `None`: no KV events are published.
     kv_events: Option<[TcpListener; 2]>,
 }
 
@@ -69,7 +69,7 @@ pub enum SimulatorBindError {
         source: std::io::Error,
     },
     /// There are fewer port numbers from the first port to 65535 than backends.
-    #[error("{backends} backends do not fit after port {first}")]
+    #[error("there are no ports for {backends} backends from port {first} on: choose a lower port")]
     NoPortsLeft {
         /// The first port.
         first: u16,
@@ -78,7 +78,7 @@ pub enum SimulatorBindError {
     },
     /// The exporter to the span collector could not be built, for example because of an invalid
     /// URL.
-    #[error("the span exporter could not be built")]
+    #[error("the exporter to the OTLP collector could not be built: check the URL")]
     Spans(#[from] ExporterBuildError),
 }
 

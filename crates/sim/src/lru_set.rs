@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by block hash. The keys are hashes already, so they are not hashed again.
+/// A map by block hash. The keys are hashes already, so a [`BlockHasher`] is enough.
 pub(super) type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
-/// Passes a block hash on as its own hash.
+/// A fast hasher for keys that are hashes already. It only spreads their bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BlockHasher(u64);
 
@@ -32,12 +32,14 @@ impl Hasher for BlockHasher {
 pub struct LruSet {
     /// Number of the last use of each block.
     last_uses: BlockMap<u64>,
-    /// All uses, oldest first. A use that is not the last one of its block is ignored.
+    /// All uses, oldest first: the number of the use and the hash of the block. A use that is not the last
+    /// one of its block is ignored.
     uses: VecDeque<(u64, u64)>,
     use_count: u64,
 }
 
-/// Number of uses up to which outdated ones are kept.
+/// Outdated entries of [`LruSet::uses`] are removed when there are more entries than this number plus twice
+/// the number of blocks.
 const MIN_USES: usize = 64;
 
 impl LruSet {

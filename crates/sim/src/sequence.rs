@@ -32,7 +32,7 @@ pub struct GeneratedToken {
     /// submission. Zero for an accepted draft token, which exists at the same time as the previous
     /// token.
     pub gap: Duration,
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the sequence.
     pub prompt_tokens: u32,
     /// Number of prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,

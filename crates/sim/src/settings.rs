@@ -132,7 +132,8 @@ impl SimulatorSettings {
         self.spec_after(Duration::ZERO)
     }
 
-    /// The parameters of the simulated engine at the time `elapsed` after its start. Faults of the settings change them.
+    /// The parameters of the simulated engine at the time `elapsed` after its start, with the faults that the
+    /// settings configure.
     pub(super) fn spec_after(&self, elapsed: Duration) -> EngineSpec {
         let spec = EngineSpec {
             block_size: self.block_size,

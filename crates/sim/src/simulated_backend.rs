@@ -243,8 +243,9 @@ impl SimulatedBackend {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds the sequences of one request to the queue of the engine. If a sequence is longer than
-    /// the KV cache, all sequences of the request are aborted and an error is returned.
+    /// Adds the sequences of one request to the queue of the engine. Returns their ids and their progress. If
+    /// a sequence is longer than the KV cache, all sequences of the request are aborted and an error is
+    /// returned.
     pub(super) fn submit(
         &self,
         requests: impl IntoIterator<Item = SubmittedSequence>,

@@ -34,7 +34,7 @@ const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 /// Time for which the API server of the engine reads a request. It reads one at a time.
 const READ: Duration = Duration::from_millis(4);
-/// Time in the API server of the engine after a token.
+/// Time from the end of a batch until its tokens leave the API server of the engine.
 const AFTER: Duration = Duration::from_millis(3);
 
 /// A request of a load, and what the gateway knows of it.
@@ -64,13 +64,15 @@ struct Simulation {
     sent: BTreeMap<u64, SentRequest>,
     sequences: u64,
     random: fastrand::Rng,
-    /// Sum of the prefill times, and number of finished requests.
+    /// Sum of the prefill times, and number of finished requests, since `mean_since`.
     prefill: (Duration, u32),
     mean_prefill: Option<Duration>,
     mean_since: Duration,
-    /// Errors of the queue and of the prefill, and the unexplained time, as shares of TTFT.
+    /// Absolute error of the derived queue time of each request, as a share of its TTFT.
     queue_errors: Vec<f64>,
+    /// Absolute error of the derived prefill time of each request, as a share of its TTFT.
     prefill_errors: Vec<f64>,
+    /// Time of each request that no phase explains, as a share of its TTFT.
     unexplained: Vec<f64>,
 }
 

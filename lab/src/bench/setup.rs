@@ -54,7 +54,7 @@ pub(crate) enum BenchError {
     UnknownModel(String, String, String),
     #[error("the baseline has another load: {baseline}; this run: {run}")]
     OtherLoad { baseline: String, run: String },
-    #[error("a request before the run failed with {0}{1}")]
+    #[error("a warm-up request failed with {0}{1}")]
     Warmup(String, String),
     #[error("{0}/metrics is not a page of tokenweir; --admin is the admin port of the gateway")]
     NotAGateway(String),

@@ -41,8 +41,8 @@ pub struct TournamentArgs {
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_GATEWAYS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: u16,
-    /// Admission control whatever the policy: a backend gets no request while so many wait in its
-    /// engine. [default: none]
+    /// Admission control, the same for each policy: a backend gets no request while this number of
+    /// requests waits in its engine. [default: none]
     #[arg(long, value_name = "N", env = "TOKENWEIR_TOURNAMENT_MAX_WAITING")]
     pub max_waiting: Option<u32>,
     /// Refuse requests that cannot meet the objective.

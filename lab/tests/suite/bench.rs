@@ -190,7 +190,10 @@ async fn a_target_that_is_no_inference_server_is_reported() {
     assert!(message.contains("lists no model; give --model"), "{message}");
     fake.set_models_status("401 Unauthorized");
     let message = error(&url).await;
-    assert!(message.contains("refuses the key, or wants one (401 Unauthorized)"), "{message}");
+    assert!(
+        message.contains("refuses the API key, or requires one (401 Unauthorized)"),
+        "{message}"
+    );
     fake.set_models_status("404 Not Found");
     let message = error(&url).await;
     assert!(message.contains("GET /v1/models with 404 Not Found: is it a gateway"), "{message}");

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
 
-/// The time in which attempts count, and the longer time for a backend with few attempts.
+/// Length of the window in which attempts count.
 const WINDOW: Duration = Duration::from_mins(1);
+/// Length of the window in which attempts count at a backend with few attempts.
 const LONG_WINDOW: Duration = Duration::from_mins(5);
 /// Minimum number of failed attempts in the window.
 const MIN_FAILED: u64 = 3;
@@ -63,7 +64,7 @@ struct BackendAttempts {
     /// whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
-    /// Since when the backend has been down.
+    /// Since when the backend has got no requests. `None`: it gets requests.
     down_since: Option<Instant>,
 }
 
@@ -191,7 +192,7 @@ impl BackendAttempts {
         }
     }
 
-    /// The failures of the last minutes by kind.
+    /// The failures of the last five minutes, summed by kind and status.
     fn failures(&self) -> Vec<AttemptFailures> {
         let mut sums: Vec<AttemptFailures> = Vec::new();
         for failure in self.recent.iter().flat_map(|(_, counts)| &counts.failures) {
@@ -217,7 +218,7 @@ impl AttemptCounts {
 }
 
 impl AttemptFailures {
-    /// The failure in words.
+    /// The failure as a clause about the backend, such as `it answers 502`.
     fn describe(&self) -> String {
         if let Some(status) = self.status {
             return format!("it answers {status}");

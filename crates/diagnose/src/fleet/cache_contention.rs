@@ -14,7 +14,7 @@ use tokenweir_engine::address::BackendId;
 const WINDOW: Duration = Duration::from_mins(5);
 /// Time between two stored observations, from which the growth in the window is computed.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
-/// Least time that must be observed.
+/// Minimum age of the oldest stored observation of a pair of groups. A younger pair is not judged.
 const MIN_OBSERVED: Duration = Duration::from_mins(1);
 /// Least number of requests of each group in the window.
 const MIN_REQUESTS: u64 = 5;
@@ -53,13 +53,13 @@ pub(super) struct CacheContention {
 /// groups.
 type PairKey = (BackendId, bool, [String; 2]);
 
-/// The counts of a group.
+/// The counts of a group, as the fields of [`EvictedGroup`].
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     requests: u64,
     prompt: u64,
     cached: u64,
-    /// Blocks that the cache map counts as computed again.
+    /// Blocks that the other group had evicted and that the backend computed again.
     evicted_early: u64,
 }
 
@@ -103,7 +103,7 @@ impl CacheContention {
         matches
     }
 
-    /// The oldest counts of a pair in the window.
+    /// The oldest stored counts of a pair in the window, with their time. `None`: none is stored.
     fn oldest(&self, key: &PairKey) -> Option<(Instant, [Counts; 2])> {
         self.marks.iter().find_map(|(at, pairs)| pairs.get(key).map(|counts| (*at, *counts)))
     }

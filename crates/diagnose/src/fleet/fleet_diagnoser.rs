@@ -14,7 +14,7 @@ use crate::verdict::{Confidence, Verdict};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// The verdicts of the last evaluation.
+/// The rules about the fleet and the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(crate) struct FleetDiagnoser {
     /// The time at which each verdict that holds began, by the names of its rule and of its backend.

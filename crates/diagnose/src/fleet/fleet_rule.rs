@@ -6,20 +6,20 @@ use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 pub struct FleetRule {
     /// The name of the rule, as of [`DiagnosisRule::name`](crate::DiagnosisRule::name).
     pub name: &'static str,
-    /// The part of the system that the rule is about. Only a verdict about one backend names it.
+    /// The part of the system that the rule is about. A verdict names a backend only if this is `Backend`.
     pub scope: VerdictScope,
-    /// Whether the rule names a state of a backend, of the fleet or of the gateway. Otherwise it counts
-    /// requests.
+    /// Whether the condition is a state of a backend, of the fleet or of the gateway. Otherwise it follows
+    /// from counts of requests.
     pub is_about_state: bool,
-    /// The severities in words.
+    /// The severities that the verdict can have, and when, in words.
     pub severity: &'static str,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
     /// The values that show the condition, in words.
     pub evidence: &'static str,
-    /// When the rule does not apply, as clauses. Empty: always.
+    /// When the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
-    /// The remedy.
+    /// What an operator can do against the condition.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,
@@ -27,7 +27,8 @@ pub struct FleetRule {
     pub pages: bool,
 }
 
-/// A match of a rule: its condition holds at `backend`. `None`: it holds for all backends or for the gateway.
+/// A match of a rule: its condition holds at `backend`. If `backend` is `None`, it holds for all backends or
+/// for the gateway.
 pub(super) struct FleetMatch {
     pub(super) rule: &'static FleetRule,
     pub(super) backend: Option<String>,

@@ -11,7 +11,7 @@ const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
 const HARMFUL_WAIT_SECONDS: f64 = 2.0;
 /// Minimum share of all requests that waited in the queue and were slow. The live page and
-/// `tokenweir top` mark shares from this value on yellow.
+/// `tokenweir top` show a share of at least this value in yellow.
 const MIN_SHARE: f64 = 0.02;
 
 pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {

@@ -17,7 +17,7 @@ const CONNECTION_HOLD: Duration = Duration::from_secs(30);
 /// Minimum share and number of open streams whose clients do not read.
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
-/// Maximum number of characters of the problem of a reload in a verdict.
+/// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
 
 pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
@@ -97,20 +97,21 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
     pages: true,
 };
 
-/// The conditions of the gateway, and the state that they need between two evaluations.
+/// The rules about the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
     /// The number of lost spans at the last evaluation. `None`: no evaluation yet.
     lost_spans: Option<u64>,
     /// Time of the last evaluation at which the number of lost spans had grown.
     export_failed_at: Option<Instant>,
-    /// Whether clients did not read at the last evaluation.
+    /// Whether enough clients for [`SLOW_CLIENTS`] did not read at the last evaluation.
     was_unread: bool,
     /// The number of refused connections at the last evaluation. `None`: no evaluation yet.
     refused_connections: Option<u64>,
     /// Time of the last evaluation at which the number of refused connections had grown.
     connection_refused_at: Option<Instant>,
-    /// The numbers of reloads of certificate files at the last evaluation. `None`: no evaluation yet.
+    /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:
+    /// no evaluation yet.
     certificate_reloads: Option<[u64; 2]>,
     /// Whether the last reload of certificate files failed.
     has_certificate_failed: bool,
@@ -167,7 +168,8 @@ impl GatewayRules {
         matches
     }
 
-    /// The problem of certificate files whose last reload failed. `None`: it succeeded.
+    /// The cause of [`RELOAD_FAILED`] if the last reload of certificate files failed. `None`: it succeeded,
+    /// or there was none. `reloads`: the numbers of successful and of failed reloads since the start.
     fn certificate_problem(&mut self, reloads: [u64; 2]) -> Option<&'static str> {
         let [succeeded, failed] = reloads;
         if let Some(before) = self.certificate_reloads.replace(reloads) {
@@ -197,7 +199,7 @@ impl GatewayRules {
     }
 }
 
-/// The evidence: the number of streams at the evaluation.
+/// Evidence with a number of streams at the time of the evaluation.
 fn streams(measure: &'static str, count: usize) -> Evidence {
     Evidence::new(measure, count as f64, "requests", 0.0)
 }

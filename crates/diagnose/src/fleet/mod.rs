@@ -1,5 +1,6 @@
 //! Verdicts about the fleet: whether backends can be sent requests at all, and whether requests are
-//! refused. Verdicts about the gateway: its configuration, certificates, collectors and clients. They need a gateway, and no history: a state is exact when it is observed.
+//! refused. Verdicts about the gateway: its configuration, certificates, collectors and clients. All of them
+//! need a gateway, but not the metrics of engines.
 
 mod observation;
 

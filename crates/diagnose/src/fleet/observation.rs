@@ -15,11 +15,11 @@ pub struct FleetObservation {
     pub requests: u64,
     /// Number of the ended requests that the gateway refused.
     pub refused: u64,
-    /// Number of the ended requests that a backend failed.
+    /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,
-    /// The part of `waited` that waited in the gateway because all backends were full.
+    /// Number of the requests in `waited` that waited in the gateway because all backends were full.
     pub delayed: u64,
     /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
@@ -50,7 +50,7 @@ pub struct AwaitedModel {
     pub model: String,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Seconds in which requests have waited while no backend could serve the model.
+    /// Seconds for which requests have waited while no backend could serve the model.
     pub seconds: f64,
 }
 
@@ -60,7 +60,8 @@ pub struct AwaitedModel {
 pub struct EvictingPair {
     /// The backend.
     pub backend: BackendId,
-    /// Whether KV events count the blocks. Otherwise a model of the cache does.
+    /// Whether the counts of blocks come from KV events. Otherwise the gateway estimates them with a model of
+    /// the cache.
     pub is_exact: bool,
     /// Tokens in a block.
     pub block_tokens: f64,
@@ -91,8 +92,8 @@ pub struct GatewayConditions {
     /// Why the last reload of the configuration, of the API keys or of a discovery file failed. `None`: none
     /// failed.
     pub reload_problem: Option<String>,
-    /// The certificates that the gateway presents: the name of the peer, and the seconds until the
-    /// certificate expires.
+    /// The certificates that the gateway presents: to whom (`client`, `backend` or `collector`), and the
+    /// seconds until the certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
     /// Number of reloads of certificate files since the start: those that succeeded, and those that
     /// failed.
@@ -107,7 +108,7 @@ pub struct GatewayConditions {
     pub refused_connections: u64,
     /// Number of open streams.
     pub open_streams: usize,
-    /// Number of open streams whose clients do not read what has come.
+    /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
 }
 
@@ -132,23 +133,23 @@ pub struct FleetBackend {
     pub restarts: u64,
 }
 
-/// Attempts to serve a request on one backend.
+/// Counts of the attempts at one backend in an interval. Each attempt is one request that was sent there.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptCounts {
-    /// Number of attempts.
+    /// Number of attempts, failed ones included.
     pub attempts: u64,
-    /// The attempts that failed, each kind once.
+    /// The failed attempts, with one entry for each kind and status.
     pub failures: Vec<AttemptFailures>,
 }
 
-/// Failed attempts of one kind.
+/// Failed attempts of one kind and status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptFailures {
-    /// The kind of the failure, or how the response broke.
+    /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
     pub kind: &'static str,
     /// The error status of the backend. `None`: it answered with another status or not at all.
     pub status: Option<u16>,
-    /// Number of attempts.
+    /// Number of attempts of this kind and status.
     pub count: u64,
 }
 
@@ -168,7 +169,7 @@ pub struct DrainNote {
 // === impl FleetObservation ===
 
 impl FleetObservation {
-    /// Share of refused requests, from 0 to 1.
+    /// Share of the ended requests that the gateway refused, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
         self.refused as f64 / self.requests.max(1) as f64
     }
@@ -206,8 +207,8 @@ impl FleetObservation {
         missing.join(", ")
     }
 
-    /// Why the rules about the engine of this backend cannot be evaluated. `None`: the rules can be
-    /// evaluated, or the backend is unknown.
+    /// What the rules about the engine of this backend lack because of its state, as text. `None`: the rules
+    /// can be evaluated, or the backend is unknown.
     pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
         let backend = self.backends.iter().find(|backend| backend.id == *id)?;
         match backend.state {
@@ -224,7 +225,7 @@ impl FleetObservation {
     }
 }
 
-/// The name of a state in texts.
+/// The name of a state after a number of backends, as in `2 of weight 0`.
 fn label(state: Availability) -> &'static str {
     match state {
         Availability::ZeroWeight => "of weight 0",

@@ -1,4 +1,5 @@
-//! The rule about requests that every backend refuses for a reason that clients cannot mend: a key or a rate limit.
+//! The rule about requests that every backend refuses for a reason that clients cannot mend: the key of the
+//! gateway or a rate limit.
 
 use super::backend_failures::RATE_LIMIT_REMEDY;
 use super::fleet_rule::{FleetMatch, FleetRule};
@@ -8,7 +9,7 @@ use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
-/// The statuses of a backend that are about its own key, its permissions or its limits.
+/// The statuses with which a backend refuses the key of a request, or applies a rate limit.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
 pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {

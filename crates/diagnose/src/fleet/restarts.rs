@@ -1,4 +1,4 @@
-//! The rule about a backend that fails and comes back again and again.
+//! The rule about a backend that repeatedly restarts, or goes down and comes back.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::FleetObservation;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
 
-/// The time in which interruptions count.
+/// Length of the window in which interruptions count: restarts of the process, and changes to the state down.
 const WINDOW: Duration = Duration::from_mins(10);
 /// Minimum number of interruptions in the window.
 const MIN_INTERRUPTIONS: usize = 3;
-/// The time after the last interruption, in addition to twice the usual time between two, after which
-/// the condition has ended.
+/// The condition has ended when the last interruption is older than this time plus twice the mean time
+/// between two interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
@@ -39,9 +39,9 @@ pub(super) struct Restarts(HashMap<BackendId, Interruptions>);
 /// The interruptions of one backend.
 #[derive(Debug, Default)]
 struct Interruptions {
-    /// The restarts of the process, and the times at which the backend was found to be down. Most
-    /// restarts are both.
+    /// The times of the restarts of the process in the window, the oldest first.
     restarts: VecDeque<Instant>,
+    /// The times at which the backend went down in the window, the oldest first. Most restarts are here, too.
     downs: VecDeque<Instant>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,

@@ -15,14 +15,15 @@ use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
 
-/// Minimum share and number of refused requests for the rule `shedding`.
+/// Minimum share of refused requests for the rule `shedding`.
 const MIN_REFUSED_SHARE: f64 = 0.01;
+/// Minimum number of refused requests for the rule `shedding`.
 const MIN_REFUSED: u64 = 3;
 /// Age in seconds from which a drain without an end is a warning.
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Number of models that the cause of `backend_awaited` names.
 const MAX_NAMED: usize = 3;
-/// The severities of a backend that gets no requests.
+/// The severities of a verdict about a backend that gets no requests, in words.
 const STATE_SEVERITY: &str = "warning, critical if `no_capacity` holds or more than 5 % of requests \
                               are refused or slow for lack of capacity";
 
@@ -135,7 +136,8 @@ pub static FLEET_RULES: [&FleetRule; 17] = [
     &SLOW_CLIENTS,
 ];
 
-/// The conditions that hold.
+/// The matches of the rules of this module: about missing capacity, and about backends that are down, ejected
+/// or drained.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
     let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
@@ -197,7 +199,7 @@ fn is_shedding(fleet: &FleetObservation) -> bool {
     fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
 }
 
-/// The models that no backend can serve now and for which requests wait.
+/// The match of [`BACKEND_AWAITED`]. `None`: `models` is empty.
 fn backend_awaited(models: &[AwaitedModel]) -> Option<FleetMatch> {
     let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
     let causes = models.iter().take(MAX_NAMED).map(|AwaitedModel { model, requests, seconds }| {
@@ -246,7 +248,8 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
     format!("{up} of {total} backends get requests: {missing}")
 }
 
-/// A drain without harm is deliberate, unless it seems forgotten.
+/// The severity of a drain that harms no requests: info, because it is deliberate, or a warning if it seems
+/// forgotten.
 fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
     let is_forgotten = |drain: &DrainNote| {
         drain.remaining_seconds.is_none() && drain.age_seconds >= FORGOTTEN_DRAIN_SECONDS

@@ -6,7 +6,7 @@ use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Time without a request for a model after which nobody misses it.
+/// Time without a request for a model after which the verdict does not name the model any more.
 const FORGET_AFTER: Duration = Duration::from_mins(5);
 /// The time in which requests count for the severity.
 const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
@@ -28,13 +28,13 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     pages: false,
 };
 
-/// The models that are missing.
+/// The models that requests named and that no backend lists, by name.
 #[derive(Debug, Default)]
 pub(super) struct UnservedModels(BTreeMap<String, UnservedModel>);
 
 #[derive(Debug, Default)]
 struct UnservedModel {
-    /// Number of requests since the first one.
+    /// Number of requests for the model so far, as of the last evaluation.
     total: u64,
     /// The evaluations that found new requests, with their number, the oldest first.
     recent: VecDeque<(Instant, u64)>,

@@ -162,7 +162,7 @@ impl BackendHistory {
         self.last_sample?.gateway?.slots
     }
 
-    /// Whether the backend was not up less than `span` before the newest step.
+    /// Whether a sample of the last `span` before the newest step found the backend not up.
     pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
         self.is_within(self.last_unavailable_at, span)
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_engine::gpu::GpuCondition;
 
-/// One value for each five minutes of the last six hours.
+/// The used memory of the GPUs of a backend: one value for each five minutes of the last six hours.
 #[derive(Debug, Default)]
 pub(crate) struct GpuMemoryTrend {
     /// The lowest used memory of each interval, in bytes, the oldest first. Peaks of single requests
@@ -15,7 +15,7 @@ pub(crate) struct GpuMemoryTrend {
     intervals: VecDeque<f64>,
     /// Start of the current interval, and its lowest used memory so far. `None`: no sample yet.
     current: Option<(Instant, f64)>,
-    /// Used and free memory in the last sample, in bytes.
+    /// Total memory of the GPUs in the last sample, used or free, in bytes.
     total_bytes: f64,
 }
 

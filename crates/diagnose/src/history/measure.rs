@@ -155,11 +155,11 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     }),
 ];
 
-/// The mean number of running requests without a first token. The sum of the times between tokens per
-/// second is the mean number of requests that generate (Little's law); the other running requests are
-/// in prefill. A prompt counts while it is computed: its prefill time is reported only after its end.
-/// Without times between tokens, the mean prefill time of the requests that ended × first tokens per
-/// second.
+/// The mean number of running requests without a first token. The sum of the times between tokens per second
+/// is the mean number of requests that generate (Little's law); the other running requests are in prefill. A
+/// prompt counts while it is computed: its prefill time is reported only after its end. If no times between
+/// tokens are known, it is the mean prefill time of the requests that ended × first tokens per second.
+/// `None`: too little data.
 fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
     match window.rate(StepSignal::InterTokenSeconds) {
         Some(generating) => Some((window.mean(StepSignal::Running)? - generating).max(0.0)),

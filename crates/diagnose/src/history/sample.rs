@@ -18,7 +18,8 @@ pub(crate) const LONG_PROMPT_TOKENS: f64 = 8_000.0;
 pub struct DiagnosisSample {
     /// Time of the sample.
     pub at: Instant,
-    /// Whether the backend is up, so that it can get requests.
+    /// Whether the backend can get requests: it serves, is neither drained nor asleep, and its weight is
+    /// above 0.
     pub is_up: bool,
     /// The load from the metrics page. `None`: there is no fresh page that the gateway understands.
     pub page: Option<EngineLoad>,
@@ -39,7 +40,7 @@ pub struct GatewayObservations {
     pub stalls: u64,
     /// The recent p99 of the times between outputs, in seconds. `None`: too few outputs.
     pub gap_p99: Option<f64>,
-    /// Identifies the models of the backend. Only backends with equal models are compared.
+    /// A hash of the names of the models of the backend. Only backends with equal hashes are compared.
     pub models: u64,
     /// Number of requests that wait in the gateway for a backend with capacity.
     pub queued: usize,

@@ -1,11 +1,11 @@
-//! A step: the gauges of one sample, and the growth of counters since the previous sample. The
+//! A step of the history: the gauges of one sample, and the growth of counters since the previous sample. The
 //! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
 
 use super::sample::{DiagnosisSample, GatewayObservations};
 use std::time::Instant;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// A value of a step.
+/// A value of a step of the history. [`HistoryStep`] has one of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepSignal {
     /// Share of the KV cache that requests occupy.
@@ -14,7 +14,8 @@ pub(crate) enum StepSignal {
     Waiting,
     /// Number of requests that run in the engine.
     Running,
-    /// Seconds since the previous page. Unknown if a page is missing or the process restarted.
+    /// Seconds since the previous metrics page. Unknown if a page is missing or the backend process
+    /// restarted.
     Elapsed,
     // The signals from `Preemptions` to `Gaps` are the growth of counters of the page in this time.
     /// Number of preemptions.
@@ -41,9 +42,9 @@ pub(crate) enum StepSignal {
     GapP99,
     /// Number of requests that wait in the gateway, for any backend.
     GatewayQueue,
-    /// Number of streams of this gateway at the backend without a first output, and the prompt tokens
-    /// that the engine has to compute for them.
+    /// Number of streams of this gateway at the backend without a first output.
     Pending,
+    /// Prompt tokens that the engine has to compute for these streams.
     PendingTokens,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
@@ -129,7 +130,8 @@ impl StepSignal {
 // === impl HistoryStep ===
 
 impl HistoryStep {
-    /// The step from the previous sample `before` to `sample`. `None`: there is no previous sample.
+    /// The step from the previous sample to `sample`. `before`: the previous sample, or `None` for the first
+    /// one.
     pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
         let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
         if let Some(page) = &sample.page {
@@ -164,7 +166,8 @@ impl HistoryStep {
         self.values[signal as usize] = value.map_or(f32::NAN, |value| value as f32);
     }
 
-    /// Sets the growth of each counter of the metrics page. Sets no value if the process restarted.
+    /// Sets the growth of each counter of the metrics page in `elapsed` seconds. Sets no value if the backend
+    /// process restarted.
     fn add_counter_growth(&mut self, elapsed: f64, page: &EngineLoad, before: &EngineLoad) {
         if page.is_restart_of(before) {
             return;

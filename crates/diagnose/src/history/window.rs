@@ -14,7 +14,7 @@ pub(crate) const RECENT: Duration = Duration::from_secs(20);
 /// Length of the long window, for the lengths of sequences and for correlated pairs.
 pub const LONG_WINDOW: Duration = Duration::from_mins(5);
 
-/// The steps from a start to the newest step.
+/// The steps of the history from a start to the newest step.
 #[derive(Clone, Copy)]
 pub(crate) struct StepWindow<'a> {
     steps: &'a VecDeque<HistoryStep>,
@@ -140,7 +140,8 @@ impl<'a> StepWindow<'a> {
         fraction_at_least(self.steps.range(self.start..).filter_map(read), threshold)
     }
 
-    /// The growth of a counter per second. `None`: the growth or the elapsed time is unknown.
+    /// The sum of a signal that is the growth of a counter, per second. `None`: the growth or the elapsed
+    /// time is unknown.
     pub(crate) fn rate(&self, signal: StepSignal) -> Option<f64> {
         let elapsed = self.sum(StepSignal::Elapsed).filter(|elapsed| *elapsed > 0.0)?;
         Some(self.sum(signal)? / elapsed)

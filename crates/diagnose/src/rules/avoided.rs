@@ -6,7 +6,7 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
 use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
-/// The backend gets less than this part of its share by weight.
+/// Routing avoids a backend that gets less than this part of its share of the requests by weight.
 const AVOIDED_PART: f64 = 1.0 / 3.0;
 /// Minimum number of requests of all backends in five minutes.
 const MIN_REQUESTS: f64 = 30.0;
@@ -82,14 +82,14 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(RuleMatch::new(2, evidence).because(cause))
 }
 
-/// Number of requests that ended in the window, and that are in flight at its end.
+/// Number of requests that ended in the window or are in flight at its end.
 fn requests(window: &StepWindow<'_>) -> f64 {
     let ended = window.sum(StepSignal::Finished).unwrap_or(0.0);
     ended + window.latest(StepSignal::InFlight).unwrap_or(0.0)
 }
 
-/// The latency in which the backend is slower than the others, with its values. `None`: the backend is
-/// not slower.
+/// The cause of [`BACKEND_AVOIDED`], a latency in which the backend is slower than its peers, with the values
+/// of both. `None`: the backend is not slower.
 fn slowness(
     own: &StepWindow<'_>,
     others: &[StepWindow<'_>],

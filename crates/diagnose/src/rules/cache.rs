@@ -1,5 +1,5 @@
-//! Rules about the KV cache: too small for the batch, too small for the queue, and prefixes that
-//! are computed again.
+//! Rules about the KV cache: it is too small for the running batch, it is full while requests wait, or
+//! prefixes are computed again.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
@@ -12,8 +12,9 @@ use tokenweir_engine::dialect::EngineLoad;
 const FULL_CACHE_USAGE: f64 = 0.88;
 /// KV usage below which the cache has free blocks for another request.
 const FREE_CACHE_USAGE: f64 = 0.80;
-/// Minimum share of the requests in the engine, or number, that wait for the rule `kv_backlog`.
+/// The rule `kv_backlog` needs at least this share of the requests in the engine to wait, or [`MIN_WAITING`].
 const MIN_WAITING_SHARE: f64 = 0.2;
+/// Number of waiting requests that is enough for the rule `kv_backlog`, whatever their share.
 const MIN_WAITING: f64 = 8.0;
 /// Minimum number of preemptions per second for the rule `kv_thrashing`.
 const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
@@ -131,7 +132,7 @@ fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     })
 }
 
-/// The number, rounded to about an eighth of its value: the mean sequence length from which it
+/// The number, rounded down by at most an eighth of its value: the mean sequence length from which it
 /// follows is not more precise.
 fn rounded_down(number: u32) -> u32 {
     let step = (number.next_power_of_two() / 16).max(1);

@@ -102,9 +102,9 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     )
 }
 
-/// Whether `other` started at least [`UNDERUSE_FACTOR`] times the requests of `own` in the short
-/// window. If it did not, `own` gets its share of the requests and completes them faster: the queue
-/// of `other` is its own fault. Unknown numbers count as a difference.
+/// Whether `other` started at least [`UNDERUSE_FACTOR`] times as many requests as `own` in the short window.
+/// If not, `own` gets its share of the requests and completes them faster: the queue of `other` is its own
+/// fault. True if a number is unknown.
 fn gets_more(other: &BackendHistory, own: &BackendHistory) -> bool {
     let started = |history: &BackendHistory| history.window(FAST).sum(StepSignal::FirstTokens);
     let (Some(other), Some(own)) = (started(other), started(own)) else { return true };
@@ -116,18 +116,18 @@ fn is_warm(history: &BackendHistory) -> bool {
     !history.has_restarted_within(WARMUP_PERIOD) && !history.was_unavailable_within(WARMUP_PERIOD)
 }
 
-/// Mean number of running and waiting requests in an engine in the short window.
+/// Mean number of running and waiting requests in an engine in the short window. `None`: unknown.
 fn mean_engine_requests(history: &BackendHistory) -> Option<f64> {
     let window = history.window(FAST);
     Some(window.get(WindowMeasure::Running)? + window.get(WindowMeasure::Waiting)?)
 }
 
-/// Number of running and waiting requests in an engine in one step.
+/// Number of running and waiting requests in an engine in one step of the history. `None`: unknown.
 fn engine_requests(step: &HistoryStep) -> Option<f64> {
     Some(step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?)
 }
 
-/// The warm backends that serve the same model, the least busy first, each with its mean number of
+/// The warm backends that serve the same models, the least busy first, each with its mean number of
 /// running and waiting requests.
 fn warm_peers_by_requests<'a>(evaluation: &Evaluation<'a>) -> Vec<(f64, &'a BackendHistory)> {
     let peers = evaluation.peers().filter(|other| is_warm(other));

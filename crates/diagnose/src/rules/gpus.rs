@@ -7,7 +7,8 @@ use crate::verdict::{Evidence, VerdictSeverity};
 
 /// Utilisation below which a GPU that has a queue is idle.
 const IDLE_UTILIZATION: f64 = 0.3;
-/// If the memory will be full within this number of hours at the present rate, the cause says so.
+/// If the GPU memory will be full within this number of hours at the present rate, the cause of the verdict
+/// says so.
 const NEAR_HOURS: f64 = 24.0;
 const GIB: f64 = 1_073_741_824.0;
 

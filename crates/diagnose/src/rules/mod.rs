@@ -28,8 +28,8 @@ pub(crate) enum LoadDependence {
     None,
     /// The load of the backend itself.
     Backend,
-    /// Requests of the backend, which routing may keep away because of the condition. Without requests
-    /// nothing shows that the condition has ended, while other backends get requests.
+    /// The requests of the backend. Routing may send it none because of the condition. While other backends
+    /// get requests, a lack of requests here does not show that the condition has ended.
     Requests,
     /// The load of any backend.
     Fleet,
@@ -56,8 +56,8 @@ pub const RULES: [DiagnosisRule; 17] = [
     avoided::BACKEND_AVOIDED,
 ];
 
-/// The values of requests that show whether a condition has ended: two signals, a sum and a count,
-/// and the minimum of the count.
+/// The requests that show whether a condition has ended. `sum` ÷ `count`, both summed over steps of the
+/// history, is the value of the condition. It needs a `count` of at least `min_count`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestEvidence {
     pub(crate) sum: StepSignal,
@@ -84,8 +84,8 @@ impl DiagnosisRule {
         }
     }
 
-    /// The values of requests without which nothing shows that the condition has ended. `None`: the
-    /// engine itself shows it, or the condition needs load.
+    /// The values of requests that show whether the condition has ended. `None`: the rule needs none, because
+    /// the metrics of the engine show it, or because the condition cannot hold without load.
     pub(crate) fn request_evidence(&self) -> Option<RequestEvidence> {
         let (sum, count, min_count) = match self.name {
             name if name == slow_engine::SLOW_ENGINE.name => {
@@ -104,8 +104,8 @@ impl DiagnosisRule {
         Some(RequestEvidence { sum, count, min_count })
     }
 
-    /// The severities in words. The diagnoser raises a warning about requests to critical if many of them
-    /// are late.
+    /// The severities that the verdict can have, in words. A warning about requests becomes critical if many
+    /// first outputs are late.
     pub(crate) fn severities(&self) -> &'static str {
         match self.severity {
             VerdictSeverity::Warning if self.is_about_requests() => "warning or critical",

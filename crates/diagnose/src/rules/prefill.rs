@@ -10,12 +10,12 @@ const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
 /// Minimum ratio of the length of a prompt to the mean length of prompts from which the prompt counts
 /// as long.
 const LONGER_PROMPT_FACTOR: f64 = 4.0;
-/// Mean number of requests in prefill below which the tokens of a step are not used up.
+/// Mean number of requests in prefill below which the token budget of a scheduler step
+/// (`--max-num-batched-tokens`) is not used up.
 const MAX_IDLE_PREFILL: f64 = 0.7;
-/// Mean number of requests in prefill from which a prompt is in prefill in every step.
+/// Mean number of requests in prefill from which a prompt is in prefill in every scheduler step.
 const MIN_BUSY_PREFILL: f64 = 0.9;
-/// [`MAX_IDLE_PREFILL`] of a small batch. In a small batch each request is a large part of the
-/// batch.
+/// The value of [`MAX_IDLE_PREFILL`] for a small batch, of which each request is a large share.
 const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
 /// A batch counts as full although this share of the maximum number of running requests is missing,
 /// because some sequences have just ended. In a batch that is not small, one request may always be
@@ -23,11 +23,11 @@ const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
 const CEILING_SLACK: f64 = 0.1;
 /// Number of running requests below which a batch is small.
 const SMALL_BATCH: f64 = 8.0;
-/// Minimum number of waiting requests of a burst. A few wait by chance.
+/// Minimum number of requests that wait in the engine during a burst. Fewer wait by chance.
 const MIN_BURST: f64 = 5.0;
 /// Running requests between bursts, relative to their maximum, below which slots of the engine are free.
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
-/// Mean time in the engine's queue, in seconds, that harms clients also if the queue is empty at times.
+/// Mean time in the engine's queue, in seconds, from which a burst harms clients.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 /// KV usage below which the cache has free blocks for waiting requests.
 const FREE_CACHE_USAGE: f64 = 0.80;
@@ -147,9 +147,9 @@ const BURST_CAUSE_AND_REMEDY: (&str, &str) = (
     "Spread the requests of batch jobs over time, or give them a lower class (admission.classes).",
 );
 
-/// Whether requests wait long in the engine's queue, although it has become empty and slots have become
-/// free at least twice in the last minutes: many arrive at once. A batch that stays full while the queue
-/// is empty is at its limit: this gateway keeps the other requests.
+/// Whether requests wait long in the engine's queue, although it has become empty and slots have become free
+/// at least twice in the last five minutes: many arrive at once. If the batch stays full while the queue is
+/// empty, this is no burst: the batch is at its limit, and the gateway holds further requests back.
 fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long_window();
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
@@ -166,7 +166,7 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     ends >= 2 && queue.is_some_and(|queue| queue >= BURST_QUEUE_SECONDS)
 }
 
-/// The cause of a queue beside free KV blocks, and its remedy. `None`: the limit is unknown.
+/// The cause of a queue in an engine that has free KV blocks, and its remedy. A `limit` of `None`: unknown.
 fn queue_cause_and_remedy(limit: Option<SchedulerLimit>) -> (&'static str, &'static str) {
     match limit {
         Some(SchedulerLimit::Sequences) => (
@@ -195,9 +195,9 @@ enum SchedulerLimit {
     Tokens,
 }
 
-/// The limit that the measures prove. `None`: they prove neither.
+/// The scheduler limit that the measures prove. `None`: they prove neither.
 ///
-/// A request that waits although blocks are free was left out of the step because the batch had
+/// A request that waits although blocks are free was left out of a scheduler step because the batch had
 /// `--max-num-seqs` sequences, or because the tokens of the step were used up. Only prefill uses up
 /// tokens, so in the second case a prompt is in prefill in every step: on average at least one
 /// request is. Fewer requests in prefill therefore prove the first case. In the first case a new

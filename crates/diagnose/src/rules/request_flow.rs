@@ -10,12 +10,12 @@ use crate::history::{
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
 
-/// Minimum number of steps without a metrics page in the short window for the rule `blind`.
+/// Minimum number of steps (samples) without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
 /// Minimum number of requests with output that ended while no counter of the metrics page changed.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
-/// The rule `blind` counts the requests that ended in this time, and the steps in which a request
-/// ended. At least [`MIN_UNCOUNTED_STEPS`] steps are needed, because the page can count a request a
+/// Length of the window in which the rule `blind` tests whether the counters of the page stand still.
+/// Requests must end in at least [`MIN_UNCOUNTED_STEPS`] of its steps, because the page can count a request a
 /// moment before the gateway has the record of the request.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
@@ -27,7 +27,8 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::Queued,
     StepSignal::Gaps,
 ];
-/// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
+/// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
+/// gateway minus that of the engine.
 const MIN_LAG_SECONDS: f64 = 0.1;
 /// The lag of the recent window is compared with the lags of the peers. Each backend needs at least
 /// `MIN_RECENT_STREAMS` streams in this window, and no peer may have more than `MAX_LAG_OF_PEER`
@@ -35,8 +36,8 @@ const MIN_LAG_SECONDS: f64 = 0.1;
 /// routing soon sends few requests to the backend.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
-/// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
-/// value.
+/// The rule `abort_spike` uses this value as the usual share of clients that disconnect if that share is
+/// lower.
 const MIN_CANCEL_RATIO: f64 = 0.05;
 /// Minimum lag of the front end of a backend with few requests, in the last five minutes, in seconds.
 const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
@@ -223,7 +224,7 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
         && is_share_above(stalls as u64, total as u64, HARMED_SHARE)
 }
 
-/// The cause of the stalls in a window of the backend, if the rule `stalls` applies.
+/// The cause of the verdict `stalls`, from a window of the backend and those of the others.
 fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
     let others = windows(evaluation.others.iter().copied(), FAST);
     let has_stalls =
@@ -330,8 +331,8 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(RuleMatch::new(signals, evidence))
 }
 
-/// The lag of the recent window, if it is significant and that of each peer is far smaller, so that the
-/// gateway is not the cause. `None`: one of these does not hold, or there are too few streams.
+/// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
+/// is far smaller, so that the gateway is not the cause. `None`: it is not, or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
     let lag = evaluation.recent_window().front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);

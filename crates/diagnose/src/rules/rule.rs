@@ -9,15 +9,15 @@ pub struct DiagnosisRule {
     /// The name of the rule, which is its label value, its name in JSON and the anchor of its
     /// documentation.
     pub name: &'static str,
-    /// The lowest severity.
+    /// The lowest severity that a verdict of the rule has.
     pub severity: VerdictSeverity,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
     /// The values that show the condition, in words.
     pub evidence: &'static str,
-    /// When the rule does not apply, as clauses. Empty: always.
+    /// When the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
-    /// The remedy.
+    /// What an operator can do against the condition.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,

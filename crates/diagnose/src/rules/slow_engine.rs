@@ -1,4 +1,4 @@
-//! The rule about an engine that is far slower than the engines of other backends.
+//! The rule about an engine that is far slower than the engines of the backends with the same models.
 
 use super::gpus;
 use super::rule::DiagnosisRule;
@@ -6,18 +6,18 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
 use crate::history::{FAST, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Minimum ratio of the time between tokens to that of the other backends.
+/// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;
 /// Minimum time between tokens, in seconds, that harms clients: about the speed of reading aloud.
 const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
 /// Minimum number of observed times between tokens.
 const MIN_GAPS: f64 = 30.0;
-/// A batch of up to `BATCH_FACTOR` times the sequences of the peers plus `BATCH_SURPLUS` is too
-/// small to explain steps that take three times as long.
+/// A batch of up to `BATCH_FACTOR` times the mean number of running requests of the peers, plus
+/// `BATCH_SURPLUS`, is too small to explain times between tokens that are three times as long.
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
 
-/// The cause if the pages of GPU exporters show it.
+/// The cause of the verdict `slow_engine` if a GPU exporter reports a throttled GPU of the backend.
 const THROTTLED: &str = "a GPU of the backend lowers its clock (gpu_throttled)";
 
 pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
@@ -88,8 +88,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
 }
 
-/// Whether the engine computes prompts that are so long that they make each step long: the prompts
-/// of the streams without output, or those of the requests of the last minute.
+/// Whether the engine computes prompts that are so long that they delay the tokens of all its streams: the
+/// prompts of the streams without output, or those of the requests of the last minute.
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);
@@ -99,7 +99,7 @@ fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     [pending, started].into_iter().flatten().any(|tokens| tokens >= LONG_PROMPT_TOKENS)
 }
 
-/// Mean time between tokens and mean number of running requests in the last minute.
+/// Mean time between tokens, in seconds, and mean number of running requests, in the window. `None`: unknown.
 fn speed_and_batch(window: &StepWindow<'_>) -> Option<(f64, f64)> {
     Some((window.get(WindowMeasure::EngineInterToken)?, window.get(WindowMeasure::Running)?))
 }

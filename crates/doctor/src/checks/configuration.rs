@@ -4,7 +4,8 @@ use crate::configuration::{ConfiguredModel, GatewaySettings};
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 
-/// Reports configured model names that are mapped to a model that no backend serves, and objectives for such a model.
+/// Reports configured model names that are mapped to a model that no backend serves, and objectives for such
+/// a model.
 pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     let has_all_lists = facts.backends.iter().all(|backend| backend.served().is_some());
     // If the model list of a backend is unknown, the backend may serve the model.
@@ -33,7 +34,7 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
         ));
         let remedy =
             format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
-        remark.because("The gateway answers every request for it with 404.").remedy(remedy)
+        remark.because("The gateway answers every request for this name with 404.").remedy(remedy)
     };
     let objective = |(name, model): &(String, String)| {
         let is_named = facts.config.models.iter().any(|named| named.name == *model);
@@ -42,8 +43,9 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::warning(format!(
             "the objective {name} is for {model}, which no backend serves"
         ));
-        let remark =
-            remark.because("No request counts for it.").remedy("correct `model` in `slos`");
+        let remark = remark
+            .because("No request counts for this objective.")
+            .remedy("correct `model` in `slos`");
         (!is_named && !is_served).then_some(remark)
     };
     let names = facts.config.models.iter().filter(is_unserved).map(remark);
@@ -75,8 +77,8 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
     }
     if !admin.ip().is_loopback() && !facts.config.has_admin_token {
         let remark = Remark::warning(format!("the admin listener {admin} requires no token"));
-        let reason = "Any client that reaches it can read the configuration, the names of tenants \
-                      and the addresses of the backends. Drain, undrain and reload are refused.";
+        let reason = "Any client that reaches this listener can read the configuration, the names of \
+                      tenants and the addresses of the backends. Drain, undrain and reload are refused.";
         remarks.push(remark.because(reason).remedy("access.admin_token, or listen on 127.0.0.1"));
     }
     let is_local = |host: &str| {

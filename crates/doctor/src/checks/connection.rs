@@ -49,8 +49,8 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
             let observation =
                 format!("it keeps an idle connection for {} or longer", format_seconds(after));
             let reason = format!(
-                "The gateway keeps it for {} (timeouts.idle_connection). Which of both is longer \
-                 is unknown.",
+                "The gateway keeps it for {} (timeouts.idle_connection). Whether the backend \
+                 keeps it for longer is unknown.",
                 format_seconds(gateway_timeout)
             );
             let longer = (gateway_timeout + KEEP_ALIVE_MARGIN).as_secs() + 1;
@@ -84,7 +84,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
     vec![Remark::note(observation).because(reason).remedy(remedy)]
 }
 
-/// A time in seconds with one decimal digit.
+/// A time as text in seconds, with one decimal digit.
 fn format_seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
@@ -94,7 +94,8 @@ pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
         return Vec::new();
     };
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
-    let reason = "It may buffer tokens, abort a long pause, or close connections.";
+    let reason =
+        "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";
     let remedy = if backend.probe.is_some() {
         "give the URL of vLLM itself"
     } else {
@@ -161,7 +162,7 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
     Some(remark.because(format!("The response is: {}", probe.excerpt.trim())))
 }
 
-/// Reports tokens that arrive bunched in every attempt of the probe.
+/// Reports tokens that arrive several at a time. `None`: they arrive one by one, or are too few.
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();

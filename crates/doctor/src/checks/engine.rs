@@ -31,8 +31,8 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec
     vec![remark.because(reason).remedy("vllm serve --enable-prefix-caching")]
 }
 
-/// Reports that a limit of the queue is unknown. vLLM does not report this limit, only the number
-/// of requests that it rejected because of it.
+/// Reports that it is unknown whether the queue of the engine has a limit. vLLM does not report this limit,
+/// only the number of requests that it rejected because of it.
 pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
     let Some(version) = backend.version_number() else { return Vec::new() };
     if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {

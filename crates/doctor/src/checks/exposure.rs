@@ -5,7 +5,7 @@ use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 use crate::gather::UNKNOWN_PATH;
 
-/// Reports paths that clients should not reach and KV event sockets.
+/// Reports open paths that clients should not reach, and sockets of KV events.
 pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     if !backend.is_vllm() {
         return Vec::new();

@@ -35,7 +35,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     };
     let mut remarks = Vec::new();
     if let Some(problem) = &gateway.config_problem {
-        let remark = Remark::note(format!("its configuration cannot be read: {problem}"));
+        let remark =
+            Remark::note(format!("the configuration of the gateway cannot be read: {problem}"));
         let reason = "The checks assumed the default configuration.";
         let remedy = "use the doctor of the same version as the gateway";
         remarks.push(remark.because(reason).remedy(remedy));
@@ -48,7 +49,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         remarks.push(remark.because("Clients get 503."));
     }
     if status["config_reloads"]["last_successful"] == false {
-        let remark = Remark::warning("the last reload of its configuration failed");
+        let remark = Remark::warning("the last reload of the gateway's configuration failed");
         let reason = "The previous configuration stays active, and a restart would fail.";
         remarks.push(remark.because(reason).remedy("tokenweir check FILE"));
     }
@@ -63,7 +64,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     remarks
 }
 
-/// The remark about paths that a backend lacks although others serve them, as requests have shown.
+/// The remark about paths that a backend lacks although others serve them, as requests have shown. `None`: it
+/// lacks none.
 fn unserved_remark(backend: &Value) -> Option<Remark> {
     let paths = backend["unserved"].as_array()?.iter().filter_map(Value::as_str);
     let paths = paths.collect::<Vec<_>>().join(" ");
@@ -103,7 +105,7 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     if health != "up" {
         let reason = backend["reason"].as_str().unwrap_or("no reason reported");
         let remark = Remark::error(format!("the gateway reports {name} as {health}: {reason}"));
-        return Some(remark.because("The gateway sends no requests to it."));
+        return Some(remark.because("The gateway sends no requests to this backend."));
     }
     let breaker = backend["breaker"].as_str().unwrap_or("closed");
     if breaker != "closed" {

@@ -31,7 +31,7 @@ enum CheckScope {
     /// The check runs for each configured backend, even if it does not respond or is a listener of
     /// a gateway.
     AllBackends(BackendCheck),
-    /// The check runs once, for all facts, if its facts were gathered (`needs`).
+    /// The check runs once, for all facts, if `needs` returns true: its facts were gathered.
     Once { needs: fn(&DoctorFacts) -> bool, check: fn(&DoctorFacts) -> Vec<Remark> },
 }
 
@@ -90,7 +90,7 @@ pub const CHECKS: [DoctorCheck; 30] = [
     once("traces", |facts| facts.collector.is_some(), gateway::traces),
 ];
 
-/// Number of checks whose facts were gathered.
+/// Number of checks that [`examine`] can run, because their facts were gathered.
 pub fn made(facts: &DoctorFacts) -> usize {
     let is_made = |check: &&DoctorCheck| match check.scope {
         CheckScope::ReachedBackends(_) => has_reached(facts),

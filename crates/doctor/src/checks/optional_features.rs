@@ -43,7 +43,7 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     }
     let remark = Remark::note("its responses do not report how long the engine took");
     let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
-                  slow one. It costs some CPU at high concurrency.";
+                  slow one. Reporting them costs some CPU at high concurrency.";
     vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
 }
 
@@ -115,7 +115,8 @@ pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
 }
 
 impl BackendFacts {
-    /// The probe. `None`: no probe was sent, or vLLM did not respond with a complete stream.
+    /// The probe of a vLLM server. `None`: no probe was sent, the server is not vLLM, or the stream was not
+    /// complete.
     fn completed_probe(&self) -> Option<&StreamProbe> {
         let probe = self.probe.as_ref()?.as_ref().ok()?;
         let is_complete = probe.observed.is_stream && probe.observed.is_complete;

@@ -27,7 +27,8 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
     vec![Remark::error(error).because(reason).remedy(remedy)]
 }
 
-/// The reason and the remedy of an error, in the words of the verdict `backend_down`.
+/// The reason and the remedy for a backend that is down, in the words of the verdict `backend_down`. `kind`:
+/// why it is down, or `None` if unknown.
 fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     match kind {
         Some(kind) => {
@@ -130,7 +131,10 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             "This gateway was not tested with it, and may not understand its metrics.",
         )
     } else if version < CURRENT_METRICS_SINCE {
-        (FindingSeverity::Note, "It has fewer metrics, and some have names from before 0.12.")
+        (
+            FindingSeverity::Note,
+            "This version has fewer metrics, and some have names from before 0.12.",
+        )
     } else if version > NEWEST_TESTED {
         (FindingSeverity::Note, "It is newer than the newest tested version (0.33).")
     } else {

@@ -18,17 +18,17 @@ use tokenweir_protocol::clock;
 /// Maximum size of a response body, in bytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// Time after which a client closes an idle connection.
+/// Time after which a [`ServerClient`] closes an idle connection.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A server to read from.
+/// A server from which facts are gathered: a backend, or the admin listener of a gateway.
 #[derive(Debug, Clone)]
 pub struct GatherTarget {
     /// The name of the server in reports.
     pub id: String,
     /// The URL.
     pub url: BackendAddress,
-    /// The URL of the metrics page. `None`: a known path of `url`.
+    /// The URL of the metrics page. `None`: the page is at a known path of `url`.
     pub metrics_url: Option<MetricsUrl>,
     /// The API key or token of the server.
     pub key: TargetKey,

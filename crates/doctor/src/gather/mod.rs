@@ -67,7 +67,7 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
     backend
 }
 
-/// Fetches one page with `GET`.
+/// Fetches one page of a server with `GET`.
 pub async fn page(
     target: &GatherTarget,
     path: &'static str,
@@ -130,8 +130,8 @@ async fn fetch_pages(
     backend
 }
 
-/// Opens a connection to the first publisher of KV events, at the host of the backend as the gateway
-/// does. `None`: the backend lists no publisher with a port.
+/// Whether a connection to the first publisher of KV events can be opened, at the host of the backend as the
+/// gateway does. `None`: the backend lists no publisher with a port.
 async fn try_publisher(backend: &BackendFacts, timeout: Duration) -> Option<bool> {
     let endpoints = backend.event_endpoints();
     let port: u16 = endpoints.first()?.rsplit_once(':')?.1.parse().ok()?;

@@ -63,7 +63,8 @@ impl<K: Ord + Copy> FairQueue<K> {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.keys.len())
     }
 
-    /// Number of requests of the tenant with the most requests, and the key of its last request.
+    /// Number of requests of the tenant with the most requests, and the key of the last one of these requests
+    /// in service order. `None`: no request is queued.
     pub(super) fn largest_tenant(&self) -> Option<(usize, K)> {
         let count_and_last =
             |tenant: &TenantQueue<K>| Some((tenant.keys.len(), *tenant.keys.last()?));

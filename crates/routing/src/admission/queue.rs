@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models and skips their
-/// requests. `None`: requests that name no model.
+/// requests. The element `None` stands for the requests that name no model.
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
@@ -37,7 +37,8 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Time in which no backend could serve the model, without the current such time.
+    /// Sum of the past periods of the wait in which no backend could serve the model. A period that has not
+    /// ended is not included.
     without_backend: Duration,
     /// Number of later requests of the same tenant that were selected before this request.
     overtaken: u32,
@@ -61,8 +62,8 @@ const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 const MAX_COMPARED_REQUESTS: usize = 16;
 /// Greatest number of later requests that are selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
-/// Number of lost tokens up to which a request does not give way to a later one. Computing so few
-/// tokens takes a few milliseconds.
+/// Number of lost tokens (see [`AdmissionQueue::select`]) up to which a request does not give way to a later
+/// one. Computing so few tokens takes a few milliseconds.
 const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {
@@ -104,7 +105,7 @@ impl<T> AdmissionQueue<T> {
         self.requests.is_empty()
     }
 
-    /// When the request entered that has waited longest. `None`: no request waits.
+    /// Time at which the request that has waited longest entered the queue. `None`: no request waits.
     pub fn oldest(&self) -> Option<Instant> {
         self.requests.first_key_value().map(|(_, entry)| entry.entered_at)
     }
@@ -127,8 +128,8 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Whether a waiting request may take the capacity that a new request for `model` could have: a
-    /// request for the same model, or for a model that a backend can serve.
+    /// Whether a new request for `model` must queue behind waiting requests, because one of them is for the
+    /// same model, or for another model that a backend can serve, and so may need the same capacity.
     pub fn precedes(&self, model: Option<&str>) -> bool {
         self.model_queues
             .iter()
@@ -142,7 +143,8 @@ impl<T> AdmissionQueue<T> {
             .any(|(name, queue)| queue.without_backend_since.is_some() && name.as_deref() == model)
     }
 
-    /// Records that of the models for which requests wait, no backend can serve `models`.
+    /// Records that no backend can serve `models`, and that backends can serve all other models for which
+    /// requests wait.
     pub fn set_without_backend(&mut self, models: &[Option<Arc<str>>], now: Instant) {
         let mut served = Vec::new();
         for (model, queue) in &mut self.model_queues {

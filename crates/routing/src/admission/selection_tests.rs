@@ -5,7 +5,8 @@ use super::tests::{enter_all, grant, model, request, start};
 use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
 use std::time::{Duration, Instant};
 
-/// Grants the selected request. `lost_tokens`: of each request, by payload.
+/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: the lost tokens
+/// of a request, by its payload.
 fn grant_by_lost_tokens(
     queue: &mut AdmissionQueue<usize>,
     now: Instant,

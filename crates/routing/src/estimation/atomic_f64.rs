@@ -1,4 +1,4 @@
-//! A floating-point number that several threads read and write, and its lower bound.
+//! A floating-point number that several threads read and write, and functions that limit a number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,13 +20,13 @@ impl AtomicF64 {
     }
 }
 
-/// A number that is at least 0. NaN counts as 0, as with [`f64::max`], which takes five instructions.
+/// The value, or 0 if it is negative or NaN. [`f64::max`] returns the same, but takes five instructions.
 #[inline]
 pub(super) fn at_least_0(value: f64) -> f64 {
     if value > 0.0 { value } else { 0.0 }
 }
 
-/// The lesser of two numbers, of which `other` is not NaN: see [`at_least_0`].
+/// The lesser of two numbers, of which `other` is not NaN, with fewer instructions than [`f64::min`].
 #[inline]
 pub(super) fn at_most(value: f64, other: f64) -> f64 {
     if value < other { value } else { other }

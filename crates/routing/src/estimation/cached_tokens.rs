@@ -25,13 +25,14 @@ pub struct ResidentPrompt {
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
     pub blocks: u32,
-    /// Whether no more of the prompt is cached. Otherwise the backend may have more of it.
+    /// Whether the events show all cached tokens of the prompt. Otherwise the backend may have more in its
+    /// cache.
     pub is_decided: bool,
-    /// Whether the number of tokens is expected from the lengths of texts, and not certain.
+    /// Whether `tokens` was estimated from the lengths of texts. Otherwise it is exact.
     pub is_expected: bool,
 }
 
-/// A prompt and its cached part.
+/// The length of a prompt, and how much of it one backend probably has in its cache.
 pub(super) struct CachedTokens {
     /// Tokens of the prompt.
     pub(super) prompt: f64,
@@ -40,8 +41,8 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
-/// Greatest number of cached prompt tokens that routing believes. The block size is a number of
-/// the engine.
+/// Greatest number of cached prompt tokens that routing believes. It follows from the block size, which the
+/// engine reports and which may be wrong.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
 
 impl CachedTokens {

@@ -32,7 +32,7 @@ pub struct LearnedEstimates {
 
 /// Weight of one observation in a moving average.
 const EMA_WEIGHT: f64 = 0.05;
-/// Factor by which each further prompt reduces the sums of the earlier prompts.
+/// Factor by which each further prompt reduces the sums of bytes and tokens of the earlier prompts.
 const TEXT_RETENTION: f64 = 0.95;
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
@@ -152,7 +152,8 @@ impl LearnedEstimates {
         }
     }
 
-    /// The number of tokens is bounded: a client can make an engine repeat any number in an error.
+    /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine repeat
+    /// any number in an error.
     fn add_text(&self, bytes: f64, tokens: f64) {
         let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
         for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
@@ -175,14 +176,15 @@ impl LearnedEstimates {
         non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Share of the KV cache that retains blocks sent by this gateway.
+    /// Factor from the number of blocks of the KV cache to the number of blocks, sent last by this gateway,
+    /// that are probably still cached. From 1/64 to 1.5, at first 1.
     pub fn retention(&self) -> f64 {
         self.cache_retention.get()
     }
 
-    /// Share of the tokens that were not known to be cached, but were, in prompts for which this was
-    /// the rendezvous backend. Responses that do not report cached tokens count as 0, so that the share
-    /// falls to 0 if it cannot be known.
+    /// Of the prompt tokens that were not known to be cached, the share that was cached nevertheless, in
+    /// prompts for which this was the rendezvous backend. Responses that do not report cached tokens count as
+    /// 0, so that the share falls to 0 if it cannot be known.
     pub fn rendezvous_hit_share(&self) -> f64 {
         self.rendezvous_hit_share.get()
     }
@@ -247,8 +249,8 @@ impl LearnedEstimates {
     }
 
     /// Compares the cached tokens of a prompt with the prediction, and corrects the retention by at
-    /// most 2 % in either direction. A fast correction would follow single evictions, and the table
-    /// would then forget blocks that the engine still has.
+    /// most 2 % in either direction. A fast correction would follow single evictions, and the prefix
+    /// table would then forget blocks that the engine still has.
     fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
         let excess = (cached - predicted_cached) / prompt;
         if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {

@@ -21,7 +21,8 @@ pub struct PrefillCost {
     pub per_token: f64,
 }
 
-/// Weighted sums of a least-squares fit, and the line that was last fitted.
+/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x),
+/// and the line that was last fitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: Line,
@@ -107,10 +108,11 @@ const CONTRADICTION_FACTOR: f64 = 2.0;
 /// that is not old learns from observations above and below it alike, because otherwise it would
 /// become too low, and requests would seem overdue.
 const OLD: f64 = 0.5;
-/// Bounds of the patience in seconds.
+/// Bounds of [`LinearFit::patience`] in seconds.
 const PATIENCE_RANGE: (f64, f64) = (10.0, 80.0);
-/// Anchor of the prefill cost in tokens, and bounds of the seconds per token.
+/// [`LinearFit::anchor`] of a fit of the prefill cost, in tokens.
 const PREFILL_ANCHOR_TOKENS: f64 = 20_000.0;
+/// Bounds of the learned seconds per token.
 const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
 
 // === impl LinearFit ===

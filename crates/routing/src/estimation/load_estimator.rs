@@ -52,7 +52,7 @@ pub struct LoadEstimator {
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
     kv_tokens: AtomicU64,
-    /// Time of the last request.
+    /// Time at which the last request was sent.
     last_sent_at: AtomicF64,
     /// Time at which a pending stream last had output or ended, or at which the backlog began.
     prefill_progress_at: AtomicF64,
@@ -73,7 +73,7 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
-/// With a horizon of 0, new reports would count for nothing.
+/// Minimum horizon in seconds. With a horizon of 0, even a new report would count for nothing.
 const MIN_HORIZON_SECONDS: f64 = 0.001;
 
 impl LoadEstimator {

@@ -38,7 +38,7 @@ pub struct ReportedLoad {
 
 /// The estimated load of an engine.
 pub(super) struct EstimatedLoad {
-    /// Requests that this gateway did not send.
+    /// Number of requests at the engine that this gateway did not send.
     pub(super) external: f64,
     /// Requests that wait in the engine.
     pub(super) waiting: f64,
@@ -47,7 +47,7 @@ pub(super) struct EstimatedLoad {
     pub(super) reported: ReportedLoad,
 }
 
-/// The last report.
+/// The last load report of a backend, and the local load at the time of its scrape.
 #[derive(Debug)]
 pub(super) struct LastReport {
     /// Time at which the gateway began to scrape the metrics of the backend, in seconds since the
@@ -158,7 +158,7 @@ impl LastReport {
         (!age.is_nan()).then(|| at_least_0(age))
     }
 
-    /// Capacity of the KV cache in tokens.
+    /// Capacity of the KV cache in tokens. `None`: not known.
     pub(super) fn capacity(&self) -> Option<u64> {
         Some(self.kv_capacity_tokens.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
     }

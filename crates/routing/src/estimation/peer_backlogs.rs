@@ -4,8 +4,8 @@ use super::atomic_f64::AtomicF64;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Prompt tokens that other gateways wait for at one backend. Without a report of a gateway, the
-/// value has no memory and is 0.
+/// Prompt tokens that other gateways wait for at one backend. Before the first report of a gateway, the
+/// number is 0 and takes no memory.
 #[derive(Debug)]
 pub(super) struct PeerBacklogs {
     backlogs: OnceLock<Box<[PeerBacklog; MAX_PEERS]>>,

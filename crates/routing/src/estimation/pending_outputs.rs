@@ -2,7 +2,7 @@
 //! is overdue.
 //!
 //! A request that has waited longer than predicted is evidence against the backend: its engine may
-//! be frozen although `/health` answers. Engines serve in order of arrival, so the delay of the
+//! be at a standstill although `/health` answers. Engines serve in order of arrival, so the delay of the
 //! request at the head of the queue predicts the delay of the next request (the head-of-line
 //! estimator of Ibrahim and Whitt 2009: *Real-time delay estimation based on delay history*). The
 //! delay is measured against the prediction of the request itself, so a long prompt is not overdue

@@ -38,7 +38,8 @@ pub struct Reservation {
     pub cached: u64,
     /// Whether the backend is the rendezvous backend of the prompt.
     pub(super) is_rendezvous: bool,
-    /// `uncached`, plus the backlog before it.
+    /// Prompt tokens that the engine computes up to the first output: `uncached`, plus the backlog before the
+    /// request.
     pub(super) work: f64,
     /// Length of a prompt without media in bytes. 0: the prompt has media.
     pub(super) text_bytes: u64,
@@ -60,7 +61,7 @@ pub struct Reservation {
     pub(super) is_decoding: bool,
 }
 
-/// Whether a request waits for a slot of the engine.
+/// Whether a request waits for a sequence slot of the engine, as far as known when it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotWait {
     /// The request need not wait: the engine has had more requests in its batch at once than now.
@@ -71,7 +72,7 @@ pub(super) enum SlotWait {
     Expected,
 }
 
-/// Token usage that a response reported.
+/// Token usage that a response reported. `None` in a field: not reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCounts {
     /// Prompt tokens.

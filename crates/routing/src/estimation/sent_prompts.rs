@@ -44,7 +44,7 @@ impl SentPrompts {
         self.0.get().map_or(0, matched) as u32
     }
 
-    /// The age of the table: it grows with each new block.
+    /// The age of the table: the number of new blocks so far. 0 before the first prompt.
     pub(super) fn table_age(&self) -> u32 {
         self.0.get().map_or(0, PrefixTable::age)
     }

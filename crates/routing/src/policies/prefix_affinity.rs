@@ -7,7 +7,7 @@ use super::least_requests;
 use super::selection::{load, lowest};
 use crate::{Candidate, PolicyChoice, RoutingRequest};
 
-/// Least cached share of a prompt that decides, from 0 to 1.
+/// Least share of the prompt, from 0 to 1, that a backend must have in its cache to be preferred for it.
 const MIN_CACHED_SHARE: f64 = 0.1;
 /// Multiple of the mean load above which a backend is too busy (Mirrokni, Thorup and Zadimoghaddam
 /// 2018: consistent hashing with bounded loads).

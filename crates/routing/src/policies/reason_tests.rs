@@ -61,7 +61,7 @@ impl Decision {
         kv_aware::home(&self.candidates, &self.request)
     }
 
-    /// The costs without a cause, of which `cost` has the value for a candidate.
+    /// The costs of the candidates after `change`. `home`: the candidate of the session.
     fn costs(&self, home: Option<usize>, change: impl Fn(&mut Candidate)) -> Vec<f64> {
         self.costs_without(home, change, |_| 0.0)
     }

@@ -53,7 +53,8 @@ impl Decision<'_> {
             .then_some("kv_pressure")
     }
 
-    /// A better place for the request that was too busy.
+    /// The reason if another candidate has more of the prompt in its cache, or is the backend of the session,
+    /// and was not chosen because of its load. `None`: there is no such candidate.
     fn refused(&self, chosen: usize) -> Option<&'static str> {
         let own_blocks = self.candidates[chosen].cached_blocks;
         if self.candidates.iter().any(|other| other.cached_blocks > own_blocks) {
@@ -73,7 +74,7 @@ impl Decision<'_> {
         if is_lowest { "lowest_ttft" } else { "lowest_cost" }
     }
 
-    /// A cost of each candidate, by its index.
+    /// The costs of all candidates, computed by `cost` from the index of each candidate.
     fn costs_of(&self, cost: impl Fn(usize) -> f64) -> Vec<f64> {
         (0..self.candidates.len()).map(cost).collect()
     }
@@ -87,7 +88,7 @@ impl Decision<'_> {
         terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
     }
 
-    /// Whether a candidate has this part. A part that no candidate has explains no choice.
+    /// Whether this term of the cost is above 0 for a candidate. If it is 0 for all, it explains no choice.
     fn has(&self, part: impl Fn(&Parts) -> f64) -> bool {
         self.parts.iter().any(|parts| part(parts) > 0.0)
     }

@@ -16,7 +16,7 @@ pub(super) fn least(costs: impl Iterator<Item = f64>) -> f64 {
     costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
 }
 
-/// Index of a candidate with the lowest cost, see [`longest_idle`].
+/// Index of a candidate with the lowest cost. [`longest_idle`] decides among several.
 pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
     let costs = costs.iter().copied();
     longest_idle(candidates, costs.clone(), least(costs), turn)

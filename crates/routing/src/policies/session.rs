@@ -20,7 +20,7 @@ pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> Policy
     PolicyChoice { index: index.unwrap_or(0), reason }
 }
 
-/// Index of the eligible candidate with the highest score for a session.
+/// Index of the eligible candidate with the highest score for a session. `None`: no candidate is eligible.
 pub(super) fn highest_scored(
     candidates: &[Candidate],
     session: u64,

@@ -17,9 +17,9 @@ named_enum! {
         Paused = "paused",
         /// The backend accepts connections again after it refused them, and is not healthy yet.
         Starting = "starting",
-        /// The engine serves nothing while its number of ranks changes.
+        /// The engine serves nothing while its number of data-parallel ranks changes.
         Scaling = "scaling",
-        /// The engine was taken out of its group of ranks, and waits for its end.
+        /// The engine was taken out of its group of data-parallel ranks, and waits to be ended.
         Retired = "retired",
         /// The configured weight is 0.
         ZeroWeight = "zero_weight",

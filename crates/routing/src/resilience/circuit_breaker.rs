@@ -53,7 +53,7 @@ pub struct CircuitBreakerSettings {
 /// Circuit breaker of one backend.
 #[derive(Debug)]
 pub struct CircuitBreaker {
-    /// The instant from which the atomics count.
+    /// The instant from which the times in the atomics count.
     origin: Instant,
     /// Time until which the backend gets no requests, in nanoseconds since `origin`. 0: the breaker
     /// is closed.
@@ -88,7 +88,7 @@ named_enum! {
     pub enum BreakerState {
         /// The backend gets requests.
         Closed = "closed",
-        /// The backend reported a moment ago that it is overloaded or paused.
+        /// The backend gets no requests for a moment, because it reported that it is overloaded or paused.
         Resting = "resting",
         /// The backend gets no requests, because it failed or is shutting down.
         Open = "open",
@@ -99,9 +99,10 @@ named_enum! {
 
 /// Longest ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
-/// Time for which a backend that is overloaded or paused gets no requests, unless it states another.
+/// Time for which a backend that is overloaded or paused gets no requests, unless it states another time.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
-/// Longest time for which a backend gets no requests because it stated so.
+/// Longest time for which a backend that is overloaded or paused can keep requests away, whatever time it
+/// states.
 const MAX_REST: Duration = Duration::from_mins(1);
 /// Time after a success in which a backend [serves](CircuitBreaker::is_serving).
 const SERVING_TIME: Duration = Duration::from_secs(5);

@@ -33,7 +33,8 @@ pub enum DownKind {
     Stuck,
 }
 
-/// Texts of errors, by kind. The first kind applies of which the error contains a text.
+/// For each kind, parts of error texts that show it. The first kind of which the error contains a part
+/// applies.
 const TEXTS: [(DownKind, &[&str]); 14] = [
     (DownKind::Dns, &["failed to lookup address", "Name or service not known", "name resolution"]),
     (DownKind::NoTls, &["InvalidContentType", "corrupt message"]),
@@ -61,7 +62,7 @@ impl DownKind {
         TEXTS.iter().find(|(_, texts)| is_shown(texts)).map(|(kind, _)| *kind)
     }
 
-    /// The cause as a short text without values that change.
+    /// The cause as a clause about the backend, without values that change.
     pub const fn cause(self) -> &'static str {
         match self {
             Self::Dns => "its host name has no address",
@@ -87,7 +88,7 @@ impl DownKind {
         }
     }
 
-    /// The remedy.
+    /// What an operator can do against the error, in sentences.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Dns => {

@@ -92,8 +92,8 @@ pub enum BreakerAction {
 }
 
 impl FailureKind {
-    /// The kind of a response whose status is not 2xx. 529 is that of Anthropic's API and of servers like
-    /// it for overload.
+    /// The kind of a response whose status is not 2xx. 529 means overload in
+    /// Anthropic's API and in servers with this API.
     pub const fn of_status(status: u16) -> Self {
         match status {
             503 | 529 => Self::Busy,

@@ -24,12 +24,13 @@ pub(super) const WINDOW_LENGTH: Duration = Duration::from_secs(5);
 /// Number of windows: together they are the longest time over which the failure ratio is taken. A
 /// backend with few requests would otherwise never have enough of them.
 pub(super) const WINDOW_COUNT: usize = 12;
-/// Number of windows over which the failure ratio is taken at least.
+/// Least number of windows over which the failure ratio is taken.
 const MIN_WINDOWS: usize = 2;
 /// Number of requests from which no older window is added to the failure ratio.
 const ENOUGH_REQUESTS: u32 = 20;
-/// Least number of requests and of failures in all windows for which the failure ratio counts.
+/// Least number of requests, in the windows that count, for which the failure ratio is not taken as 0.
 const MIN_REQUESTS: u32 = 10;
+/// Least number of failures, in the windows that count, for which the failure ratio is not taken as 0.
 const MIN_FAILURES: u32 = 5;
 impl RecentOutcomes {
     pub(super) const fn new(now: Instant) -> Self {

@@ -138,11 +138,10 @@ impl SamplerTables {
     }
 }
 
-/// The positions of one part of the pool, rotated so that they begin at a random position.
+/// The positions of one partition of the pool, rotated so that they begin at a random position.
 type FleetPartition<'a> = Copied<Chain<Iter<'a, usize>, Iter<'a, usize>>>;
 
-/// Splits the pool into `parts` equal parts. Each part is rotated so that it begins at a random
-/// position.
+/// Splits the pool into `parts` equal partitions. Each is rotated so that it begins at a random position.
 fn random_partitions(
     positions: &[usize],
     parts: usize,

@@ -92,7 +92,7 @@ pub(super) struct GenerationWork {
     pub(super) include_usage: bool,
     /// Whether usage is written in every chunk of a stream.
     pub(super) continuous_usage: bool,
-    /// The session in the body, which vLLM prefers to the header.
+    /// The session id in the body, which vLLM prefers to that in the header. `None`: the body has none.
     pub(super) session_id: Option<String>,
 }
 

@@ -57,7 +57,8 @@ pub enum ChangeVerdict {
     Noise,
     /// A run has too few values for a result.
     TooFew,
-    /// The runs had different loads, or this is the goodput and they had different objectives.
+    /// The runs had different loads, or the quantity is the goodput and the runs had different
+    /// objectives.
     NotComparable,
 }
 

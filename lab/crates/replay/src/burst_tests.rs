@@ -64,7 +64,8 @@ fn moderate_load_after(loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f6
     (first / count, sample_quantile(&mut ttfts, 0.9).unwrap())
 }
 
-/// The load is shared as by a fresh gateway.
+/// Asserts that, after other load, the backends share the [`MODERATE`] load as under a gateway that
+/// has seen no load before.
 fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
     let (_, fresh) = moderate_load_after(Vec::new(), None);
     let (share, ttft) = moderate_load_after(loads, frozen);

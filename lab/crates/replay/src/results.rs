@@ -103,7 +103,7 @@ impl LatencyObjectives {
 }
 
 impl RunResults {
-    /// Computes the metrics.
+    /// Computes the metrics of the run.
     pub fn figures(&self, objectives: &LatencyObjectives) -> RunMetrics {
         let good = self.served.iter().filter(|served| objectives.is_met_by(served)).count();
         let sum = |read: fn(&ServedRequest) -> u32| -> f64 {
@@ -125,12 +125,12 @@ impl RunResults {
     }
 }
 
-/// 0 without values.
+/// The quantile `q` of the values. 0: there are no values.
 fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(0.0)
 }
 
-/// Mean and standard deviation of the population. 0 without values.
+/// Mean and standard deviation of the values, as of a whole population. 0: there are no values.
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -15,7 +15,8 @@ pub struct SessionMetrics {
     pub late_ttft_p50: f64,
     /// 99th percentile of the times to first token of the turns from [`LATE_TURN`] on, in seconds.
     pub late_ttft_p99: f64,
-    /// Share, from 0 to 1, of the prompt tokens of the turns from [`LATE_TURN`] on that came from a prefix cache.
+    /// Share, from 0 to 1, of the prompt tokens of the turns from [`LATE_TURN`] on that came from a prefix
+    /// cache.
     pub late_cached: f64,
     /// Jain's index of the mean time to first token of each session: (Σ x)² ÷ (n · Σ x²). 1: all
     /// sessions have the same mean; 1/n: one session waits and the others do not. R. Jain, D. Chiu,
@@ -26,7 +27,7 @@ pub struct SessionMetrics {
 /// The first turn that counts as late. The first turn of a session is 1.
 pub const LATE_TURN: usize = 5;
 
-/// The requests of one session.
+/// Counts of the requests (turns) of one session.
 #[derive(Debug, Default)]
 struct SessionTurns {
     turns: usize,
@@ -106,7 +107,7 @@ mod tests {
 
     const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 
-    /// A session of requests `numbers`, after `requests`.
+    /// Adds a session of this number of turns to `requests`.
     fn add_session(requests: &mut Vec<TraceRequest>, turns: usize) {
         for turn in 0..turns {
             let after = (turn > 0).then(|| requests.len() - 1);

@@ -328,7 +328,7 @@ fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_
     assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 
-/// The measured points of the preset, by kind: predicted ÷ measured.
+/// Predicted ÷ measured time of each measured point of this kind, `prefill` or `decode`.
 fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let spec = EnginePreset::CpuVllm.spec();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine_fit/points.csv");

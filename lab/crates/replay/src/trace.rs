@@ -23,13 +23,13 @@ pub struct TraceRequest {
     pub prompt: PromptFingerprint,
     /// Hash of the session. `None`: not in the trace.
     pub session: Option<u64>,
-    /// Number of output tokens after which the client disconnected.
+    /// Number of output tokens after which the client disconnected. `None`: it did not disconnect.
     pub disconnect_after_tokens: Option<u32>,
     /// Hashes of the blocks after those of the prompt, if the next request of a session repeats the
     /// output of this one. The gateway does not see them.
     pub output_blocks: Box<[u64]>,
     /// Index of the request before this one in a closed-loop session. The client sends this request
-    /// `at` after the end of that one.
+    /// `at` after the end of that one. `None`: the request arrives at the time `at`.
     pub after: Option<usize>,
     /// The tenant that sends the request.
     pub tenant: u64,
@@ -57,7 +57,7 @@ pub enum TraceError {
 /// A line of either format.
 #[derive(Debug, Deserialize)]
 struct TraceLine {
-    /// In milliseconds.
+    /// Arrival time in milliseconds.
     timestamp: f64,
     input_length: u32,
     output_length: u32,

@@ -14,7 +14,7 @@ use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::cost_model::standard_normal;
 use tokenweir_sim::text::mix;
 
-/// The content of the requests.
+/// A kind of traffic: the content of the requests, and how the sessions send them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficShape {
@@ -53,20 +53,21 @@ pub enum TrafficShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArrivalProcess {
-    /// Exponential gaps.
+    /// Exponentially distributed times between sessions.
     Poisson,
-    /// Gamma gaps with a coefficient of variation of 3.
+    /// Gamma-distributed times between sessions, with a coefficient of variation of 3.
     Bursty,
-    /// Exponential gaps with a rate that swings by 70 %, one period over the whole trace.
+    /// Exponentially distributed times between sessions, with a rate that swings by 70 %, one period
+    /// over the whole trace.
     Daily,
 }
 
-/// A kind of traffic.
+/// The properties of generated traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
-    /// Content.
+    /// The kind of traffic.
     pub shape: TrafficShape,
-    /// Arrivals.
+    /// The arrival times of the sessions.
     pub arrivals: ArrivalProcess,
     /// Number of requests.
     pub requests: usize,
@@ -141,7 +142,7 @@ const BLOCK_BYTES: u32 = 512;
 const BYTES_PER_TOKEN: f64 = 4.2;
 /// Greatest number of tokens of a prompt.
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
-/// Coefficient of variation of the gaps of bursty arrivals.
+/// Coefficient of variation of the times between sessions of bursty arrivals.
 const BURST_VARIATION: f64 = 3.0;
 /// Number of tenants that send the sessions.
 const TENANTS: u32 = 20;
@@ -194,7 +195,8 @@ impl Generator {
         }
     }
 
-    /// Time to the next session, with a mean of 1.
+    /// Random time in seconds to the next session, per request of this one, with a mean of about 1.
+    /// `at`: the present time in seconds.
     fn gap(&mut self, at: f64) -> f64 {
         let exponential = -(1.0 - self.random.f64()).ln();
         match self.workload.arrivals {
@@ -230,7 +232,7 @@ impl Generator {
         (median * (sigma * standard_normal(&mut self.random)).exp()).clamp(1.0, PROMPT_TOKENS_MAX)
     }
 
-    /// See [`popular`].
+    /// Random index below `count`. Lower ones are more frequent, see [`popular`].
     fn popular(&mut self, count: u32) -> u64 {
         popular(&mut self.random, count)
     }
@@ -247,7 +249,7 @@ impl Generator {
         Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
     }
 
-    /// A geometric number of turns.
+    /// Random number of turns from 1 to `max`, geometrically distributed with about this mean.
     fn turns(&mut self, mean: f64, max: usize) -> usize {
         let continues = 1.0 - mean.recip();
         (1..max).take_while(|_| self.random.f64() < continues).count() + 1
@@ -293,7 +295,8 @@ impl Generator {
         }
     }
 
-    /// Depends on the first text only: all prompts with a common prefix have the same value.
+    /// Random number of bytes per token of a prompt. It depends on the first text only: all prompts
+    /// with a common prefix have the same value.
     fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
         let id = prompt.first().map_or(0, |segment| segment.id);
         let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
@@ -336,7 +339,7 @@ impl Generator {
     }
 }
 
-/// Index below `count`, by Zipf's law with an exponent of about 1.
+/// Random index below `count`, by Zipf's law with an exponent of about 1.
 fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
     let total = f64::from(count + 1).ln();
     ((random.f64() * total).exp() - 1.0) as u64

@@ -28,7 +28,7 @@ impl DecodeLegs {
         self.learned_at.set(now);
     }
 
-    /// The expected seconds of a decode leg that takes at least `least`.
+    /// Expected seconds from sending a decode leg to its first output, if the prediction is `least` seconds.
     pub(super) fn expected(&self, least: f64, now: f64) -> f64 {
         let age = (now - self.learned_at.get()).max(0.0);
         least + (self.seconds.get() - least).max(0.0) * (-age / HALF_LIFE_SECONDS).exp2()

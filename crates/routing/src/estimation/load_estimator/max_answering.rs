@@ -1,5 +1,6 @@
 //! The greatest number of requests that an engine has answered at once, from the requests of this
-//! gateway alone. It shows a queue that is over before the engine reports it.
+//! gateway alone. It shows a queue that lasts
+//! for less time than the interval between two reports of the engine.
 //!
 //! While requests wait for a slot, each request that ends is replaced by one that waits, so the
 //! number returns to its maximum again and again. While the load grows, the maximum grows as well.

@@ -20,8 +20,8 @@ struct QueuePeriod {
     began: Instant,
     /// Time of the first later report without. `None`: the last report had waiting requests.
     ended: Option<Instant>,
-    /// Greatest number of running requests in the reports of the sequence. A single report can have fewer: vLLM
-    /// counts running requests after some have ended and before others replace them.
+    /// Greatest number of running requests in the reports of the sequence. A single report can have fewer:
+    /// vLLM counts running requests after some have ended and before others replace them.
     running: f64,
 }
 
@@ -47,7 +47,7 @@ impl ReportedQueues {
         }
     }
 
-    /// Requests that ran while others waited, in the last period that overlaps the time from `from`
+    /// Number of requests that ran while others waited, in the last period that overlaps the time from `from`
     /// to `until`. `None`: no report showed a queue in that time.
     pub fn running_in(&self, from: Instant, until: Instant) -> Option<f64> {
         let overlaps = |period: &&QueuePeriod| {

@@ -26,7 +26,7 @@ pub enum TargetError {
     #[error("{0} cannot be reached")]
     Send(String, #[source] SendError),
     /// The server rejects the API key, or requires one: status 401 or 403.
-    #[error("{0} refuses the key, or wants one ({1}); {2}")]
+    #[error("{0} refuses the API key, or requires one ({1}); {2}")]
     Key(String, StatusCode, &'static str),
     /// The server responds with an error status.
     #[error("{0} responds to GET {1} with {2}: {3}")]

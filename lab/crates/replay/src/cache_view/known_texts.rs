@@ -15,12 +15,12 @@ pub(crate) struct KnownTexts {
 }
 
 impl KnownTexts {
-    /// Learns from a request with this prompt that has ended and whose events have arrived.
+    /// Learns the blocks of the prompt of an own request that has ended and whose events have arrived.
     pub(crate) fn learn(&mut self, blocks: &[u64]) {
         self.own.extend(blocks);
     }
 
-    /// Learns from the events of a request with this prompt, which carry its outline.
+    /// Learns the outlined blocks of a prompt from the events of its request, which carry the outline.
     pub(crate) fn learn_outline(&mut self, blocks: &[u64]) {
         let anchors = PromptOutline::anchors(blocks.len());
         self.outlined.extend(anchors.map(|anchor| blocks[anchor - 1]));

@@ -27,11 +27,13 @@ pub(crate) struct PeerMessages {
     random: fastrand::Rng,
 }
 
-/// Mixed with the seed of a run, so that the losses do not change its other random numbers.
+/// Number that is mixed with the seed of a run for the random losses, so that they do not change
+/// the other random numbers of the run.
 const LOSS_SEED: u64 = 0x6c6f_7373;
 
 impl PeerMessages {
-    /// No message in transit. `loss`: share of the messages that are lost.
+    /// Creates the state without messages in transit. `loss`: share of the messages that are lost,
+    /// from 0 to 1.
     pub(crate) fn new(loss: f64, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(mix(seed ^ LOSS_SEED));
         Self { in_transit: VecDeque::new(), loss, random }
@@ -46,7 +48,7 @@ impl PeerMessages {
         arrives
     }
 
-    /// The oldest message in transit.
+    /// Removes and returns the oldest message in transit. `None`: there is none.
     pub(crate) fn receive(&mut self) -> Option<PeerMessage> {
         self.in_transit.pop_front()
     }

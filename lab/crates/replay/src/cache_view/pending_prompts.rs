@@ -11,12 +11,12 @@ pub(crate) struct PendingPrompts {
 }
 
 impl PendingPrompts {
-    /// No pending prompt.
+    /// Creates the state without pending prompts, for this number of backends.
     pub(crate) fn new(backends: usize) -> Self {
         Self { blocks: vec![HashMap::new(); backends] }
     }
 
-    /// A prompt is sent.
+    /// Records that a prompt was sent to a backend.
     pub(crate) fn add(&mut self, backend: usize, blocks: &[u64]) {
         for block in blocks {
             *self.blocks[backend].entry(*block).or_default() += 1;

@@ -7,18 +7,19 @@ use tokenweir_sim::engine::CacheChange;
 /// Published content of the caches of a fleet. All gateways have received the same events.
 #[derive(Debug)]
 pub(crate) struct PublishedCaches {
-    /// By position of the backend.
+    /// The published cache of each backend, by its position.
     caches: Vec<PublishedCache>,
 }
 
 #[derive(Debug, Default)]
 struct PublishedCache {
     resident: HashSet<u64>,
-    /// Changes of one step each that have not arrived.
+    /// Changes that have not arrived at the gateways, the oldest first. Each entry has the changes of
+    /// one engine step.
     in_transit: VecDeque<Vec<CacheChange>>,
 }
 
-/// Cached tokens of one prompt. It computes the block hashes once for each block size.
+/// Looks up the cached tokens of one prompt. The block hashes are computed once for each block size.
 #[derive(Debug)]
 pub(crate) struct PublishedLookup<'a> {
     caches: &'a PublishedCaches,

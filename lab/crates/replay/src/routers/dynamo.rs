@@ -20,11 +20,12 @@ use std::collections::HashMap;
 /// State of the router.
 #[derive(Debug)]
 pub struct DynamoRouter {
-    /// Whether the overlap is the true content of the caches.
+    /// Whether the overlap comes from the true contents of the caches. Otherwise it is estimated from
+    /// the prompts that were sent.
     is_exact: bool,
-    /// By position of the backend.
+    /// The load of each backend, by its position.
     workers: Vec<WorkerLoad>,
-    /// By number of the request.
+    /// The active requests, by their number in the trace.
     active: HashMap<usize, ActiveRequest>,
 }
 

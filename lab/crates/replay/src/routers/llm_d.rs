@@ -14,7 +14,7 @@ use super::routing_input::RoutingInput;
 /// State of the endpoint picker.
 #[derive(Debug)]
 pub struct LlmDRouter {
-    /// By position of the backend.
+    /// The prefix index of each backend, by its position.
     prefix_indexes: Vec<PrefixIndex>,
     /// Number of the last prompt without a cached prefix that was sent to each backend, by
     /// position. 0: there was none. `None`: the scorer is not used.
@@ -68,7 +68,8 @@ impl LlmDRouter {
         chosen
     }
 
-    /// Rank among all backends by the time of the last miss: 1 for the oldest, 0 for the newest.
+    /// Score of `no-hit-lru` for a backend: its rank by the time of its last prompt without a cached
+    /// prefix, from 1 (oldest) to 0 (newest).
     fn no_hit_score(&self, position: usize, is_miss: bool) -> f64 {
         let Some(last_misses) = &self.last_misses else { return 0.0 };
         if !is_miss {

@@ -28,11 +28,11 @@ use std::collections::HashMap;
 pub struct PredictedLatencyRouter {
     /// The objectives of the TTFT and of the TPOT in seconds. Infinity: there is no objective.
     objectives: [f64; 2],
-    /// By position of the backend.
+    /// The load of each backend, by its position.
     workers: Vec<Worker>,
     ttft_model: OnlineRegression,
     tpot_model: OnlineRegression,
-    /// By number of the request.
+    /// The active requests, by their number in the trace.
     active: HashMap<usize, ActiveRequest>,
 }
 
@@ -72,7 +72,7 @@ const MAX_TTFT_PENALTY: f64 = 18.0;
 const EXPLORATION_SHARE: f64 = 0.01;
 /// Weights of the headroom of TTFT and TPOT.
 const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
-/// Number of steps of a score.
+/// Scores are rounded to a multiple of 1 ÷ this number.
 const SCORE_STEPS: f64 = 100.0;
 
 impl PredictedLatencyRouter {
@@ -130,7 +130,7 @@ impl PredictedLatencyRouter {
         Prediction { share, seconds, headroom, requests: worker.requests }
     }
 
-    /// The features of TTFT and of TPOT, of about the size of 1.
+    /// The features of the models of TTFT and of TPOT, scaled to values of about 1.
     fn features(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> (Vec<f64>, Vec<f64>) {
         let position = view.candidates[index].position;
         let (report, worker) = (&view.reports[position], &self.workers[position]);

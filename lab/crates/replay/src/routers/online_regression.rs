@@ -34,7 +34,7 @@ impl OnlineRegression {
         self.observations >= MIN_OBSERVATIONS
     }
 
-    /// At least 0.
+    /// The predicted value for these features, at least 0.
     pub(super) fn predict(&self, features: &[f64]) -> f64 {
         dot(&self.weights, features).max(0.0)
     }

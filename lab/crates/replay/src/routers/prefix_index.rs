@@ -2,7 +2,8 @@
 
 use tokenweir_sim::lru_set::LruSet;
 
-/// LRU set of blocks.
+/// The hashes of the blocks that were sent to one backend. The least recently used ones are removed
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct PrefixIndex(LruSet);
 

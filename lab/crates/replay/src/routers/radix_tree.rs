@@ -7,8 +7,8 @@
 //! with the fewest requests.
 //!
 //! `smg` is the policy of the gateway that succeeded them (smg 73da68ca, defaults of its command line in
-//! `model_gateway/src/main.rs`). The test of the balance concerns the chosen backend only, and a prompt without a
-//! match goes to the backend with the fewest requests.
+//! `model_gateway/src/main.rs`). The test of the balance concerns the chosen backend only, and a prompt
+//! without a match goes to the backend with the fewest requests.
 //!
 //! Here a tree is represented by the set of the hashes of its paths, because prompts consist of
 //! blocks. The eviction by time is left out.
@@ -20,21 +20,21 @@ use super::routing_input::RoutingInput;
 #[derive(Debug)]
 pub struct RadixTreeRouter {
     variant: RadixTreeVariant,
-    /// By position of the backend.
+    /// The tree of each backend, by its position.
     trees: Vec<PrefixIndex>,
 }
 
-/// Which project the router is from.
+/// The project whose router is reimplemented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RadixTreeVariant {
-    /// `radix_tree`
+    /// `radix_tree`: the SGLang and vLLM routers.
     VllmRouter,
-    /// `smg`
+    /// `smg`: the gateway that succeeded them.
     Smg,
 }
 
-/// Share of a prompt that must match, number of requests by which loads may differ, and their
-/// ratio.
+/// Thresholds: the share of a prompt that must match, and the difference and the ratio of the numbers
+/// of requests up to which the loads count as balanced.
 const VLLM_ROUTER_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 const SMG_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.

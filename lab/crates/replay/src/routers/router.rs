@@ -28,15 +28,15 @@ pub enum Router {
     Dynamo(DynamoRouter),
     /// A router that counts the prompt tokens in flight.
     TokenLoad(TokenLoadRouter),
-    /// See [`RouterKind::FewestRequests`].
+    /// The backend with the fewest requests in flight.
     FewestRequests,
-    /// Two homes of each prefix.
+    /// A router that gives each prefix two backends (`DualMap`).
     DualMap(DualMapRouter),
-    /// See [`RouterKind::FiveTerms`].
+    /// A cost of five terms, without a setting.
     FiveTerms,
     /// The policy of the gateway with the true state of the engines.
     Exact(Policy),
-    /// See [`RouterKind::Lookahead`].
+    /// The least TTFT of this request and of the next one.
     Lookahead(LookaheadRouter),
 }
 
@@ -52,7 +52,7 @@ pub enum RouterKind {
     LlmDNoHitLru,
     /// `radix_tree`: the SGLang and vLLM routers.
     RadixTree,
-    /// `smg`
+    /// `smg`: the cache-aware policy of the gateway that succeeded the SGLang router.
     Smg,
     /// `dynamo`: with the true content of the caches.
     Dynamo,
@@ -62,13 +62,13 @@ pub enum RouterKind {
     LlmDOptimized,
     /// `llm_d_predicted`: predicted-latency scheduling.
     LlmDPredicted,
-    /// `lmetric`
+    /// `lmetric`: prompt tokens in flight with this prompt × (requests in flight + 1).
     LMetric,
-    /// `backlog_and_share`
+    /// `backlog_and_share`: prompt tokens in flight against the cached share of the prompt.
     BacklogAndShare,
     /// `lpwl`: least pending prefill with this prompt.
     Lpwl,
-    /// `dual_map`
+    /// `dual_map`: one of the two backends of each prefix.
     DualMap,
     /// `five_terms`: a cost of five terms, without a setting.
     FiveTerms,
@@ -82,7 +82,7 @@ pub enum RouterKind {
 }
 
 impl RouterKind {
-    /// The reimplementations of other routers.
+    /// The routers that are no policies of the gateway, without [`Self::FewestRequests`].
     pub const REFERENCES: [Self; 15] = [
         Self::LlmD,
         Self::LlmDNoHitLru,

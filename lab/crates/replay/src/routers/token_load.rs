@@ -8,7 +8,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct TokenLoadRouter {
     rule: TokenLoadRule,
-    /// By position of the backend.
+    /// The blocks that were sent to each backend, by its position.
     sent: Vec<PrefixIndex>,
     /// Uncached prompt tokens of the requests without output at each backend, by position.
     backlogs: Vec<f64>,
@@ -36,8 +36,9 @@ pub(crate) enum TokenLoadRule {
 const AFFINITY_SHARE: f64 = 0.8;
 /// Maximum number of tokens in flight by which a backend with the prefix may exceed the others.
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
-/// Tokens in flight that count as a full backlog in `backlog_and_share`, and its weights.
+/// Tokens in flight that count as a full backlog in `backlog_and_share`.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
+/// Weights of the backlog and of the cached share in `backlog_and_share`.
 const BACKLOG_AND_SHARE_WEIGHTS: [f64; 2] = [2.0, 1.5];
 
 impl TokenLoadRouter {

@@ -10,17 +10,18 @@ use std::time::Duration;
 use tokenweir_routing::{Candidate, Reservation, RoutingRequest};
 use tokenweir_sim::engine::SequenceId;
 
-/// A backend for a request.
+/// The backend that a router offers for a request.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
-    /// `None`: all backends are down.
+    /// The backend. `None`: all backends are down.
     candidate: Option<Candidate>,
     lost_tokens: f64,
 }
 
 impl Offer {
     /// Prompt tokens that the backend must compute although another one, saturated or not, has them in
-    /// its cache. 0 for routers of others, whose state contains the offer.
+    /// its cache. 0 for routers that are no policies of the gateway, because their state already counts
+    /// the request at the backend.
     pub(super) const fn lost_tokens(&self) -> f64 {
         self.lost_tokens
     }

@@ -17,11 +17,11 @@ pub(super) struct SimulatedGateway {
     /// Last load report of each backend.
     pub(super) reported_loads: Vec<LoadReport>,
     pub(super) router: Router,
-    /// By position of the backend.
+    /// The state of each backend, by its position.
     pub(super) health: Vec<BackendHealth>,
-    /// Used if the cache view is exact.
+    /// The prompts without output that this gateway sent. Used if the cache view has events.
     pub(super) pending_prompts: PendingPrompts,
-    /// Used if the cache view learns texts.
+    /// The texts whose blocks this gateway knows. Used if the cache view learns texts.
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
@@ -69,7 +69,7 @@ impl SimulatedGateway {
         }
     }
 
-    /// The next decision of this gateway.
+    /// The routing input of the next decision of this gateway.
     pub(super) fn decision(&self, job: &TraceRequest, seed: u64) -> RoutingRequest {
         RoutingRequest { sequence: self.decision_count, seed, session: job.session }
     }

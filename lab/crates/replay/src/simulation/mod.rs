@@ -40,9 +40,9 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// Used if the cache view has events.
+    /// The contents of the caches as KV events publish them. Used if the cache view has events.
     published_caches: PublishedCaches,
-    /// Used if the cache view has the exchange.
+    /// The messages in transit between gateways. Used if the cache view has the exchange.
     peer_messages: PeerMessages,
     scrape_interval: Duration,
     /// The requests that the client sends after the end of each request. The index is the number of
@@ -55,7 +55,7 @@ pub struct Simulation<'a> {
     results: RunResults,
 }
 
-/// State of a request that was sent to a backend.
+/// State of a request that waits in its gateway or was sent to a backend.
 #[derive(Debug, Clone, Copy, Default)]
 struct InFlightRequest {
     /// Number of times that the request was sent to a backend.

@@ -32,10 +32,11 @@ pub struct SimulationSetup {
     pub non_streaming: f64,
     /// Admission control of the gateways. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
-    /// Position of a backend that joins the fleet later, and the time.
+    /// Position of a backend that joins the fleet later, and the time. `None`: all backends are there
+    /// from the start.
     pub joins: Option<(usize, Duration)>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
-    /// requests, and its metrics can be scraped.
+    /// requests, and its metrics can be scraped. `None`: there is no such backend.
     pub frozen: Option<(usize, Range<Duration>)>,
     /// Restarts of backends. `None`: no backend restarts.
     pub restarts: Option<RestartSettings>,

@@ -23,7 +23,7 @@ pub enum FleetKind {
 /// One setup of the tournament.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
-    /// Content of the requests.
+    /// The kind of traffic.
     pub shape: TrafficShape,
     /// Backends.
     pub fleet: FleetKind,
@@ -34,7 +34,7 @@ pub struct Cell {
 /// Limits of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
 /// parameters.
 pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
-/// A load below saturation, and an overload.
+/// The loads of the tournament, as [`Cell::load`]: one below saturation, and an overload.
 pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
 
 impl FleetKind {

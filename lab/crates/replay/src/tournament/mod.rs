@@ -34,13 +34,13 @@ use tokenweir_sim::engine::EngineSpec;
 pub struct Tournament {
     /// Routers.
     pub kinds: Vec<RouterKind>,
-    /// Settings of the policies. They get the objective.
+    /// Settings of the policies. The tournament sets their TTFT objective.
     pub policy: Policy,
     /// Seeds of the traffic, from 1 on.
     pub seeds: RangeInclusive<u64>,
     /// Least number of requests of a run.
     pub requests: usize,
-    /// Least length of a run in seconds, as far as the arrivals are one per second at speed 1.
+    /// Least length of a run in seconds. It holds if one request arrives per second at speed 1.
     pub seconds: f64,
     /// Number of gateways. They exchange nothing.
     pub gateways: usize,
@@ -55,11 +55,11 @@ pub struct Tournament {
 pub struct CellResult {
     /// The cell.
     pub cell: Cell,
-    /// Factor of the arrivals, which are about one per second.
+    /// Factor by which requests arrive faster than about one per second.
     pub speed: f64,
     /// Length of a run in seconds.
     pub seconds: f64,
-    /// Upper bound of the goodput. `None`: closed loops have none.
+    /// Upper bound of the goodput, from 0 to 1. `None`: the traffic is a closed loop.
     pub bound: Option<f64>,
     /// The scores of each router, by its name. There is one score for each seed.
     pub scores: BTreeMap<&'static str, Vec<RouterScore>>,
@@ -132,7 +132,7 @@ impl Tournament {
         Workload { shape, arrivals, requests, bytes_sigma }.generate(seed)
     }
 
-    /// The speed for each of [`LOADS`].
+    /// The speed at which [`RouterKind::LMetric`] has each of [`LOADS`].
     fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
         let alone = Self { gateways: 1, admission: None, ..self.clone() };
         let goodput = |speed: f64| {
@@ -198,7 +198,7 @@ impl CellResult {
         Some(scores.iter().map(read).sum::<f64>() / scores.len().max(1) as f64)
     }
 
-    /// Regret of a router in points. `None`: the router did not run.
+    /// Regret of a router in percentage points of goodput. `None`: the router did not run.
     pub fn regret(&self, router: &str) -> Option<f64> {
         let goodput = |router: &str| self.mean(router, |score| score.goodput);
         let own = goodput(router)?;

@@ -18,7 +18,8 @@ pub struct RouterScore {
     pub ttft_p99: f64,
     /// Share of the requests that were refused.
     pub refused: f64,
-    /// Share of the computed tokens of requests whose TTFT exceeded the [`PATIENCE`] of a client.
+    /// Share of the computed tokens that belong to requests whose TTFT exceeded the [`PATIENCE`] of a
+    /// client.
     pub wasted: f64,
     /// Share of prompt tokens from a prefix cache.
     pub cached: f64,
@@ -74,7 +75,8 @@ impl RouterScore {
     }
 }
 
-/// (Σ x)² ÷ (n · Σ x²) of the goodputs.
+/// Jain's index (Σ x)² ÷ (n · Σ x²) of the goodputs of the tenants, each given by its numbers of sent
+/// and of good requests.
 fn jain_index<'a>(tenants: impl Iterator<Item = &'a (usize, usize)>) -> f64 {
     let counted = tenants.filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
     let [count, sum, squares] = counted

@@ -4,7 +4,7 @@ use super::{CellResult, RouterScore};
 use crate::routers::RouterKind;
 use serde::Serialize;
 
-/// One router over all cells. Regrets are in points of goodput.
+/// One router over all cells. Regrets are in percentage points of goodput.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// Name of the router.
@@ -19,8 +19,8 @@ pub struct Standing {
     pub within_three: f64,
     /// Greatest regret.
     pub worst: f64,
-    /// Goodput of the first router minus that of this one in points: mean over the cells, and the bounds
-    /// of its 95 % interval.
+    /// Goodput of the first router minus that of this one in percentage points: mean over the cells, and the
+    /// bounds of its 95 % interval.
     pub behind_first: [f64; 3],
     /// Mean of the 99th percentiles of the TTFT in seconds.
     pub ttft_p99: f64,
@@ -30,7 +30,7 @@ pub struct Standing {
     pub fairness: f64,
 }
 
-/// Samples of a bootstrap.
+/// Number of resamples of a bootstrap.
 const BOOTSTRAP_SAMPLES: usize = 2_000;
 
 /// The standings of the routers, the best mean goodput first. The first of `kinds` is the one to which
@@ -72,7 +72,7 @@ impl Standing {
     }
 }
 
-/// The mean, and the bounds of its 95 % interval.
+/// The mean of the values, and the lower and upper bound of its 95 % bootstrap interval.
 fn bootstrap(values: &[f64]) -> [f64; 3] {
     let count = values.len().max(1) as f64;
     let mut random = fastrand::Rng::with_seed(1);

@@ -1,6 +1,6 @@
-//! `DualMap` (arXiv 2602.06502): each prefix has two homes by two hash functions. The home with more of
-//! the prompt in its cache gets the request if it meets the objective, otherwise the home with the
-//! lower predicted TTFT.
+//! `DualMap` (arXiv 2602.06502): each prefix has two backends, its homes, by two hash functions. The home
+//! with more of the prompt in its cache gets the request if it meets the objective, otherwise the home with
+//! the lower predicted TTFT.
 //!
 //! The prefix ends at the first block that less than a share of ½ ÷ backends of the last requests had,
 //! so that a prompt that all requests begin with does not give them the same homes. The migration of

@@ -3,10 +3,12 @@
 use crate::routers::RoutingInput;
 use tokenweir_routing::{Candidate, Policy, PrefillCost};
 
-/// Charge of an idle fleet, and the greatest number of waiting requests per backend that count.
+/// Factor of the uncached tokens if no request waits, and the greatest number of waiting requests
+/// per backend that counts.
 const FIVE_TERMS_CHARGE: (f64, f64) = (1.7, 8.0);
 
-/// The least cost of five terms: base, backlog, uncached tokens, waiting requests, running requests.
+/// Index of the candidate with the least cost of five terms: base, backlog, uncached tokens, waiting
+/// requests, running requests.
 ///
 /// ```text
 /// base + per_token × (backlog × crowding + uncached × (1.7 + min(waiting per backend, 8) × crowding))
@@ -26,8 +28,8 @@ pub(in crate::routers) fn five_terms(view: &RoutingInput<'_>) -> usize {
     view.least(&view.candidates.iter().map(cost).collect::<Vec<f64>>())
 }
 
-/// The choice of a policy that knows the lengths of prompt and output, the cached tokens, the load and
-/// the speed of each engine. The backlog is the estimate of the gateway.
+/// Index of the candidate that a policy chooses if it knows the lengths of prompt and output, the cached
+/// tokens, the load and the speed of each engine. The backlog is the estimate of the gateway.
 pub(in crate::routers) fn exact_state(policy: &Policy, view: &RoutingInput<'_>) -> usize {
     let exact = |candidate: &Candidate| {
         let (spec, load) = (view.engine)(candidate.position);

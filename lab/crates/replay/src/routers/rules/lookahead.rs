@@ -65,7 +65,7 @@ impl LookaheadRouter {
 }
 
 impl PastRequest {
-    /// Tokens of the common prefix with a prompt.
+    /// Number of tokens of the prefix that the past request has in common with a prompt.
     fn shared_tokens(&self, blocks: &[u64]) -> f64 {
         let pairs = self.blocks.iter().zip(blocks);
         pairs.take_while(|(a, b)| a == b).count() as f64 * self.block_tokens
