@@ -3,13 +3,13 @@
 
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// The verdicts of this rule in the three minutes that begin with an event, with their backend.
-/// `change` gets the number of the step and the index of the backend.
+/// The backends of all verdicts of this rule in the three minutes after the baseline, one for each verdict
+/// and step. `change` gets the number of the step and the index of the backend.
 fn named(rule: &str, backends: usize, change: impl Fn(u64, usize, &mut Tick)) -> Vec<String> {
     named_within(3, rule, backends, change)
 }
 
-/// The same in this number of minutes.
+/// The result of [`named`] for this number of minutes.
 fn named_within(
     minutes: u64,
     rule: &str,

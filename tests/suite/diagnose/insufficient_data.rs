@@ -7,7 +7,8 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The diagnosis of a backend with this page after a number of samples.
+/// The diagnosis of one backend after this number of samples, all with this metrics page. `None`: the page is
+/// missing.
 fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
     last_diagnosis(samples, |_, at| {
         vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]
