@@ -159,7 +159,7 @@ impl Certificate {
         let delays = &mut self.abort_delays;
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(delays, q));
         format!(
-            "{}\n{}\nA client that leaves is seen by the backend after {p50:.2} ms at p50, \
+            "{}\n{}\nThe backend sees that a client has left after {p50:.2} ms at p50, \
              {p99:.2} ms at p99, {max:.2} ms at most ({} times).\n",
             Table(&rows),
             Table(&facts),

@@ -179,7 +179,7 @@ async fn held(
         after / 1_024.0
     );
     bar(limit_violations, held.whole == count, || {
-        format!("{kind:?}: {} of {count} whole", held.whole)
+        format!("{kind:?}: only {} of {count} streams are complete", held.whole)
     });
     bar(limit_violations, held.open == count, || format!("{kind:?}: {} open at once", held.open));
     bar(limit_violations, each <= MAX_KIB_PER_STREAM, || format!("{kind:?}: {each:.1} KiB each"));
@@ -213,7 +213,7 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
     let [calm_p50, disturbed_p50] = [&calm, &disturbed].map(|all| quantile(all.clone(), 0.5));
     let [calm, disturbed] = [calm, disturbed].map(|all| (all.len(), quantile(all, 0.99)));
     println!(
-        "  honest clients' time to first chunk: p50 {calm_p50:.2} and {disturbed_p50:.2} ms, p99 {:.2} \
+        "  normal clients' time to first chunk: p50 {calm_p50:.2} and {disturbed_p50:.2} ms, p99 {:.2} \
          ms of {} before, {:.2} ms of {} with them: {:.2} times; a thread that only sleeps was \
          {calm_noise:.2} and {disturbed_noise:.2} ms late at p99",
         calm.1,
@@ -222,7 +222,7 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
         disturbed.0,
         disturbed.1 / calm.1
     );
-    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB each"));
+    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB per client"));
     bar(
         limit_violations,
         disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0),

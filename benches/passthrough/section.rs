@@ -62,7 +62,7 @@ const BEHAVIOR: &[Figure] = &[
     figure("first event of an unknown channel after, ms", 1, &[Bar::AtMost(50.0)]),
     figure("the backend sees that the client left after, ms", 1, &[Bar::AtMost(50.0)]),
 ];
-// `ratios.txt` has the limits relative to the floor.
+// `ratios.txt` has the limits of the CPU times relative to those of the reference proxy.
 const CHUNKS: &[Figure] = &[
     figure("CPU a chunk, 200 streams at 20 ms, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
     figure("CPU a chunk, flat out, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
@@ -82,10 +82,10 @@ const LATENCY: &[Figure] = &[
     figure("added gap between chunks p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
 ];
 const MEMORY: &[Figure] = &[
-    figure("fresh, MiB", 1, &[Bar::AtMost(12.0)]),
+    figure("memory after the start, MiB", 1, &[Bar::AtMost(12.0)]),
     figure("memory per stream with 1,000 streams, KiB", 1, &[]),
     figure("memory per stream with 5,000 streams, KiB", 1, &[Bar::AtMost(12.0)]),
-    figure("share not freed after their end, %", 0, &[Bar::AtMost(20.0)]),
+    figure("memory not freed after the streams, %", 0, &[Bar::AtMost(20.0)]),
 ];
 const PROMPTS: &[Figure] = &[
     figure("CPU per byte of a 220 KB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),

@@ -140,9 +140,9 @@ async fn run() -> Vec<String> {
          files after"
     );
     let is_small = memory_after <= trend.warm_mib() + MAX_GROWTH_AFTER_DRAIN_MIB;
-    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB at rest"));
+    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB after the load"));
     bar(&mut limit_violations, files_after <= files + MAX_ADDITIONAL_FILES, || {
-        format!("{files_after} open files")
+        format!("{files_after} open files after the load, {files} before")
     });
     account(gateway, &collector, &sent, &mut limit_violations).await;
     limit_violations
@@ -152,7 +152,7 @@ async fn run() -> Vec<String> {
 async fn until_models_are_known(gateway: &Gateway) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !clients::knows_both_models(gateway.clients).await {
-        assert!(clock::now() < deadline, "the backends are not up");
+        assert!(clock::now() < deadline, "the gateway does not list the models");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

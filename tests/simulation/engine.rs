@@ -129,12 +129,12 @@ impl Received {
             shows_usage: reports_usage,
             is_greedy: request["temperature"] == 0,
         };
-        assert!(begun < asked.tokens(), "nothing is left to continue");
+        assert!(begun < asked.tokens(), "a continuation of an answer that is complete");
         let left = request["max_tokens"].as_u64().unwrap() as usize;
         // A continuation by text does not state which tokens the end of its text belongs to, so its limit may
         // differ.
         let is_known = given.is_some() && begun > 0;
-        assert!(!is_known || left == asked.limit() - begun, "the tokens that are left: {left}");
+        assert!(!is_known || left == asked.limit() - begun, "max_tokens is {left}, not the rest");
         let has_ids = request["return_token_ids"] == true && writes_ids;
         Self { asked, begun, by_ids: given.is_some(), has_ids, reports_usage }
     }

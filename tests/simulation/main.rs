@@ -433,7 +433,7 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
     for event in whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')) {
         let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("an event: {event:?}"));
-        assert_eq!(ends, 0, "nothing follows the end: {text}");
+        assert_eq!(ends, 0, "an event follows `[DONE]`: {text}");
         if data == "[DONE]" {
             ends += 1;
             continue;
@@ -457,7 +457,7 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     }
     assert!(
         asked.text().starts_with(&shown),
-        "no byte twice and none lost: {shown}, not {}",
+        "bytes are lost or come twice: {shown}, not {}",
         asked.text()
     );
     let is_complete = received.is_whole
@@ -519,7 +519,7 @@ fn check_records(
         {
             assert!(
                 record.continuations.refusal.is_some(),
-                "a broken stream has a reason: {record:?}"
+                "the record does not say why an interrupted stream was not continued: {record:?}"
             );
         }
         if record.outcome != Outcome::Ok {
@@ -539,7 +539,7 @@ fn check_records(
         let has_key = record.resume_outcome().is_some();
         assert!(
             !(is_again && has_key && gateway.keeps_all),
-            "a run that its client could return to runs again"
+            "a repeated request ran again, although the gateway kept its run"
         );
         has_run = true;
     }
@@ -667,8 +667,8 @@ fn each_client_gets_each_byte_once_and_pays_once_in_any_history() {
         if result.is_err() || seed < 20 || seed % 10 == 0 {
             let again = run(seed, history).0;
             let differs = told.lines().zip(again.lines()).find(|(first, second)| first != second);
-            assert_eq!(differs, None, "seed {seed} repeats its history");
-            assert_eq!(told.len(), again.len(), "seed {seed} repeats its history");
+            assert_eq!(differs, None, "seed {seed} gave two different histories");
+            assert_eq!(told.len(), again.len(), "seed {seed} gave histories of unequal length");
         }
         if result.is_err() {
             println!("{told}SEEDS={seed}..{} repeats this history", seed + 1);

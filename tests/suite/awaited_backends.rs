@@ -116,7 +116,7 @@ async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_g
     up.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
     let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
-    assert_eq!(status(&unknown), 404, "its backend lists other models");
+    assert_eq!(status(&unknown), 404, "the backend lists other models");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
     let gateway = gateway_with(&fake, Setup { observation, ..Setup::default() }).await;
     let mut client = gateway.begin(CHAT, STREAM).await;
     read_until(&mut client, "\n: ").await;
-    assert_eq!(fake.seen().len(), 0, "no backend is decided");
+    assert_eq!(fake.seen().len(), 0, "no backend has the request yet");
     fake.set_healthy(true);
     read_until(&mut client, "data: [DONE]").await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);

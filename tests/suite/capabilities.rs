@@ -136,7 +136,7 @@ async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
         assert_eq!(status(&answer), 400);
         assert!(document(&answer)["error"]["message"].as_str().unwrap().contains("8192"));
         let record = gateway.record().await;
-        assert!(record.attempts.len() <= 2, "it moves once: {:?}", record.attempts);
+        assert!(record.attempts.len() <= 2, "one move at most: {:?}", record.attempts);
         assert_eq!(record.not_retried, None, "the client is the cause");
     }
     let huge = gateway.post(CHAT, &chat("tiny", 900_000, 8)).await;
@@ -217,7 +217,7 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
     let lacked = |seen: &Seen| seen.head.contains(MESSAGES) || seen.head.contains(RESPONSES);
     let wasted = rust.seen().iter().filter(|seen| lacked(seen)).count();
     assert!(wasted <= 2, "{wasted} requests went to a backend without their path");
-    assert!(rust.seen().len() >= 50, "it serves the other paths");
+    assert!(rust.seen().len() >= 50, "the Rust front end serves the other paths");
     let [first, second] = [backend_status(&gateway, 0).await, backend_status(&gateway, 1).await];
     assert_eq!(first["unserved"], serde_json::json!([]));
     assert_eq!(second["unserved"], serde_json::json!([MESSAGES, RESPONSES]));
@@ -313,7 +313,7 @@ async fn a_server_without_a_sleep_state_is_asked_nothing_but_the_usual_pages() {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
     let gateway = start(&[fake.addr]).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
-    assert_eq!(fake.seen().len(), 1, "the request of the client");
+    assert_eq!(fake.seen().len(), 1, "the backend got only the request of the client");
 }
 
 #[tokio::test]

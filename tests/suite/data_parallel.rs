@@ -103,7 +103,7 @@ async fn each_rank_is_a_target_and_the_gateway_alone_chooses_it() {
         assert_eq!(sent, NUMBERS.iter().position(|number| Some(*number) == rank));
         assert_eq!(decision.candidate_count(), 2);
         let excluded = decision.excluded_backends().count();
-        assert_eq!(excluded, 0, "a backend whose ranks are candidates is one");
+        assert_eq!(excluded, 0, "a backend is not excluded if its ranks are candidates");
     }
     let requests = ranks.requests.each_ref().map(|count| count.load(Ordering::SeqCst));
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");

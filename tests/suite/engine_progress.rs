@@ -165,7 +165,7 @@ async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() 
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
-        assert_eq!(health(&gateway), Health::Up, "its model list is readable");
+        assert_eq!(health(&gateway), Health::Up, "a backend with a readable model list is up");
     }
     fake.set_models_status("503 Service Unavailable");
     until(|| health(&gateway) == Health::Down).await;

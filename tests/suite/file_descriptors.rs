@@ -109,7 +109,7 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     drop((clients, operators));
     wait_until!(ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
-        assert!(burst(port.addr, files).await > 0, "some are served");
+        assert!(burst(port.addr, files).await > 0, "some requests of the burst are served");
         assert_no_backend_is_down(&gateway, "after a burst").await;
     }
     let page = gateway.get("/metrics").await;

@@ -91,7 +91,7 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
         let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
         assert_eq!(lines.next(), Some(entry.as_str()), "{path}");
     }
-    assert_eq!(lines.next(), None, "{path} has a metric that there is not");
+    assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
 }
 
 /// Maximum numbers of series, by the labels whose values depend on the fleet: `·M·B` has the series for each

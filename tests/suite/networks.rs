@@ -128,6 +128,6 @@ async fn a_request_that_comes_back_through_another_gateway_is_answered_with_508(
     };
     let looped = gateway.raw(came_back(&via)).await;
     assert_eq!(status(&looped), 508, "{}", String::from_utf8_lossy(&looped));
-    assert_eq!(fake.seen().len(), 1, "it is not sent again");
+    assert_eq!(fake.seen().len(), 1, "a request that came back is not forwarded");
     assert_eq!(status(&other.raw(came_back(&via)).await), 200, "another gateway forwards it");
 }

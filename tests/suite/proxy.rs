@@ -272,7 +272,7 @@ async fn sequential_and_pipelined_requests_share_a_connection() {
     for _ in 0..5 {
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
-    assert_eq!(fake.connections(), 1, "they share a backend connection too");
+    assert_eq!(fake.connections(), 1, "all requests use one backend connection");
 }
 
 #[tokio::test]

@@ -170,7 +170,7 @@ async fn a_backend_that_states_a_time_gets_no_request_until_it_has_passed() {
     for _ in 0..20 {
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     }
-    assert_eq!(ill.seen().len(), 1, "it rests for 20 s");
+    assert_eq!(ill.seen().len(), 1, "a rate-limited backend gets no request for 20 s");
     advance_time(Duration::from_secs(11)).await;
     ask_until_received(&gateway, CHAT, &ill).await;
 }

@@ -61,12 +61,12 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
         assert_eq!(candidate["kv_usage"], 0.25);
         assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
         let certainty = candidate["certainty"].as_f64().unwrap();
-        assert!((0.9..=1.0).contains(&certainty), "it was scraped just now: {certainty}");
+        assert!((0.9..=1.0).contains(&certainty), "the scrape is recent: {certainty}");
         assert!(candidate["predicted_ttft_seconds"].as_f64().unwrap() > 0.0);
         let terms = candidate["cost_terms"].as_object().unwrap().values();
         let sum: f64 = terms.map(|term| term.as_f64().unwrap()).sum();
         let cost = candidate["cost"].as_f64().unwrap();
-        assert!((sum / cost - 1.0).abs() < 1e-3, "all weigh 1: {candidate}");
+        assert!((sum / cost - 1.0).abs() < 1e-3, "the cost is the sum of its terms: {candidate}");
     }
     let actual = &why["actual"];
     let ttft = record.upstream_ttft().unwrap().as_secs_f64();

@@ -102,7 +102,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         assert!(counted >= 1, "{name} is counted as {kind}");
         until_scraped(&fake).await;
         assert!(errors(&gateway, kind).await > counted, "{name} is counted each time");
-        assert_eq!(sampled(&gateway), at, "{name}: the old sample ages");
+        assert_eq!(sampled(&gateway), at, "{name}: the last valid sample stays");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
         assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
         assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");

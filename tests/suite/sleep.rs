@@ -117,7 +117,7 @@ async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
     let [first, second] = if is_told(0) { [0, 1] } else { [1, 0] };
     let [_, scrapes] = engines[second].fake.looks();
     wait_until!(engines[second].fake.looks()[1] > scrapes + 10);
-    assert!(!is_told(second), "another engine falls asleep");
+    assert!(!is_told(second), "only one engine at a time is told to sleep");
     fall_asleep(first);
     wait_until!(is_told(second));
     fall_asleep(second);

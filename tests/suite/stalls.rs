@@ -232,7 +232,7 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
     let mut other = gateway.send(ask("other")).await;
     read_until(&mut other, "Hi").await;
     stall_by_clock(gateway).await;
-    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream");
+    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream is stalled");
     fake.go();
     read_rest(other).await;
     assert_eq!(gateway.record().await.observed.stalls.len(), 1);

@@ -42,7 +42,7 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
         let sent = body(&answer).0;
         let (_fake, gateway) = gateway_following([Step::Send(answer), Step::Close]).await;
         let (received, is_whole) = body(&gateway.post(CHAT, ASK).await);
-        assert_eq!(received, sent, "also the bytes that arrive together with the close: {name}");
+        assert_eq!(received, sent, "bytes that arrive with the close are missing: {name}");
         assert_eq!(is_whole, ending != "truncated_cut", "{name}");
         let record = gateway.record().await;
         assert_eq!(

@@ -239,7 +239,7 @@ async fn a_backend_behind_tls_is_scraped_and_its_streams_pass_unchanged() {
     assert_eq!(fake.connections(), 1, "the connection is reused");
     let status = gateway.admin("/status").await;
     assert!(status.contains(&format!("\"url\":\"https://{backend}\"")), "{status}");
-    assert!(status.contains("\"kv_usage\":0.25"), "its metrics are scraped: {status}");
+    assert!(status.contains("\"kv_usage\":0.25"), "the backend is scraped: {status}");
 }
 
 #[tokio::test]

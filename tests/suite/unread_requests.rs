@@ -318,7 +318,7 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
     let mut gateway = gateway(&backend, Setup { drain: SOON * 10, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
     let stopping = tokio::time::timeout(SOON, gateway.stop()).await;
-    assert_eq!(stopping.expect("a drain that does not wait"), DrainOutcome::Whole);
+    assert_eq!(stopping.expect("the drain does not wait for the connection"), DrainOutcome::Whole);
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
     assert_eq!((record.end, record.outcome), (Termination::Shutdown, Outcome::Shutdown));

@@ -180,6 +180,6 @@ async fn responses_carry_the_remaining_limit() {
     assert_eq!(
         status(&gateway.raw(keyed(&listed)).await),
         200,
-        "the model list is no inference request"
+        "a request for the model list is not limited"
     );
 }

@@ -52,8 +52,8 @@ fn a_fast_backend_beside_a_slow_one_with_a_queue_is_not_called_underused() {
             }
         })
     };
-    assert_eq!(with_requests(10.0), [""; 0], "it gets its share");
-    assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "it gets few requests");
+    assert_eq!(with_requests(10.0), [""; 0], "gpu-0 gets its share");
+    assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "gpu-0 gets few requests");
 }
 
 #[test]

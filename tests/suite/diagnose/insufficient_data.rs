@@ -30,7 +30,7 @@ fn an_old_version_with_half_of_the_metrics_is_diagnosed_as_far_as_possible() {
     assert_eq!(missing["kv_thrashing"], ["kv_usage", "preemptions"]);
     assert_eq!(missing["memory_leak"], ["kv_usage"]);
     assert_eq!(missing["stalls"], ["gateway"]);
-    assert!(!missing.contains_key("gpu_underused"), "its metrics are available");
+    assert!(!missing.contains_key("gpu_underused"), "the metrics of gpu_underused are available");
 }
 
 #[test]

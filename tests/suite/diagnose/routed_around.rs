@@ -79,7 +79,7 @@ fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requ
         }
         last
     };
-    let held = run(2.0, 6).expect("two requests a minute show that it lasts");
+    let held = run(2.0, 6).expect("two requests a minute show that the cause lasts");
     assert!(held.is_some_and(|cause| cause.contains("routing avoids it")));
     assert_eq!(run(0.005, 6), None, "these requests show that it is over");
 }
@@ -185,7 +185,7 @@ fn an_engine_that_computes_long_prompts_is_not_called_slow() {
         at_first(&diagnosis, "slow_engine").cloned()
     };
     assert_eq!(verdict_with(150_000), None);
-    let slow = verdict_with(1_000).expect("its prompts are short");
+    let slow = verdict_with(1_000).expect("a backend with short prompts is slow");
     assert!(slow.remedy.contains("that of the other backend is 20 ms"), "{}", slow.remedy);
 }
 
