@@ -66,7 +66,7 @@ def cpu_seconds(process):
 
 
 def measure(folder, first_backend, count, extra, options, parts):
-    """Microseconds of CPU time of the gateway for a request."""
+    """CPU time of the gateway for a request in microseconds, with `count` backends and the configuration `extra`."""
     backends = ", ".join(f'{{ url: "http://127.0.0.1:{first_backend + n}" }}' for n in range(count))
     scrape = "scrape: { min_interval: 1m, max_interval: 1m }\n" if count > 16 else ""
     file, log = folder / "gateway.yaml", "log: { access: true, format: json }"

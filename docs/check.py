@@ -95,7 +95,7 @@ def check_summary(texts):
     listed = [os.path.normpath(f"docs/{target}") for target in links(texts[SUMMARY])]
     book = {page for page in texts if page.startswith("docs/") and page != SUMMARY}
     problems = [f"{SUMMARY}: {page} is not listed" for page in sorted(book - set(listed))]
-    problems += [f"{SUMMARY}: {page} is not a page" for page in sorted(set(listed) - book)]
+    problems += [f"{SUMMARY}: {page} is listed, but there is no such page" for page in sorted(set(listed) - book)]
     problems += [f"{SUMMARY}: {page} is listed twice" for page in sorted(set(listed)) if listed.count(page) > 1]
     return problems
 
@@ -152,7 +152,7 @@ def chart_schema(schema):
 
 
 def configurations(texts, keys):
-    """(page, example) for each YAML block that has a key of the configuration."""
+    """(page, text) for each YAML block of a page that has a key of the configuration, and for shipped files."""
     for page, text in texts.items():
         for _, language, block in FENCE.findall(text):
             if language != "yaml":
@@ -187,7 +187,7 @@ def check_configurations(texts, program, schema):
 
 
 def accepted_invalid_files(schema):
-    """Invalid files that the schema accepts. A schema that accepts every file would find no mistake."""
+    """Messages about invalid files that the schema accepts: such a schema would find no mistake."""
     validator = jsonschema.Draft202012Validator(schema)
     invalid = [
         {"routng": {}},
@@ -198,7 +198,7 @@ def accepted_invalid_files(schema):
         {"backends": [{"url": "http://a:1", "api_key": "sk-123"}]},
         {"scrape": {"max_page": None}},
     ]
-    return [f"the schema accepts {file}" for file in invalid if validator.is_valid(file)]
+    return [f"the schema accepts the invalid configuration {file}" for file in invalid if validator.is_valid(file)]
 
 
 def main():

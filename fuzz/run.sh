@@ -36,6 +36,7 @@ run() {
   printf '%-13s %-6s %10d executions %8d per second %5d MiB\n' \
     "$target" "$folder" "$executed" "$rate" "$memory"
 }
+# final NAME: the number that libFuzzer reports under this name in $log. 0 if it reports none.
 final() { awk -v name="stat::$1:" '$1 == name { found = $2 } END { print found + 0 }' "$log"; }
 
 failed=0 total=0

@@ -15,9 +15,9 @@ WIRE = Path(__file__).resolve().parent.parent / "tests/wire"
 sys.path.insert(0, str(WIRE))
 import oracle  # noqa: E402
 
-# In the order of `Api::ALL`.
+# The APIs in the order of `Api::ALL`, by which the target `observe` selects one.
 APIS = ["chat", "completions", "responses", "messages", "embeddings", "audio", "other"]
-# Lengths, minus one, of the chunks that an input is cut into, used in turn.
+# The first bytes of an input: the lengths, minus one, of the pieces into which it is cut, used in turn.
 PLANS = [bytes([0, 0, 0, 0]), bytes([6, 0, 99, 30]), bytes([255, 16, 255, 1])]
 
 # Header lines that clients send, without Host.
@@ -75,7 +75,7 @@ def event_batches():
 
 
 def seeds():
-    """(target, input)"""
+    """(fuzz target, input) for each seed."""
     for number, (api, is_stream, body, answer) in enumerate(recordings()):
         plan = PLANS[number % len(PLANS)]
         if body is not None:
@@ -103,7 +103,7 @@ def seeds():
 
 
 def stretched(seed, max_bytes):
-    """The seed with its middle byte repeated, which mostly gives a long text."""
+    """The seed with its middle byte repeated up to `max_bytes` bytes, which mostly gives a long text."""
     middle = len(seed) // 2
     return seed[:middle] + seed[middle : middle + 1] * (max_bytes - len(seed)) + seed[middle:]
 

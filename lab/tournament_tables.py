@@ -58,15 +58,15 @@ class Setup:
         return STUDENT.get(len(values), 2.0) * stdev(values) / len(values) ** 0.5
 
     def best(self) -> str:
-        """The best other router."""
+        """The name of the router with the best goodput, other than `kv_aware`."""
         return max(self.others, key=self.mean)
 
     def lead(self) -> float:
-        """Points ahead of the best other router."""
+        """Percentage points of goodput by which `kv_aware` is ahead of the best other router."""
         return self.mean(OURS) - self.mean(self.best())
 
     def p99_ratio(self) -> float:
-        """TTFT p99 relative to the lowest of another router."""
+        """Ratio of the TTFT p99 of `kv_aware` to the lowest of another router."""
         return self.mean(OURS, "ttft_p99") / min(self.mean(router, "ttft_p99") for router in self.others)
 
 
@@ -119,7 +119,7 @@ def losses(setups: list[Setup]) -> None:
 
 
 def remarks(setups: list[Setup]) -> None:
-    """The figures of the text."""
+    """Prints the figures that the text of the document states."""
     regrets = [max(0.0, -setup.lead()) for setup in setups]
     ratios = sorted(setup.p99_ratio() for setup in setups)
     print(f"\nregret at most 1: {sum(r <= 1 for r in regrets)}, at most 3: {sum(r <= 3 for r in regrets)} of {len(setups)}; greatest {max(regrets):.1f}")

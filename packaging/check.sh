@@ -10,6 +10,7 @@ binary=$(realpath "${1:?usage: packaging/check.sh BINARY}")
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
+# have PROGRAM CHECK: whether a program is installed. If not, says that CHECK is skipped.
 have() {
   command -v "$1" >/dev/null && return
   printf '\n!! %s is not installed: %s is NOT checked\n' "$1" "$2" >&2
@@ -228,7 +229,7 @@ check_image_context() {
   for library in $(ls -t "$libraries"/libtokenweir*.rlib); do
     crate=$(basename "$library" .rlib) crate=${crate#lib}
     case $seen in *" ${crate%-*} "*) continue ;; esac
-    # A crate that was built for the workspace lab has absolute paths, or paths in its folder.
+    # Skips a crate that was built for the workspace lab: its paths are absolute, or in the folder of lab.
     files=$(sed -n 's/^\([^ ]*\):$/\1/p' "$libraries/$crate.d" | sed "s|^$PWD/||")
     # shellcheck disable=SC2086
     ls $files >/dev/null 2>&1 || continue

@@ -46,7 +46,7 @@ in_root() {
   : >"$calls"
   chroot "$root" /usr/bin/env PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"
 }
-# The next version of the package.
+# next NUMBER: writes the package with a higher version to /next.deb in the chroot.
 next() {
   dpkg-deb --raw-extract "$deb" "$work/next"
   sed -i "s/^Version: .*/&+$1/" "$work/next/DEBIAN/control"
@@ -54,6 +54,7 @@ next() {
   rm -r "$work/next"
 }
 dpkg_in_root() { in_root dpkg --force-depends "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "dpkg $* failed"; }; }
+# The calls `restart UNIT` since the last in_root, separated by commas.
 restarts() { grep '^restart ' "$calls" | paste --serial --delimiters , || true; }
 
 cp "$deb" "$root/first.deb"

@@ -4,8 +4,8 @@
 #   packaging/release.sh [CARGO ARGUMENT...]      such as --features kubernetes
 #
 # It builds twice: first an instrumented program, which packaging/train.py runs under the load generator of the
-# laboratory to record a profile, and then the final program with that profile. Requirements: `rustup component add llvm-tools`, and the linker lld,
-# which is Rust's default on x86-64. It takes twice the time of
+# laboratory to record a profile, and then the final program with that profile. It needs `rustup component add
+# llvm-tools` and the linker lld, which is Rust's default on x86-64, and takes twice the time of
 # `cargo build --profile dist`, which builds the same program without a profile.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -51,9 +51,9 @@ fi
 mkdir -p "${1:-target/packages}"
 out=$(cd "${1:-target/packages}" && pwd)
 binary=$out/tokenweir-$(rustc -vV | sed -n 's/^host: //p')
-# A position-independent program relocates its pointers at start. With packed relocations it reads a few KB
-# for that instead of 600 KB, which would stay in its memory. They need glibc 2.36 (2022) or later on this
-# machine.
+# A position-independent program relocates its pointers at start. For that it reads a few KB of packed relocations,
+# instead of 600 KB of others that would stay in its memory. Packed relocations need glibc 2.36 (2022) or later on
+# this machine.
 flags="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 built=$(RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }$flags" \
   packaging/release.sh ${FEATURES:+--features "$FEATURES"} | tail -1)

@@ -18,11 +18,11 @@ import threading
 from http.client import HTTPConnection
 from pathlib import Path
 
-# Numbers of backends. With 1, the policy evaluates all backends for each request; with 80, a short list.
+# Numbers of backends. The policy evaluates 1 backend for each request, but only a sample of 80.
 FLEETS = (1, 80)
 SMALL_REQUESTS = 6_000
 SMALL_CONNECTIONS = 8
-# The simulator's steps are faster than a GPU's by this factor.
+# Simulated seconds per real second of the simulated backends.
 TIME_SCALE = 20
 CONFIGURATION = """
 listen: 127.0.0.1:0
@@ -66,7 +66,7 @@ def terminate(process: subprocess.Popen) -> None:
 
 
 def send_small_requests(address: str, count: int) -> None:
-    """Small requests without streams, one after the other on one connection."""
+    """Sends small requests without streams, one after the other on one connection. Exits if one fails."""
     connection = HTTPConnection(address, timeout=30)
     body = {"model": "sim-model", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
     for _ in range(count):
@@ -83,7 +83,7 @@ def bench(lab: str, address: str, *arguments: str) -> None:
 
 
 def train(program: str, lab: str, backends: int, folder: Path, scratch: Path) -> None:
-    """Runs a gateway in front of this many backends under small requests, streams and long prompts."""
+    """Runs a gateway in front of this many simulated backends with small requests, streams and long prompts."""
     others = folder / "others"
     simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--backends", str(backends), "--time-scale", str(TIME_SCALE), until="simulated", folder=others, count=backends)
     file = scratch / "tokenweir.yaml"

@@ -17,7 +17,7 @@ import tomllib
 import zipfile
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
-# The first time that a zip archive can express. A constant, so that the same binary gives the same wheel.
+# The time of each file in the wheel: the first that a zip archive can express, so that a binary always gives one wheel.
 MOMENT = (1980, 1, 1, 0, 0, 0)
 
 

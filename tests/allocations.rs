@@ -38,7 +38,7 @@ use tokenweir_routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
 };
 
-/// A long recorded stream of each front end.
+/// A long recorded stream of each front end of vLLM.
 const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
 
 /// Number of chunks that may allocate: the role chunk and the first output, in which the id, the
@@ -58,7 +58,7 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
     (value, allocations.bytes_total)
 }
 
-/// The HTTP chunks of a recorded stream as slices of one buffer, as from hyper.
+/// The HTTP chunks of a recorded stream, as slices of one buffer, as hyper delivers them.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
     let mut rest = BytesMut::from(&fs::read(path).unwrap()[..]);
@@ -80,7 +80,7 @@ fn chunks(name: &str) -> Vec<Bytes> {
     chunks
 }
 
-/// Asserts that no chunk after the first few allocated.
+/// Asserts that no chunk after the first [`FIRST_CHUNKS`] allocated. `costs`: allocations by chunk.
 fn assert_no_allocations(name: &str, costs: &[u64]) {
     let costly: Vec<_> =
         costs.iter().enumerate().skip(FIRST_CHUNKS).filter(|(_, cost)| **cost > 0).collect();
@@ -231,7 +231,8 @@ fn the_memory_of_the_decision_log_is_bounded() {
     assert!((1 << 20..=9 << 19).contains(&used), "{used} bytes");
 }
 
-/// A body with available frames, as the gateway observes it.
+/// The response body that the gateway forwards and observes. Its frames are these chunks, which are all there
+/// at once.
 fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
     let now = Instant::now();
     let mut record = record(now);
@@ -269,7 +270,7 @@ impl Body for Frames {
     }
 }
 
-/// A backend and a sink without effect.
+/// A backend and a sink that ignore what they are told.
 struct NoOp;
 
 impl BackendMonitor for NoOp {
@@ -284,7 +285,7 @@ impl BackendMonitor for NoOp {
         None
     }
     fn on_stall(&self, _: bool) {}
-    // The insertion of a fingerprint, once in a stream, would allocate.
+    // The backend has no fingerprint: its insertion, once in a stream, would allocate.
     fn fingerprint(&self) -> Option<Bytes> {
         Some(Bytes::new())
     }

@@ -24,7 +24,7 @@ BACKEND = "http://127.0.0.1:8000"
 
 def section(page: str, title: str) -> str:
     match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-    assert match, f"no section {title}"
+    assert match, f"the document has no section {title}"
     return match.group(1)
 
 
@@ -34,7 +34,7 @@ def commands(text: str) -> list[str]:
 
 def line_with(blocks: list[str], text: str) -> str:
     lines = [line for block in blocks for line in block.splitlines() if text in line]
-    assert len(lines) == 1, f"{len(lines)} commands with {text}: {lines}"
+    assert len(lines) == 1, f"the document must have one command with {text}, not {len(lines)}: {lines}"
     return lines[0]
 
 

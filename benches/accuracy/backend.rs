@@ -28,7 +28,7 @@ pub(crate) struct Played {
 
 /// Longest wait for a client that disconnects.
 const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
-/// The pages of a vLLM server.
+/// The path and the body of each page that the gateway fetches from a vLLM server.
 const PAGES: [(&str, &str); 4] = [
     ("/health", ""),
     ("/version", r#"{"version":"0.33.0"}"#),
@@ -41,7 +41,7 @@ const PAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Serves every connection. Sends the records to `played`.
+/// Accepts connections and executes the plan of each request. Sends the record of each request to `played`.
 pub(crate) async fn serve(
     listener: TcpListener,
     plans: Arc<[Plan]>,
@@ -86,7 +86,7 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
     }
 }
 
-/// Writes the response. An error means that the gateway closed the connection.
+/// Writes the response of the plan. Returns `Err` if the gateway closed the connection before its end.
 async fn play(
     plan: &Plan,
     done: &mut Played,
@@ -114,7 +114,8 @@ async fn play(
     }
 }
 
-/// Waits, unless the gateway closes the connection. The gateway sends nothing during a response.
+/// Waits for `pause`. Returns `Err` if the gateway closes the connection meanwhile: it sends nothing during a
+/// response.
 async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     if pause.is_zero() {
         return Ok(());
@@ -126,7 +127,8 @@ async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     }
 }
 
-/// Reads a request with a content length.
+/// Reads a request with a content length: its head and its body. `None`: the gateway has closed the
+/// connection.
 async fn request(reader: &mut OwnedReadHalf) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(4 << 10);
     loop {

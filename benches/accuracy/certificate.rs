@@ -10,18 +10,18 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 use tokenweir_protocol::histogram::sample_quantile;
 
-/// The result of a run.
+/// The comparison of all reported values of a run with the true values.
 #[derive(Default)]
 pub(crate) struct Certificate {
-    /// Errors by quantity.
+    /// The errors of the reported times, in the order of [`TIMES`].
     times: [Errors; TIMES.len()],
     facts: Vec<Fact>,
     abort_delays: Vec<f64>,
-    /// Expected sums of the series of metrics with a label.
+    /// True sums over all requests, by the name of the metric and a label such as `type="input"`.
     totals: BTreeMap<(&'static str, String), u64>,
 }
 
-/// The errors of one quantity.
+/// The errors of one reported time, such as the TTFT, over all requests.
 #[derive(Default)]
 struct Errors {
     /// Absolute errors in milliseconds.
@@ -30,7 +30,7 @@ struct Errors {
     shares: Vec<f64>,
 }
 
-/// A checked property.
+/// A property that is checked several times, such as a field of the access log that equals the truth.
 struct Fact {
     name: &'static str,
     checked: usize,
@@ -40,12 +40,12 @@ struct Fact {
 /// Allowed error of a time: this, or [`MAX_RELATIVE_ERROR`] of its true value, whichever is more.
 const MAX_ABSOLUTE_ERROR_MS: f64 = 1.0;
 const MAX_RELATIVE_ERROR: f64 = 0.01;
-/// The quantities whose error at the 99th percentile of requests must be within the limit: TTFT and
-/// the gaps between tokens.
+/// Indexes in [`TIMES`] of the times whose error at the 99th percentile of requests must be within the limit:
+/// TTFT and the gaps between tokens.
 const LIMITED_QUANTITIES: std::ops::Range<usize> = 0..4;
-/// The labels of the token metric.
+/// The values of the label `type` of the metric of tokens.
 const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
-/// Maximum number of printed errors per property.
+/// Maximum number of printed faults per property.
 const MAX_PRINTED: usize = 20;
 
 impl Certificate {
@@ -95,7 +95,7 @@ impl Certificate {
         self.abort_delays.extend(exchange.abort_delay().map(millis));
     }
 
-    /// Records whether a property holds.
+    /// Counts a check of the property `name`. If it does not hold, `wrong` gives the text of the fault.
     pub(crate) fn check(
         &mut self,
         name: &'static str,
@@ -146,7 +146,7 @@ impl Certificate {
         limit_violations
     }
 
-    /// The tables in Markdown.
+    /// Markdown tables of the errors of the times and of the checked properties, and a line about aborts.
     pub(crate) fn tables(&mut self) -> String {
         let head = ["quantity", "requests", "p50", "p99", "max", "within 1 ms or 1 %"];
         let mut rows = vec![head.map(String::from)];
@@ -159,7 +159,7 @@ impl Certificate {
         let delays = &mut self.abort_delays;
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(delays, q));
         format!(
-            "{}\n{}\nA client that leaves is seen by the backend after {p50:.2} ms at p50, \
+            "{}\n{}\nThe backend sees that a client has left after {p50:.2} ms at p50, \
              {p99:.2} ms at p99, {max:.2} ms at most ({} times).\n",
             Table(&rows),
             Table(&facts),
@@ -198,7 +198,7 @@ impl Errors {
     }
 }
 
-/// NaN without values.
+/// The quantile `q` of the values, from 0 to 1. NaN if there are no values.
 pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(f64::NAN)
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
-/// The client's record of a request.
+/// What the client knows of a request.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) plan: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     pub(crate) ended: Instant,
 }
 
-/// Executes the client's part of a plan, on a connection of its own.
+/// Waits, sends the request of a plan on a connection of its own, and reads the response or disconnects.
 pub(crate) async fn ask(address: SocketAddr, index: usize, plan: &Plan) -> Seen {
     tokio::time::sleep(plan.think).await;
     let stream = TcpStream::connect(address).await.unwrap();

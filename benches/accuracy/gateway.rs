@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 
-/// The running program. Dropping it kills the process.
+/// The running gateway. Dropping it kills the process.
 pub(crate) struct Gateway {
     child: Child,
     pub(crate) clients: SocketAddr,
@@ -20,11 +20,12 @@ pub(crate) struct Gateway {
 pub(crate) const IN_FLIGHT: [&str; 2] =
     ["tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight"];
 
-/// Timeout for its start, and for its gauges to return to zero.
+/// Timeout for the start of the gateway, and for its gauges to return to zero.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts the gateway with these flags. Collects its access log if it is piped.
+    /// Starts the gateway with these flags. `access_log` gets its standard output; a pipe is collected for
+    /// [`Gateway::stop`].
     pub(crate) fn start(flags: &[&str], access_log: impl Into<Stdio>) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--log-format", "json"])
@@ -63,7 +64,7 @@ impl Gateway {
         Self { child, clients, admin, access_log }
     }
 
-    /// The metrics when no request is in flight, or after the timeout.
+    /// The metrics page as soon as no request is in flight, or after [`WAIT_TIMEOUT`].
     pub(crate) fn metrics_at_rest(&self) -> String {
         let deadline = clock::now() + WAIT_TIMEOUT;
         loop {
@@ -76,7 +77,7 @@ impl Gateway {
         }
     }
 
-    /// The current metrics.
+    /// The current metrics page.
     pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
@@ -85,12 +86,12 @@ impl Gateway {
         page
     }
 
-    /// The process id.
+    /// The process id of the gateway.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal, such as HUP.
+    /// Sends the gateway a signal, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process().to_string();
         let is_signalled = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
@@ -113,7 +114,7 @@ impl Drop for Gateway {
     }
 }
 
-/// The sum of the series of `name` whose labels contain `label`. `None` if there are none.
+/// The sum of the series of `name` whose labels contain `label`. `None` if there is no such series.
 pub(crate) fn sum(page: &str, name: &str, label: &str) -> Option<f64> {
     let values = page.lines().filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;

@@ -58,13 +58,13 @@ const SEED: u64 = 1;
 /// Timeout of the whole run.
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// The data of a run.
+/// What the backend, the clients and the gateway report about a run.
 struct Run {
     plans: Arc<[Plan]>,
     played: Vec<Played>,
     seen: Vec<Seen>,
     took: Duration,
-    /// Wake-up delays of a sleeping thread in milliseconds.
+    /// Wake-up delays of a thread that only sleeps, in milliseconds.
     noise: Vec<f64>,
     metrics: String,
     access_log: Vec<Value>,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Executes all plans, [`CONCURRENT_REQUESTS`] at a time.
+/// Executes `count` plans, [`CONCURRENT_REQUESTS`] at a time.
 async fn run(count: usize) -> Run {
     let plans: Arc<[Plan]> = plan::plans(count, SEED).into();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -129,7 +129,8 @@ async fn run(count: usize) -> Run {
     Run { plans, played, seen, took, noise, metrics, access_log }
 }
 
-/// Starts the gateway in front of the backend. It requests usage once a stream, and not with each event.
+/// Starts the gateway in front of the backend. The gateway requests usage once per stream, not with each
+/// event.
 fn start(backend: SocketAddr) -> Gateway {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("accuracy.yaml");
     let text = format!("backends: [{{ url: \"http://{backend}\" }}]\ncontinuous_usage: 0\n");
@@ -137,7 +138,8 @@ fn start(backend: SocketAddr) -> Gateway {
     Gateway::start(&["--config", &file.display().to_string()], Stdio::piped())
 }
 
-/// Joins the data of the client, the plan, the backend and the gateway for each request.
+/// Compares, for each request, the access log of the gateway with the plan and the times of client and
+/// backend.
 fn certify(run: &Run) -> Certificate {
     let mut certificate = Certificate::default();
     let mut lines: HashMap<&str, Vec<&Value>> = HashMap::new();
@@ -165,7 +167,7 @@ fn certify(run: &Run) -> Certificate {
     certificate
 }
 
-/// The setup of the run and the noise of the machine.
+/// A text with the setup of the run and the noise of the machine.
 fn describe(run: &mut Run) -> String {
     let events: usize = run.plans.iter().map(|plan| plan.case.stream.events.len()).sum();
     let seconds = run.took.as_secs_f64();

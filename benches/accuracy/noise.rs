@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 
-/// A running measurement.
+/// A running measurement of wake-up delays.
 pub(crate) struct Noise {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Vec<f64>>,

@@ -26,15 +26,15 @@ pub(crate) struct Plan {
 pub(crate) struct Write {
     /// The time since the write before.
     pub(crate) pause: Duration,
-    /// The bytes of the body.
+    /// The range of the bytes of the response body.
     pub(crate) body: Range<usize>,
 }
 
-/// If fewer events have output, the gateway can get all with reported tokens at once on a busy machine, so that
-/// there is no ITL.
+/// Minimum number of events with output. With fewer, a busy machine can deliver all events that report tokens
+/// at once, so that no ITL exists.
 const MIN_OUTPUTS: usize = 6;
 
-/// All plans of a run.
+/// The `count` plans of a run. The same seed gives the same plans.
 pub(crate) fn plans(count: usize, seed: u64) -> Vec<Plan> {
     let mut rng = Rng::with_seed(seed);
     (0..count).map(|index| plan(index, &mut rng)).collect()
@@ -65,7 +65,7 @@ fn plan(index: usize, rng: &mut Rng) -> Plan {
 }
 
 impl Plan {
-    /// Whether the client or the gateway requests usage.
+    /// Whether the request that arrives at the backend must request usage.
     pub(crate) fn expects_usage_request(&self) -> bool {
         has_usage_option(self.case.api)
     }
@@ -88,13 +88,14 @@ fn is_measurable(case: &Case) -> bool {
     case.is_stream() && outputs.len() >= MIN_OUTPUTS && events.all(is_readable)
 }
 
-/// The positions after the events with output.
+/// The positions in the response body after the events with output.
 fn outputs(case: &Case) -> Vec<usize> {
     let events = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     events.map(|event| event.complete_at).collect()
 }
 
-/// Mostly a write for each event; some events are written together, some in two pieces.
+/// The writes of the backend: mostly one for each event; some events are written together, some in two
+/// pieces.
 fn writes(case: &Case, rng: &mut Rng) -> Vec<Write> {
     let mut writes = Vec::new();
     let (mut from, mut pause) = (0, Duration::from_micros(rng.u64(20_000..300_000)));

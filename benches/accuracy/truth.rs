@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The times of one request in the order of [`TIMES`]. `None` for times that do not exist.
 pub(crate) type Times = [Option<Duration>; TIMES.len()];
 
-/// The quantities with their fields in the access log.
+/// The compared times: the name in the table, and the field in the access log.
 pub(crate) const TIMES: [(&str, &str); 6] = [
     ("TTFT", "ttft_ms"),
     ("ITL, mean of a request", "itl_mean_ms"),
@@ -22,7 +22,7 @@ pub(crate) const TIMES: [(&str, &str); 6] = [
     ("E2E", "duration_ms"),
 ];
 
-/// One request as seen from all sides.
+/// One request: its plan, and what the backend and the client know of it.
 pub(crate) struct Exchange<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) played: &'a Played,
@@ -47,14 +47,14 @@ impl Exchange<'_> {
         let events = case.stream.events.iter().filter(|event| event.complete_at <= case.arrived);
         let output = |event: &Event| {
             let tokens = event.meaning.output?.tokens;
-            // The write that completes the event.
+            // The write that completes the event gives its time.
             let &(_, &at) = writes.iter().find(|(write, _)| write.body.end >= event.complete_at)?;
             Some(Output { at, choice: event.meaning.choices.saturating_sub(1), tokens })
         };
         events.filter_map(output).collect()
     }
 
-    /// The true times. `fields`: the expected values.
+    /// The true times of the request. `fields` are the true contents of its record.
     pub(crate) fn times(&self, fields: &RecordFields) -> Times {
         let since = |later: Instant, earlier: Instant| later.saturating_duration_since(earlier);
         let is_left = self.plan.case.close == Close::Left;
@@ -74,19 +74,20 @@ impl Exchange<'_> {
         [ttft, gaps.itl(), gaps.mean(), gaps.longest, tpot, duration]
     }
 
-    /// Delay from the client's disconnect to the end of the gateway's connection to the backend.
+    /// Time from the client's disconnect to the moment at which the backend sees that the gateway closed the
+    /// connection. `None`: the gateway did not close it.
     pub(crate) fn abort_delay(&self) -> Option<Duration> {
         Some(self.played.left?.saturating_duration_since(self.seen.ended))
     }
 }
 
-/// The gaps between the events of each choice.
+/// The gaps between the events of each choice, over all choices of a response.
 #[derive(Default)]
 struct Gaps {
     count: u32,
     sum: Duration,
     longest: Option<Duration>,
-    /// Gaps before events that report their tokens, and the number of these tokens.
+    /// Sum of the gaps before events that report their tokens, and the number of these tokens.
     per_token: Duration,
     tokens: u32,
 }
@@ -96,7 +97,8 @@ impl Gaps {
         self.sum.checked_div(self.count)
     }
 
-    /// A gap is divided among the tokens of the event that ends it.
+    /// The mean ITL: a gap is divided among the tokens of the event that ends it. `None`: no such event
+    /// reports its tokens.
     fn itl(&self) -> Option<Duration> {
         self.per_token.checked_div(self.tokens)
     }
@@ -115,7 +117,7 @@ fn gaps(outputs: &[Output]) -> Gaps {
             gaps.sum += gap;
             gaps.longest = gaps.longest.max(Some(gap));
         }
-        // Events of the same time arrived at once: they end one gap.
+        // Events of the same time arrived at once: they end one gap together.
         arrivals.dedup_by(|later, earlier| {
             let is_one = later.at == earlier.at;
             if is_one {

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 /// Maximum ratio of a count to its baseline. Compilers and libraries differ slightly.
 const MAX_RATIO: f64 = 1.05;
 
-/// Instructions per item, by name.
+/// The recorded instructions per item, by the name of the lap.
 pub(crate) struct Baseline(BTreeMap<String, f64>);
 
 impl Baseline {
-    /// Reads the recorded counts. Empty without a file.
+    /// Reads the recorded counts. No file: there are none.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string(file()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.trim_start().split_once(' '));
         Self(lines.map(|(count, name)| (name.to_owned(), count.parse().unwrap())).collect())
     }
 
-    /// Returns a Markdown table, and the number of counts over the limit.
+    /// Compares counts with the recorded ones. Returns a Markdown table, and the number of counts over the
+    /// limit.
     pub(crate) fn compare(&self, counts: &BTreeMap<String, f64>) -> (String, usize) {
         let (mut table, mut worse) =
             (String::from("| instructions | now | baseline | |\n|---|--:|--:|--:|\n"), 0);

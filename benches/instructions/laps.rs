@@ -14,7 +14,7 @@ pub(crate) const DUMP: &str = "dump";
 /// The file with the names of the laps.
 const NAMES: &str = "laps";
 
-/// The laps so far.
+/// The laps so far, one line each: the number of items, a tab and the name.
 #[derive(Default)]
 pub(crate) struct Laps(String);
 
@@ -43,7 +43,7 @@ fn mark() {
     black_box(());
 }
 
-/// Instructions per item, by name.
+/// Reads the dumps and the names of a finished run: the instructions per item, by the name of the lap.
 pub(crate) fn read(folder: &Path) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
     for (index, line) in fs::read_to_string(folder.join(NAMES)).unwrap().lines().enumerate() {
@@ -56,7 +56,7 @@ pub(crate) fn read(folder: &Path) -> BTreeMap<String, f64> {
     counts
 }
 
-/// The total of a dump.
+/// The number of instructions in a dump file of callgrind.
 fn total(dump: &Path) -> f64 {
     let dump = fs::read_to_string(dump).unwrap();
     let total = dump.lines().find_map(|line| line.strip_prefix("totals: ")).unwrap();

@@ -26,7 +26,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-// The allocator of the program.
+// The allocator of the shipped program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs this program in valgrind.
+/// Runs this program in valgrind, which writes its dumps to `folder`.
 fn count(folder: &Path) {
     let status = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind"])

@@ -19,11 +19,11 @@ const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_req
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                            transfer-encoding: chunked\r\n\r\n";
 
-/// The state that clients and the backend share.
+/// What the clients and the backend share: the stream, and the signal that a group of its events has arrived.
 pub(crate) struct Peers {
     /// The HTTP chunks of the stream, one event each.
     events: Vec<Vec<u8>>,
-    /// The client has received all events that were sent.
+    /// Notified when the client has received all events that were sent.
     taken: Notify,
 }
 
@@ -90,7 +90,8 @@ impl Peers {
         }
     }
 
-    /// Sends the stream in groups of `together` events.
+    /// Sends the stream in groups of `together` events. Each group waits until the client has received the
+    /// one before.
     async fn play(&self, stream: &mut TcpStream, together: usize) -> io::Result<()> {
         stream.write_all(STREAM_HEAD.as_bytes()).await?;
         let mut bytes = Vec::with_capacity(1 << 12);
@@ -150,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Requests a stream in groups of two to the power of `together` events, and reads it.
+    /// Requests a stream in groups of 2 to the power of `together` events, and reads it to its end.
     pub(crate) async fn stream(&mut self, peers: &Peers, together: u32) {
         let request = post(&format!("\"stream\":true,\"together\":{together},"));
         self.stream.write_all(request.as_bytes()).await.unwrap();

@@ -23,12 +23,12 @@ const MIN_ITERATIONS: u64 = 5;
 /// Numbers of small requests and of streams.
 const REQUESTS: usize = 400;
 const STREAMS: usize = 5;
-/// Number of events per group as powers of two: one, or sixteen.
+/// Numbers of events that the backend writes at once, as powers of two: 1 and 16.
 const EVENT_GROUPS: [(&str, u32); 2] = [("a chunk, alone", 0), ("a chunk of 16 at once", 4)];
-/// Longer than the linger time of record batches and log lines.
+/// A pause that is longer than the linger time of record batches and log lines.
 const BATCH_LINGER: Duration = Duration::from_millis(300);
 
-/// Runs all measurements.
+/// Runs all measurements. The dumps and the names of the laps go to `folder`.
 pub(crate) fn run(folder: &Path) {
     // A fixed seed gives the same random numbers in every run.
     fastrand::seed(7);
@@ -49,7 +49,8 @@ pub(crate) fn run(folder: &Path) {
     laps.write(folder);
 }
 
-/// Requests and streams through a gateway with all telemetry or none, and without a gateway.
+/// Measures requests and streams through a gateway with all telemetry (`is_on`) or none, and without a
+/// gateway.
 async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     let peers = Peers::new();
     let backend = peers.start().await;
@@ -91,7 +92,7 @@ fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Connects as soon as the address accepts connections.
+/// Connects to the address as soon as it accepts connections.
 async fn connect(to: SocketAddr) -> Client {
     loop {
         match Client::connect(to).await {
@@ -101,8 +102,8 @@ async fn connect(to: SocketAddr) -> Client {
     }
 }
 
-/// The backends are not scraped and no trace is sampled, because both depend on time or random
-/// numbers.
+/// The configuration file of the gateway. It scrapes no backend and samples no trace, because both depend on
+/// time or random numbers.
 fn configuration(listen: SocketAddr, backend: SocketAddr, is_on: bool) -> String {
     let collector = if is_on {
         "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, sampling: head }\n"

@@ -46,9 +46,9 @@ use tokio::runtime;
 
 /// The environment variable that makes this program the backend.
 const BACKEND: &str = "LOAD_BACKEND";
-/// The limit of open files is 20,000 on the reference machine. A stream over HTTP/1.1 needs two.
+/// Default number of HTTP/1.1 streams. Each needs two open files, and the reference machine allows 20,000.
 const STREAMS: usize = 9_500;
-/// A stream over HTTP/2 needs one and a hundredth.
+/// Default number of HTTP/2 streams. Each needs 1.01 open files.
 const STREAMS_HTTP2: usize = 10_000;
 const CHUNKS: usize = 15;
 const SLOW: usize = 5_000;
@@ -58,7 +58,7 @@ pub(crate) const STREAMS_PER_HTTP2_CONNECTION: usize = 100;
 const MAX_KIB_PER_STREAM: f64 = 80.0;
 /// Maximum memory per slow client in KiB, the mean of readers whose buffers are full and of uploads.
 const MAX_KIB_PER_SLOW_CLIENT: f64 = 256.0;
-/// Time after which the memory of the idle gateway is measured.
+/// Time after a load until the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number from an environment variable.
+/// The number in an environment variable, or `default` if it is not set.
 fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
@@ -144,7 +144,8 @@ async fn run() -> Vec<String> {
     limit_violations
 }
 
-/// Streams that are all open at the same time.
+/// Opens `count` streams that are all open at the same time, reads them, and adds the limits that were
+/// missed.
 async fn held(
     gateway: &Gateway,
     kind: streams::Kind,
@@ -178,17 +179,17 @@ async fn held(
         after / 1_024.0
     );
     bar(limit_violations, held.whole == count, || {
-        format!("{kind:?}: {} of {count} whole", held.whole)
+        format!("{kind:?}: only {} of {count} streams are complete", held.whole)
     });
     bar(limit_violations, held.open == count, || format!("{kind:?}: {} open at once", held.open));
     bar(limit_violations, each <= MAX_KIB_PER_STREAM, || format!("{kind:?}: {each:.1} KiB each"));
     at_rest(gateway, limit_violations);
 }
 
-/// Slow clients, and their effect on normal clients.
+/// Measures normal clients without and with slow clients, and adds the limits that were missed.
 async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String>) {
     let before = resident(gateway);
-    // Warm-up: the first clients after the start would measure an unused gateway.
+    // The first clients after the start would measure a gateway that has not served yet.
     slow::honest(gateway, Duration::from_secs(2)).await;
     let noise = Noise::listen();
     let calm = slow::honest(gateway, slow::TURN).await;
@@ -212,7 +213,7 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
     let [calm_p50, disturbed_p50] = [&calm, &disturbed].map(|all| quantile(all.clone(), 0.5));
     let [calm, disturbed] = [calm, disturbed].map(|all| (all.len(), quantile(all, 0.99)));
     println!(
-        "  honest clients' time to first chunk: p50 {calm_p50:.2} and {disturbed_p50:.2} ms, p99 {:.2} \
+        "  normal clients' time to first chunk: p50 {calm_p50:.2} and {disturbed_p50:.2} ms, p99 {:.2} \
          ms of {} before, {:.2} ms of {} with them: {:.2} times; a thread that only sleeps was \
          {calm_noise:.2} and {disturbed_noise:.2} ms late at p99",
         calm.1,
@@ -221,7 +222,7 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
         disturbed.0,
         disturbed.1 / calm.1
     );
-    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB each"));
+    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB per client"));
     bar(
         limit_violations,
         disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0),
@@ -243,7 +244,7 @@ pub(crate) fn resident(gateway: &Gateway) -> f64 {
     sum(&gateway.metrics(), "process_resident_memory_bytes", "").unwrap() / 1_024.0
 }
 
-/// Milliseconds since a time.
+/// Milliseconds since `moment`.
 pub(crate) fn since(moment: std::time::Instant) -> f64 {
     clock::now().saturating_duration_since(moment).as_secs_f64() * 1e3
 }
@@ -254,7 +255,7 @@ fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> St
     }
 }
 
-/// NaN without values.
+/// The quantile `share` of the values, from 0 to 1. NaN if there are no values.
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     sample_quantile(&mut values, share).unwrap_or(f64::NAN)
 }

@@ -1,4 +1,4 @@
-//! Slow clients, and normal clients beside them.
+//! Slow clients, and normal clients that run at the same time.
 
 use super::gateway::Gateway;
 use super::since;
@@ -12,16 +12,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-/// Duration of a measurement of normal clients.
+/// Duration of a measurement of the normal clients.
 pub(crate) const TURN: Duration = Duration::from_secs(15);
 /// Number of concurrent normal clients, and the pause between two requests of one.
 const NORMAL_CLIENTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(40);
 /// Timeout for filling all buffers.
 const FILL_TIMEOUT: Duration = Duration::from_secs(90);
-/// Minimum CPU time of a busy gateway in two seconds.
+/// CPU time in two seconds below which the gateway counts as idle.
 const AT_REST: Duration = Duration::from_millis(100);
-/// The kernel allocates somewhat more than this.
+/// Size of the receive buffer of a slow client in bytes. The kernel allocates somewhat more.
 const SMALL_BUFFER: u32 = 4 << 10;
 
 /// The slow clients. They run until [`Slow::end`].
@@ -63,7 +63,7 @@ pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
     slow
 }
 
-/// Waits until the streams of the backend have filled all buffers and the gateway is idle.
+/// Waits until the streams have filled all buffers, so that the gateway is idle.
 async fn until_full(gateway: &Gateway) {
     let worked = || cpu::of(gateway.process());
     let (mut before, deadline) = (worked(), clock::now() + FILL_TIMEOUT);
@@ -83,7 +83,7 @@ async fn connect(to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Returns when the gateway closes the connection.
+/// Requests a fast stream and reads one byte per second, until the gateway closes the connection.
 async fn read(mut stream: TcpStream) {
     let request = clients::stream(1_000_000, 0, 0);
     if stream.write_all(request.as_bytes()).await.is_err() {
@@ -95,16 +95,17 @@ async fn read(mut stream: TcpStream) {
     }
 }
 
-/// Returns when the gateway responds or closes the connection.
+/// Sends a part of a request and waits, until the gateway responds or closes the connection.
 async fn upload(mut stream: TcpStream) {
     let request = clients::whole(1_000);
     if stream.write_all(&request.as_bytes()[..300]).await.is_ok() {
-        // An error counts as a close.
+        // An error means that the connection is closed.
         let _ = stream.read(&mut [0]).await;
     }
 }
 
-/// Time to the first chunk of each normal stream in milliseconds.
+/// Runs the normal clients for `turn`. Returns the time to the first chunk of each of their streams in
+/// milliseconds.
 pub(crate) async fn honest(gateway: &Gateway, turn: Duration) -> Vec<f64> {
     let until = clock::now() + turn;
     let mut all = JoinSet::new();

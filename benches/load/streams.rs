@@ -22,17 +22,17 @@ pub(crate) enum Kind {
     Http2,
 }
 
-/// The result of a run.
+/// The result of one call of [`hold`].
 pub(crate) struct Held {
-    /// Number of complete streams.
+    /// Number of streams that arrived completely.
     pub(crate) whole: usize,
-    /// The faults of the other streams.
+    /// The fault of each other stream.
     pub(crate) wrong: Vec<String>,
-    /// Maximum number of open streams at the gateway.
+    /// Maximum number of streams in flight that the gateway reported.
     pub(crate) open: usize,
     /// Resident memory of the gateway at that time in KiB.
     pub(crate) resident: f64,
-    /// Time to the first chunk of each stream in milliseconds.
+    /// Time to the first chunk of each complete stream in milliseconds.
     pub(crate) first: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ const PACE_US: usize = 2_000_000;
 /// Number of streams that start at once, and the time between two starts.
 const STREAMS_PER_START: usize = 10;
 const START_INTERVAL: Duration = Duration::from_millis(7);
-/// Number of checks of the open streams.
+/// Maximum number of checks of the number of open streams.
 const CHECKS: usize = 100;
 
 enum Sender {
@@ -48,7 +48,8 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Opens and reads all streams, and measures the gateway meanwhile.
+/// Opens `count` streams of `chunks` chunks, measures the gateway while all are open, and reads them to their
+/// end.
 pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: usize) -> Held {
     let mut reading = JoinSet::new();
     let mut shared = None;
@@ -106,7 +107,8 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
     }
 }
 
-/// Reads a stream to its end. Returns the milliseconds to its first chunk, or its fault.
+/// Reads the stream with the number `mark` to its end. Returns the milliseconds to its first chunk, or the
+/// fault.
 async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String> {
     let body = format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\
@@ -129,7 +131,8 @@ async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String>
     follow(response.into_body(), mark, chunks, begun).await
 }
 
-/// Checks that the chunks arrive in order, each once, followed by the end.
+/// Checks that each chunk has the number `mark`, that the chunks arrive in order, each once, and that the end
+/// follows.
 async fn follow(
     mut body: Incoming,
     mark: usize,

@@ -11,7 +11,7 @@ mod work;
 use std::time::Duration;
 use tokenweir_protocol::clock;
 
-/// The allocator of the program.
+/// The allocator of the shipped program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 struct Script {
     chunks: usize,
     every: Duration,
-    /// Silence after the first chunk.
+    /// The pause after the first chunk.
     silent: Duration,
     /// Number of bytes of chunks that are gathered before a write.
     ahead: usize,
@@ -150,7 +150,7 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
     stream.write_all(end.as_bytes()).await
 }
 
-/// Pauses, unless the client disconnects.
+/// Pauses for `time`. Returns an error if the client disconnects meanwhile.
 async fn rest(stream: &mut TcpStream, time: Duration) -> io::Result<()> {
     match timeout(time, stream.read_u8()).await {
         Ok(_) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -162,7 +162,7 @@ pub(crate) fn framed(event: &str) -> String {
     format!("{:x}\r\n{event}\r\n", event.len())
 }
 
-/// The number after a word. 0 without it.
+/// The number after the first occurrence of `word` in `text`. 0 if there is none.
 fn number(text: &str, word: &str) -> usize {
     let rest = text.split_once(word).map_or("", |(_, rest)| rest);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

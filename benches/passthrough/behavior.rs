@@ -14,11 +14,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// The longest wait for an event or for the end of a request at the backend.
+/// Longest wait for an event, for a response, or for the end of a request at the backend.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The number of changed streams and of broken ones that look complete; milliseconds until the first event of an
-/// unknown channel arrives, and until the backend sees that the client left. `PATIENCE` stands for never.
+/// Four figures: the number of streams that the subject changes, the number of broken streams that it shows
+/// as complete, the milliseconds until an event of an unknown channel arrives, and the milliseconds until the
+/// backend sees that the client left. `PATIENCE` instead of a time means never.
 pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     let begun = clock::now();
     let request = clients::streamed(&format!("{SCRIPT}{UNKNOWN}"), 0);
@@ -50,7 +51,7 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     [changed as f64, hidden as f64, first.as_secs_f64() * 1e3, seen.as_secs_f64() * 1e3]
 }
 
-/// The body of the response to a script. `None`: it is broken, or an error.
+/// The body of the response to the script with this number. `None`: the response is broken or an error.
 async fn body(subject: &Subject, number: usize) -> Option<Bytes> {
     let request = clients::streamed(&format!("{SCRIPT}{number}"), 0);
     let (_, body) = request.split_once("\r\n\r\n")?;

@@ -7,13 +7,14 @@ use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The reference of the times in chunks.
+/// The times in chunks count from this moment.
 pub(crate) static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
 
 /// The text before the time in a chunk.
 const STAMP: &[u8] = b"\"content\":\" at ";
 
-/// A chunk of 200 bytes with its write time `nanos`. A longer `word` adds a few bytes.
+/// A chunk of 200 bytes that was written `nanos` nanoseconds after [`EPOCH`]. A longer `word` adds a few
+/// bytes.
 pub(crate) fn words(nanos: u128, word: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-8f2e0c6bd7f94a0e\",\"object\":\"chat.completion.chunk\",\
@@ -22,7 +23,7 @@ pub(crate) fn words(nanos: u128, word: &str) -> String {
     )
 }
 
-/// The client's record of a stream.
+/// What the client measured of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Number of chunks with text.
@@ -39,12 +40,13 @@ pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String
     stream_of(0, chunks, every_us, silent_us)
 }
 
-/// A request for a stream that is faster than it can be forwarded, in writes of `ahead` bytes.
+/// A request for a stream that is faster than a proxy can forward it. The backend writes `ahead` bytes at
+/// once.
 pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
     streamed(&format!("chunks {chunks} ahead {ahead}"), 0)
 }
 
-/// A request for a stream with a prompt of this many bytes.
+/// As [`stream`], with a prompt of this many bytes.
 pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
     streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), prompt)
 }
@@ -54,7 +56,7 @@ pub(crate) fn whole(prompt: usize) -> String {
     post(&format!("{{\"model\":\"tiny\",{}}}", messages("Hello", prompt)))
 }
 
-/// A request for the stream of a script of the backend.
+/// A request for a stream with this script, which the backend executes, and with a prompt of this many bytes.
 pub(crate) fn streamed(script: &str, prompt: usize) -> String {
     let messages = messages(script, prompt);
     post(&format!("{{\"model\":\"tiny\",\"stream\":true,{messages}}}"))
@@ -81,7 +83,7 @@ pub(crate) async fn send(to: SocketAddr, request: &str) -> TcpStream {
     stream
 }
 
-/// Sends a request for a stream and reads to its first chunk.
+/// Sends a request for a stream and reads until its first chunk. Returns the open connection.
 pub(crate) async fn open(to: SocketAddr, request: &str) -> TcpStream {
     let mut stream = send(to, request).await;
     let mut buffer = Vec::with_capacity(1 << 10);
@@ -152,8 +154,8 @@ fn is_whole(response: &[u8]) -> bool {
     length.and_then(|length| length.parse().ok()) == Some(response.len() - end - 4)
 }
 
-/// The time in the next chunk, and its end position. The time is `None` if chunked framing splits
-/// it.
+/// The time in the next chunk in nanoseconds, and the position after it. `None`: there is no complete chunk.
+/// The time is `None` if chunked framing splits its digits.
 fn stamp(bytes: &[u8]) -> Option<(Option<u64>, usize)> {
     let begin = memchr::memmem::find(bytes, STAMP)? + STAMP.len();
     let digits = bytes.get(begin..begin + 16)?;

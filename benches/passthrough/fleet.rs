@@ -1,4 +1,4 @@
-//! Measurements with more backends and more cores.
+//! Measurements of the gateway with more backends and with more cores.
 
 use super::loads;
 use super::subject::{Kind, Subject};

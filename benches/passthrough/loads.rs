@@ -16,7 +16,7 @@ use tokio::time::sleep;
 /// work. In operation the peers are on other machines.
 struct Awake(JoinHandle<()>);
 
-/// Paced load: concurrent streams, chunks per stream, and microseconds between two chunks.
+/// Load with pauses: concurrent streams, chunks per stream, and microseconds between two chunks.
 const PACED: (usize, usize, usize) = (200, 200, 20_000);
 /// Full speed: streams and chunks per stream. Each chunk is written separately, or in writes of
 /// [`AHEAD`] bytes, so that the backend is always ahead.
@@ -30,12 +30,13 @@ const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
 /// Duration of the small requests of a latency measurement, one after the other.
 const WHOLE: Duration = Duration::from_millis(200);
-/// Number of latency measurements per subject.
+/// Number of latency measurements (turns) per subject.
 const TURNS: usize = 12;
 /// Prompt sizes in bytes, and connections and duration of requests with such prompts.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
-/// Streams with such prompts, one every 20 ms: 100 are open when half of them have begun.
+/// Streams with such prompts, chunks per stream, and microseconds between two chunks: 100 are open when half
+/// of them have begun.
 const PROMPTED: (usize, usize, usize) = (200, 100, 20_000);
 
 impl Awake {
@@ -54,7 +55,8 @@ impl Drop for Awake {
     }
 }
 
-/// CPU time of a chunk in µs: paced, at full speed, and at full speed with the backend ahead.
+/// CPU time of a chunk in µs: with pauses, at full speed, and at full speed with several chunks in each
+/// write.
 pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     warm(subject).await;
     let paced = clients::stream(PACED.1, PACED.2, 0);
@@ -68,8 +70,7 @@ pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     ]
 }
 
-/// CPU time of a chunk in µs, for `streams` streams that begin within `pause`, with `chunks` chunks
-/// each.
+/// CPU time of a chunk in µs. `streams` streams with `chunks` chunks each begin within `pause`.
 async fn streamed(
     subject: &Subject,
     (streams, chunks): (usize, usize),
@@ -92,11 +93,11 @@ pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// The latency that each subject adds to the time to the first chunk, to the transit of a chunk and
-/// to a whole small request: p50 and p99 of a turn, in µs. The last value is the p99 of the time by
-/// which a gap between two chunks is longer for the client than for the backend. The result is the median over all turns, because one turn with a
-/// busy neighbour would determine the p99 of all. All clients connect directly or to the same
-/// subject at a time and change together: proxies that share a core would wait for each other.
+/// The latency in µs that each subject adds: p50 and p99 of the time to the first chunk, of the transit of a
+/// chunk and of a small whole request, and p99 of the time by which a gap between two chunks is longer for
+/// the client than for the backend. Each figure is the median over all measurements, because one with a busy
+/// neighbour would determine the p99 of all. All clients connect to the same subject, or directly, and change
+/// together: proxies that share a core would wait for each other.
 pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f64; 7]> {
     for subject in subjects {
         warm(subject).await;
@@ -115,7 +116,7 @@ pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f
     added.into_iter().map(medians).collect()
 }
 
-/// The latencies of one turn.
+/// The figures of one latency measurement at this address, in the order of [`latency`].
 async fn second(to: SocketAddr) -> [f64; 7] {
     let (streams, chunks, every_us, apart_us) = SHORT;
     let request = clients::stream(chunks, every_us, 0);
@@ -128,8 +129,8 @@ async fn second(to: SocketAddr) -> [f64; 7] {
     [ttft_p50, ttft_p99, transit_p50, transit_p99, p50, p99, quantile(&mut gaps, 0.99)]
 }
 
-/// CPU time of a prompt byte in ns, and the median time to the first chunk in µs, for both prompt
-/// sizes.
+/// CPU time of a prompt byte in ns and the median time to the first chunk in µs, for the first and then the
+/// second prompt size.
 pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
     warm(subject).await;
     let mut figures = [0.0; 4];
@@ -144,7 +145,7 @@ pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
     figures
 }
 
-/// Warm-up, so that one-time work is not measured.
+/// Sends requests for 0.3 s, so that one-time work of the subject is not measured.
 pub(crate) async fn warm(subject: &Subject) {
     repeated(subject, (4, Duration::from_millis(300)), 0).await;
 }
@@ -170,7 +171,7 @@ async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instan
     clients.join_all().await.iter().map(Vec::len).sum()
 }
 
-/// Starts `streams` streams at intervals of `apart`. Returns their records.
+/// Starts `streams` streams, one every `apart`, and reads them. Returns the record of each.
 async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -> Vec<Seen> {
     let mut clients = JoinSet::new();
     for number in 0..streams {
@@ -183,12 +184,12 @@ async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -
     clients.join_all().await
 }
 
-/// CPU time per item since `before`, in µs.
+/// CPU time of each of `count` items that the subject has used since `before`, in µs.
 fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
     subject.cpu().checked_sub(before).unwrap().as_secs_f64() * 1e6 / count as f64
 }
 
-/// Time to the first chunk and transit, each p50 and p99, in µs.
+/// p50 and p99 of the time to the first chunk, then of the transit of a chunk, in µs.
 fn quantiles(mut seen: Vec<Seen>) -> [f64; 4] {
     let mut ttfts: Vec<f64> = seen.iter().map(|seen| seen.ttft).collect();
     let mut transits: Vec<f64> = seen.iter_mut().flat_map(|seen| seen.transit.drain(..)).collect();
@@ -197,7 +198,7 @@ fn quantiles(mut seen: Vec<Seen>) -> [f64; 4] {
     [a, b, c, d]
 }
 
-/// NaN without values.
+/// The quantile `share` of the values, from 0 to 1. NaN if there are no values.
 fn quantile(values: &mut [f64], share: f64) -> f64 {
     sample_quantile(values, share).unwrap_or(f64::NAN)
 }

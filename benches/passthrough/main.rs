@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     subject::pin_to_the_other_core();
-    // 5,000 streams need 10,000 files here, and as many in the subject.
+    // 5,000 streams need 10,000 files in this process, and as many in the subject.
     tokenweir::commands::raise_file_limit();
     let backends =
         env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
@@ -89,7 +89,7 @@ fn sections() -> impl Iterator<Item = Section> {
     Section::SHORT.into_iter().filter(is_asked).chain(long)
 }
 
-/// Measures a section and prints it. Returns the number of missed limits.
+/// Measures a section in all rounds and prints it. Returns the number of missed limits.
 fn measure(section: Section, backends: &[SocketAddr], runtime: &Runtime) -> usize {
     let rounds = env_value("PASSTHROUGH_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let mut measured = Measured::new(section, env_value("PASSTHROUGH_ONLY").as_deref());

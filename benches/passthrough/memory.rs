@@ -10,12 +10,12 @@ use tokio::time::sleep;
 
 /// Numbers of concurrent streams that are silent after their first chunk.
 const OPEN: [usize; 2] = [1_000, 5_000];
-/// Duration of the silence.
+/// Duration of the silence in microseconds.
 const SILENT_US: usize = 600_000_000;
 /// Timeout for freeing memory, and the remaining share at which it counts as freed.
 const FREE_TIMEOUT: Duration = Duration::from_secs(20);
 const FREED_SHARE: f64 = 0.1;
-/// Connections and duration of small requests between two measurements.
+/// Connections and duration of the small requests between two measurements of memory.
 const LONG: (usize, Duration) = (16, Duration::from_secs(20));
 const FIRST_MEASUREMENT: usize = 1_000_000;
 const LAST_MEASUREMENT: usize = 10 * FIRST_MEASUREMENT;
@@ -48,7 +48,7 @@ pub(crate) async fn turn(subject: &Subject) -> [f64; 4] {
     [fresh / 1_024.0, each[0], each[1], retained * 100.0]
 }
 
-/// Memory after ten million small requests, relative to that after one million.
+/// Ratio of the memory after ten million small requests to that after one million.
 pub(crate) async fn long(subject: &Subject) -> f64 {
     let (mut count, mut after_many) = (0, None);
     while count < LAST_MEASUREMENT {

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-/// The ratio of one figure: the median of the rounds, and the least and the greatest.
+/// The ratio of one figure of the gateway to that of the reference proxy: the median of the rounds, and the
+/// least and the greatest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ratio {
     pub(crate) median: f64,
@@ -29,7 +30,7 @@ pub(crate) fn check(section: Section, ratios: &[(&'static str, Ratio)]) -> (Stri
     for (name, now) in ratios {
         let before = recorded.lines().find_map(|line| recorded_ratio(line, section, name));
         let is_worse = before.is_some_and(|[median, greatest]| {
-            // A median within the recorded rounds is noise.
+            // A median within the range of the recorded rounds is noise.
             now.median > greatest.max(MAX_FACTOR * median)
         });
         worse += usize::from(is_worse);
@@ -48,13 +49,13 @@ fn lines(section: Section, ratios: &[(&'static str, Ratio)]) -> String {
     ratios.iter().map(line).collect()
 }
 
-/// The recorded lines of other sections.
+/// The recorded lines of all sections but this one.
 fn others(section: Section, recorded: &str) -> String {
     let is_other = |line: &&str| line.split(' ').nth(3) != Some(section.name());
     recorded.lines().filter(is_other).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// The recorded median and the greatest ratio of a round, if the line is about this figure.
+/// The recorded median and the greatest recorded ratio. `None`: the line is about another section or figure.
 fn recorded_ratio(line: &str, section: Section, figure: &str) -> Option<[f64; 2]> {
     let mut parts = line.splitn(5, ' ');
     let median = parts.next()?.parse().ok()?;

@@ -32,10 +32,10 @@ pub(crate) const BROKEN: [usize; 2] = [100, 101];
 /// The script of a stream with one event of a channel that no API has. Then the stream is silent.
 pub(crate) const UNKNOWN: usize = 102;
 const UNKNOWN_EVENT: &str = "data: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"thoughts_v9\":\"Hm\"},\"finish_reason\":null}]}\n\n";
-/// When the backend saw that the client of a script left.
+/// The time at which the backend saw that the client of the script [`UNKNOWN`] disconnected. `None`: not yet.
 pub(crate) static LEFT: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Plays a script as the backend.
+/// Writes the response of the script with this number, as the backend.
 pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()
         let _ = stream.read_u8().await;
         *LEFT.lock().unwrap() = Some(clock::now());
     } else {
-        // The event has arrived before the connection ends.
+        // Without this pause, the end of the connection could arrive before the event.
         sleep(Duration::from_millis(50)).await;
         if number == BROKEN[1] {
             socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;

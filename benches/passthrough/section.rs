@@ -9,13 +9,14 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Time after which a subject has failed. Ten million requests take less.
+/// Maximum time for which a subject is measured; a longer one counts as failed. Ten million requests take
+/// less.
 const TOO_LONG: Duration = Duration::from_mins(15);
 
-/// Quantities that are measured together.
+/// A section of the bench: quantities that are measured together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// What a proxy does to streams.
+    /// How a proxy changes unusual and broken streams.
     Behavior,
     Chunks,
     Requests,
@@ -25,7 +26,7 @@ pub(crate) enum Section {
     Idle,
     Fleet,
     Cores,
-    /// Ten million requests, which take minutes.
+    /// Memory over ten million requests, which takes minutes.
     Long,
 }
 
@@ -38,16 +39,16 @@ pub(crate) struct Figure {
     pub(crate) bars: &'static [Bar],
 }
 
-/// A limit.
+/// A limit for the gateway with all telemetry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// Maximum difference to another subject.
+    /// Maximum difference to the value of another subject.
     Over(Kind, f64),
-    /// Maximum ratio to another subject.
+    /// Maximum ratio to the value of another subject.
     TimesAtMost(Kind, f64),
-    /// As `TimesAtMost`, for values of the other subject that can be near zero or negative.
+    /// As `TimesAtMost`, but valid if the value of the other subject is near zero or negative.
     WithinTimes(Kind, f64),
 }
 
@@ -61,7 +62,7 @@ const BEHAVIOR: &[Figure] = &[
     figure("first event of an unknown channel after, ms", 1, &[Bar::AtMost(50.0)]),
     figure("the backend sees that the client left after, ms", 1, &[Bar::AtMost(50.0)]),
 ];
-// `ratios.txt` has the limits relative to the floor.
+// `ratios.txt` has the limits of the CPU times relative to those of the reference proxy.
 const CHUNKS: &[Figure] = &[
     figure("CPU a chunk, 200 streams at 20 ms, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
     figure("CPU a chunk, flat out, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
@@ -81,10 +82,10 @@ const LATENCY: &[Figure] = &[
     figure("added gap between chunks p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
 ];
 const MEMORY: &[Figure] = &[
-    figure("fresh, MiB", 1, &[Bar::AtMost(12.0)]),
+    figure("memory after the start, MiB", 1, &[Bar::AtMost(12.0)]),
     figure("memory per stream with 1,000 streams, KiB", 1, &[]),
     figure("memory per stream with 5,000 streams, KiB", 1, &[Bar::AtMost(12.0)]),
-    figure("share not freed after their end, %", 0, &[Bar::AtMost(20.0)]),
+    figure("memory not freed after the streams, %", 0, &[Bar::AtMost(20.0)]),
 ];
 const PROMPTS: &[Figure] = &[
     figure("CPU per byte of a 220 KB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
@@ -105,7 +106,7 @@ const LONG: &[Figure] =
     &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
 
 impl Section {
-    /// The sections that do not take long.
+    /// The sections that run by default, because none takes minutes.
     pub(crate) const SHORT: [Self; 9] = [
         Self::Behavior,
         Self::Chunks,
@@ -134,7 +135,7 @@ impl Section {
         }
     }
 
-    /// The subjects of the section: those in a list of names, or the default subjects of the
+    /// The subjects of the section: those in `only`, a list of names with commas, or the default ones of the
     /// section.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
         let compared: &[Kind] = match self {
@@ -155,7 +156,7 @@ impl Section {
         Kind::ALL.into_iter().filter(is_asked).filter(|kind| kind.is_installed()).collect()
     }
 
-    /// The quantities in the order of the measured values.
+    /// The quantities, in the order of the values that [`Section::round`] returns.
     pub(crate) const fn figures(self) -> &'static [Figure] {
         match self {
             Self::Behavior => BEHAVIOR,
@@ -171,8 +172,8 @@ impl Section {
         }
     }
 
-    /// Runs a round: measures these subjects with some of these backends. The subjects run one
-    /// after the other; only for latency they run at the same time.
+    /// Runs a round: measures these subjects with some of these backends. Returns the values of each subject.
+    /// The subjects run one after the other; only for latency they run at the same time.
     pub(crate) async fn round(self, kinds: &[Kind], backends: &[SocketAddr]) -> Vec<Vec<f64>> {
         let one = &backends[..1];
         let start = |kind| Subject::start(kind, one);
@@ -209,7 +210,8 @@ impl Section {
     }
 }
 
-/// Measures one subject after the other. Another program that fails under a load has no values.
+/// Measures one subject after the other. A subject other than the gateway that fails under the load has no
+/// values.
 async fn in_turn<const NUMBERS: usize>(
     kinds: &[Kind],
     measure: impl AsyncFn(Kind) -> [f64; NUMBERS],

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-/// A program of the system that is a subject.
+/// A proxy or router that is installed on the machine and measured as a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Nginx,
@@ -14,7 +14,7 @@ pub(crate) enum Server {
     LiteLlm,
 }
 
-/// Folders of programs that `PATH` of a user may lack.
+/// Folders of programs that the `PATH` of a user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Server {
@@ -35,8 +35,8 @@ impl Server {
         search_path().split(':').any(|folder| Path::new(folder).join(self.name()).is_file())
     }
 
-    /// The configuration file of a server at `address`, which writes its files to `folder`. Empty: the
-    /// arguments configure it.
+    /// The text of the configuration file of a server that listens at `address` and writes its files to
+    /// `folder`. Empty if the server takes arguments instead.
     pub(crate) fn configuration(
         self,
         [address, backend]: [SocketAddr; 2],
@@ -115,7 +115,7 @@ http {{
         }
     }
 
-    /// The arguments with which the server runs in the foreground.
+    /// The arguments that run the server in the foreground.
     pub(crate) fn arguments(
         self,
         [address, backend]: [SocketAddr; 2],
@@ -149,7 +149,7 @@ pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// The folders in which the programs are.
+/// The folders in which the servers are searched, separated by colons.
 pub(crate) fn search_path() -> String {
     format!("{}:{FOLDERS}", std::env::var("PATH").unwrap_or_default())
 }

@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Floor,
     /// Another proxy with its access log.
     Other(Server),
-    /// The gateway with routing only.
+    /// The gateway with routing and without telemetry.
     Off,
     /// The gateway with metrics.
     Metrics,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// In the order of the measurements.
+    /// All subjects, in the order in which they are measured.
     pub(crate) const ALL: [Self; 12] = [
         Self::Floor,
         Self::NGINX,
@@ -67,7 +67,7 @@ impl Kind {
         !matches!(self, Self::Floor | Self::Other(_))
     }
 
-    /// Whether the program of the subject is there.
+    /// Whether the program of the subject is installed. The gateway and the reference proxy always are.
     pub(crate) fn is_installed(self) -> bool {
         !matches!(self, Self::Other(server) if !server.is_installed())
     }
@@ -80,17 +80,18 @@ pub(crate) struct Subject {
     pub(crate) address: SocketAddr,
 }
 
-/// Maximum number of backends that are scraped at the default intervals.
+/// Up to this number of backends, the gateway scrapes at its default intervals.
 const MAX_SCRAPED_BACKENDS: usize = 16;
 
-/// The core of the subject, and the core of clients and backends. A subject with two cores uses both.
+/// The core of the subject, and the core of clients and backends (`PASSTHROUGH_CORES`). A subject with two
+/// cores uses both.
 fn pinned_cores() -> (String, String) {
     let cores = std::env::var("PASSTHROUGH_CORES").unwrap_or_else(|_| "0,1".into());
     let (subject, other) = cores.split_once(',').unwrap();
     (subject.into(), other.into())
 }
 
-/// Moves this process off the cores of the subjects, where the system supports it.
+/// Moves this process to the core of clients and backends, if `taskset` is installed.
 pub(crate) fn pin_to_the_other_core() {
     let id = std::process::id().to_string();
     let moved = Command::new("taskset").args(["-a", "-c", "-p", &pinned_cores().1, &id]).output();
@@ -100,7 +101,7 @@ pub(crate) fn pin_to_the_other_core() {
 }
 
 impl Subject {
-    /// Starts a subject on a separate core with these backends.
+    /// Starts a subject on its own core, in front of these backends.
     pub(crate) async fn start(kind: Kind, backends: &[SocketAddr]) -> Self {
         Self::on_cores(1, kind, backends).await
     }
@@ -156,7 +157,7 @@ impl Subject {
         subject
     }
 
-    /// Starts the process. A line of its output contains its address.
+    /// Starts the process and waits until a line of its output contains its address.
     fn of(command: &mut Command, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
         let mut child = command.spawn().unwrap();
         let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
@@ -171,12 +172,12 @@ impl Subject {
         Self { child, address }
     }
 
-    /// CPU time of all threads so far.
+    /// CPU time of all threads of the subject so far.
     pub(crate) fn cpu(&self) -> Duration {
         self.processes().into_iter().map(cpu::of).sum()
     }
 
-    /// Resident memory in KiB.
+    /// Resident memory of the subject in KiB.
     pub(crate) fn resident(&self) -> f64 {
         let resident = |process| -> f64 {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -186,7 +187,7 @@ impl Subject {
         self.processes().into_iter().map(resident).sum()
     }
 
-    /// The process and its children, which are nginx's workers.
+    /// The ids of the process and of its children, such as the workers of nginx.
     fn processes(&self) -> Vec<u32> {
         let id = self.child.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
@@ -223,7 +224,7 @@ fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_tokenweir").into(), PathBuf::from)
 }
 
-/// A command with an empty environment except for the path, and one worker per core.
+/// A command with one worker per core, and with no environment variable but `PATH`.
 fn on_its_cores(cores: usize, program: &Path) -> Command {
     let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
     let mut command = if has_taskset {

@@ -13,26 +13,26 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// An empty result for the subjects in a list of names, or for the default subjects of the
-    /// section.
+    /// No measurements yet, for the subjects in `only`, a list of names with commas, or the default ones of
+    /// the section.
     pub(crate) fn new(section: Section, only: Option<&str>) -> Self {
         let subjects = section.subjects(only).into_iter().map(|kind| (kind, Vec::new())).collect();
         Self { section, subjects }
     }
 
-    /// The measured subjects.
+    /// The measured subjects, in the order of the columns.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         self.subjects.iter().map(|(kind, _)| *kind).collect()
     }
 
-    /// Stores the values of a round in the order of the subjects.
+    /// Stores the values of a round, one list for each subject in the order of [`Measured::kinds`].
     pub(crate) fn add_round(&mut self, round: Vec<Vec<f64>>) {
         for ((_, rounds), values) in self.subjects.iter_mut().zip(round) {
             rounds.push(values);
         }
     }
 
-    /// Returns a Markdown table, and the number of missed limits.
+    /// Returns the medians and limits as a Markdown table, and the number of missed limits.
     pub(crate) fn table(&self) -> (String, usize) {
         let (mut text, mut missed) = (format!("\n| {} |", self.section.name()), 0);
         for (kind, _) in &self.subjects {
@@ -57,8 +57,8 @@ impl Measured {
         (text, missed)
     }
 
-    /// The text of a limit for the value with all telemetry, and whether it is met. `None` if a
-    /// required value was not measured.
+    /// Compares the quantity with this index, measured with all telemetry, with a limit: a text, and whether
+    /// the limit is met. `None`: a required value was not measured.
     fn verdict(&self, bar: Bar, index: usize) -> Option<(String, bool)> {
         // Conditions change between rounds, so each round is compared with itself.
         let against = |other: Kind, compare: &dyn Fn(f64, f64) -> f64| {
@@ -90,7 +90,8 @@ impl Measured {
         (!value.is_nan()).then_some((text, reached))
     }
 
-    /// The costs of the gateway with all telemetry, as ratios to those of the reference proxy.
+    /// The ratio of each CPU time of the gateway with all telemetry to that of the reference proxy, by the
+    /// name of the quantity.
     pub(crate) fn ratios(&self) -> Vec<(&'static str, Ratio)> {
         let figures = self.section.figures().iter().enumerate();
         let costs = figures.filter(|(_, figure)| figure.name.starts_with("CPU"));
@@ -107,7 +108,7 @@ impl Measured {
         costs.filter_map(ratio).collect()
     }
 
-    /// The values of a quantity of a subject, one per round.
+    /// The values of the quantity with this index, one per round.
     fn rounds(&self, kind: Kind, index: usize) -> impl Iterator<Item = f64> {
         let subject = self.subjects.iter().find(move |(other, _)| *other == kind);
         subject.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])

@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 24;
-/// Timeout of a response.
+/// Time after which a client gives up a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All clients.
+/// All running clients.
 pub(crate) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<Sent>,
@@ -28,14 +28,14 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// The requests that clients sent.
+/// Numbers of requests that clients sent, by their plan.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) whole: usize,
     pub(crate) left: usize,
     pub(crate) faulty: usize,
     pub(crate) malformed: usize,
-    /// Complete requests with a wrong response.
+    /// Number of requests of [`Plan::Whole`] whose response was wrong.
     pub(crate) wrong: usize,
 }
 
@@ -64,17 +64,17 @@ impl Clients {
         Self { shared, tasks }
     }
 
-    /// Number of requests so far.
+    /// Number of requests that all clients have begun so far.
     pub(crate) fn sent(&self) -> usize {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Whether all requests have been sent.
+    /// Whether the maximum number of requests has been reached.
     pub(crate) fn is_over(&self) -> bool {
         self.sent() >= self.shared.most
     }
 
-    /// Lets each client finish its request. Returns all sent requests.
+    /// Lets each client finish its request. Returns the sum over all clients.
     pub(crate) async fn stop(self) -> Sent {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.tasks.join_all().await.into_iter().fold(Sent::default(), Sent::and)
@@ -131,7 +131,8 @@ fn request(plan: Plan, random: &mut Rng) -> String {
     )
 }
 
-/// Sends a request and reads its response as planned. Returns the connection if it can be reused.
+/// Sends a request and reads its response as planned. Returns the connection if it can be reused, or what was
+/// wrong.
 async fn ask(
     to: SocketAddr,
     request: &str,
@@ -172,7 +173,7 @@ fn is_whole(answer: &[u8]) -> bool {
     }
 }
 
-/// Whether the gateway lists the models of all backends.
+/// Whether the gateway lists the model of the simulated backends and that of the faulty backend.
 pub(crate) async fn knows_both_models(gateway: SocketAddr) -> bool {
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     let request = "GET /v1/models HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";

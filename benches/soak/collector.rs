@@ -1,6 +1,5 @@
-//! A collector of spans. It accepts OTLP over gRPC and counts the spans by
-//! walking the message: field 1 has the resources, their field 2 the scopes, and their field 2 the
-//! spans.
+//! A collector of spans. It accepts OTLP over gRPC and counts the spans by walking the message: field 1 has
+//! the resources, field 2 of a resource the scopes, and field 2 of a scope the spans.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -30,7 +29,7 @@ impl Collector {
         Self { address, spans }
     }
 
-    /// Number of accepted spans.
+    /// Number of spans that the collector has accepted.
     pub(crate) fn spans(&self) -> u64 {
         self.spans.load(Ordering::Relaxed)
     }
@@ -72,7 +71,7 @@ fn trailers() -> std::future::Ready<Option<Result<HeaderMap, Infallible>>> {
     std::future::ready(Some(Ok(trailers)))
 }
 
-/// Number of messages at a path of field numbers. All fields on the path are messages.
+/// Number of messages at a path of field numbers. All fields on the path must be messages.
 fn count(mut message: &[u8], path: &[u64]) -> u64 {
     let Some((first, rest)) = path.split_first() else { return 1 };
     let mut message_count = 0;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The faults.
+/// The names of the faults that a request can select.
 pub(crate) const FAULTS: [&str; 7] =
     ["close", "reset", "garbage", "status", "cut", "error_event", "odd_chunks"];
 
@@ -23,7 +23,7 @@ pub(crate) async fn start() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // A connection that ends in the middle is intended.
+            // An error is intended: a fault ends the connection in the middle.
             tokio::spawn(async { drop(converse(stream).await) });
         }
     });

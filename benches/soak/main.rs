@@ -38,15 +38,16 @@ use tokio::time::MissedTickBehavior;
 use trend::Trend;
 
 const SECONDS: usize = 600;
-/// Maximum growth of memory per million requests as a share of the mean, and after the drain in
-/// MiB.
+/// Maximum growth of memory per million requests as a share of its mean, and maximum growth from the end of
+/// the warm-up to the idle gateway after the load, in MiB.
 const MAX_GROWTH: f64 = 0.01;
 const MAX_GROWTH_AFTER_DRAIN_MIB: f64 = 16.0;
 /// Minimum duration in seconds for a trend. In shorter runs, the warm-up dominates.
 const MIN_TREND_SECONDS: usize = 590;
-/// Maximum number of additional open files after the drain: pooled connections to backends.
+/// Maximum number of open files of the idle gateway after the load beyond those at the start: pooled
+/// connections to backends.
 const MAX_ADDITIONAL_FILES: f64 = 16.0;
-/// Time after which the memory of the idle gateway is measured.
+/// Time after the load until the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(15);
 
 fn main() -> ExitCode {
@@ -62,19 +63,19 @@ fn main() -> ExitCode {
     if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number from an environment variable.
+/// The number in an environment variable, or `default` if it is not set.
 fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// Simulated backends. Dropping it kills the process.
+/// The process of two simulated backends. Dropping it kills the process.
 struct Simulator {
     child: Child,
     addresses: Vec<SocketAddr>,
 }
 
 impl Simulator {
-    /// Starts two fast backends.
+    /// Starts two simulated backends whose clock runs 20 times as fast.
     fn start() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         command.args(["sim", "--listen", "127.0.0.1:0", "--backends", "2", "--time-scale", "20"]);
@@ -139,24 +140,24 @@ async fn run() -> Vec<String> {
          files after"
     );
     let is_small = memory_after <= trend.warm_mib() + MAX_GROWTH_AFTER_DRAIN_MIB;
-    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB at rest"));
+    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB after the load"));
     bar(&mut limit_violations, files_after <= files + MAX_ADDITIONAL_FILES, || {
-        format!("{files_after} open files")
+        format!("{files_after} open files after the load, {files} before")
     });
     account(gateway, &collector, &sent, &mut limit_violations).await;
     limit_violations
 }
 
-/// Waits for both models: that of the simulated backends, and that of the faulty one.
+/// Waits until the gateway lists the model of the simulated backends and that of the faulty one.
 async fn until_models_are_known(gateway: &Gateway) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !clients::knows_both_models(gateway.clients).await {
-        assert!(clock::now() < deadline, "the backends are not up");
+        assert!(clock::now() < deadline, "the gateway does not list the models");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Samples the gateway once per second until the end of the duration or of all requests.
+/// Samples the gateway once per second, until `seconds` are over or the clients have sent all requests.
 async fn watch(
     gateway: &Gateway,
     clients: &Clients,
@@ -188,7 +189,8 @@ async fn watch(
     trend
 }
 
-/// Compares the counts of the gateway with the sent requests and with the collector.
+/// Compares the counts of the gateway with the sent requests and with the spans of the collector. Adds what
+/// differs.
 async fn account(
     gateway: Gateway,
     collector: &Collector,

@@ -3,7 +3,7 @@
 
 use tokenweir_protocol::histogram::sample_quantile;
 
-/// Samples of the gateway.
+/// Samples of the gateway in the order of time: requests so far, memory in MiB, and open files.
 #[derive(Debug, Default)]
 pub(crate) struct Trend {
     requests: Vec<f64>,
@@ -11,7 +11,7 @@ pub(crate) struct Trend {
     files: Vec<f64>,
 }
 
-/// Share of samples that is excluded as warm-up.
+/// Share of the samples that is excluded as warm-up, from the first one.
 const WARM_UP_SHARE: f64 = 0.2;
 /// Maximum number of samples that are compared with each other.
 const MAX_COMPARED: usize = 1_000;
@@ -25,7 +25,7 @@ impl Trend {
         self.files.push(files);
     }
 
-    /// Memory after the warm-up in MiB.
+    /// Memory in MiB at the end of the warm-up. Infinite without a sample.
     pub(crate) fn warm_mib(&self) -> f64 {
         self.mib.get(self.first()).copied().unwrap_or(f64::INFINITY)
     }
@@ -34,8 +34,8 @@ impl Trend {
         (self.mib.len() as f64 * WARM_UP_SHARE) as usize
     }
 
-    /// Prints the trend. If `counts` is true, memory and files may not grow significantly by more
-    /// than `most` of their mean per million requests.
+    /// Prints the growth of memory and open files. If `counts` is true, adds a violation for each that grows
+    /// significantly by more than `most`, a share of its mean, per million requests.
     pub(crate) fn print(&self, counts: bool, most: f64, limit_violations: &mut Vec<String>) {
         for (name, values) in [("memory in MiB", &self.mib), ("open files", &self.files)] {
             let (x, y) = thinned(&self.requests[self.first()..], &values[self.first()..]);
@@ -60,7 +60,7 @@ fn thinned(x: &[f64], y: &[f64]) -> (Vec<f64>, Vec<f64>) {
     (every(x), every(y))
 }
 
-/// The median of the slopes between all pairs.
+/// The Theil-Sen slope: the median of the slopes between all pairs of points.
 fn slope(x: &[f64], y: &[f64]) -> f64 {
     let mut slopes = Vec::new();
     for (at, (first_x, first_y)) in x.iter().zip(y).enumerate() {
@@ -73,7 +73,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
     sample_quantile(&mut slopes, 0.5).unwrap_or(0.0)
 }
 
-/// The p-value of the trend.
+/// The p-value of the Mann-Kendall test: the probability that values without a trend look like these.
 fn chance(y: &[f64]) -> f64 {
     let count = y.len() as f64;
     let mut sum = 0.0;
@@ -89,7 +89,7 @@ fn sign(number: f64) -> f64 {
     if number == 0.0 { 0.0 } else { number.signum() }
 }
 
-/// Both tails of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26).
+/// The probability of both tails of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26).
 fn normal_tail(z: f64) -> f64 {
     let z = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * z);

@@ -14,7 +14,7 @@ OF_THE_DATABASE = ("id", "version", "__inputs", "__requires", "__elements")
 
 
 def text(value, indent=0, used=0):
-    """The JSON text of a value. `used` is the part of the first line that its key takes."""
+    """The JSON text of a value at this indent. `used` is the number of characters that its key takes on the first line."""
     line = json.dumps(value, ensure_ascii=False)
     if not value or not isinstance(value, (dict, list)) or indent + used + len(line) <= WIDTH:
         return line

@@ -8,13 +8,13 @@ use std::sync::LazyLock;
 use tokenweir_fuzz::{Tree, cut};
 use tokenweir_protocol::json::{JsonScanner, JsonValue, PathTable};
 
-/// A reported value in owned form.
+/// A value that the scanner reports, with copies of its bytes.
 #[derive(Debug, PartialEq)]
 enum Report {
     Null,
     Bool(bool),
     Number(Vec<u8>),
-    /// The raw length of the text, and its content if it is short enough to be buffered.
+    /// The raw length of the text in bytes, and its content if it is short enough to be buffered.
     Text(usize, Option<String>),
     Object,
     Array,
@@ -67,7 +67,8 @@ fuzz_target!(|input: &[u8]| {
     agree(document, &tree);
 });
 
-/// The reported values, and whether the document is complete or has failed.
+/// Scans the pieces of a document. Returns the reports with the index of their path, and whether the document
+/// is complete and whether it has failed.
 fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (bool, bool)) {
     let mut scanner = JsonScanner::default();
     let mut reports = Vec::new();
@@ -91,7 +92,7 @@ fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (b
     (reports, (scanner.is_complete(), scanner.has_failed()))
 }
 
-/// Every report is that of the next value at a position of the table, and no value is missing.
+/// Checks that the scanner reports each value of the tree at a position of the table, in order, and no other.
 fn agree(document: &[u8], tree: &Tree) {
     let mut expected_reports = Vec::new();
     list(tree, &mut Vec::new(), &mut expected_reports);
@@ -120,8 +121,8 @@ fn agree(document: &[u8], tree: &Tree) {
     assert_eq!(expected_reports.next(), None);
 }
 
-/// The values at the positions of the table in the order of the document. `None` is the end of an
-/// object or array.
+/// Adds the values at the positions of the table to `expected_reports`, in the order of the document, each
+/// with the index of its path. `None` is the end of an object or array.
 fn list<'a>(
     tree: &'a Tree,
     position: &mut Position<'a>,

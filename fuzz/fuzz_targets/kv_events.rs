@@ -1,5 +1,5 @@
-//! Any payload of KV events is decoded to an end, and the contents of the cache stay within their
-//! limit.
+//! Any payload of KV events is decoded without a panic, and the contents of the prefix cache stay within
+//! their limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,15 +9,15 @@ use tokenweir_kv_events::residency::CacheContents;
 
 /// Maximum number of blocks of the cache.
 const MAX_BLOCKS: usize = 64;
-/// Maximum allocated bytes of the groups of prompts, whatever the size of the cache.
+/// Maximum number of bytes that the groups of prompts allocate, whatever the size of the cache.
 const MAX_GROUP_BYTES: usize = 320 << 10;
-/// Maximum allocated bytes of the cache: both media, with hash tables of twice the size.
+/// Maximum number of bytes that the contents allocate: both media, with hash tables of twice the size.
 const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024 + MAX_GROUP_BYTES;
 
 fuzz_target!(|input: &[u8]| {
     let mut contents = CacheContents::new(MAX_BLOCKS, 1);
     let mut index = TextIndex::new(16, 16, 1);
-    // A batch of each half, so that events of one refer to blocks of the other.
+    // Each half is parsed as a batch, and then the whole, so that events of one refer to blocks of another.
     for payload in [&input[..input.len() / 2], &input[input.len() / 2..], input] {
         let Ok(batch) = EventBatch::parse(payload) else { continue };
         let mut count = 0;

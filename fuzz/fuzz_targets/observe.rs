@@ -14,7 +14,7 @@ use tokenweir_request::record::{ObservedResponse, RequestOptions, Timings, Usage
 
 const MEDIA_TYPES: [&str; 2] = ["text/event-stream", "application/json"];
 
-/// Maximum length of a stored text and maximum number of choices, as documented.
+/// Maximum length in bytes of a stored text, and maximum number of stored choices.
 const MAX_TEXT: usize = 256;
 const MAX_CHOICES: usize = 128;
 
@@ -32,7 +32,7 @@ struct ObservationSettings {
     takes_usage_event: bool,
 }
 
-/// The observation, the timestamps that are set, and the forwarded bytes.
+/// The observation, the timestamps (`None` if not set), and the forwarded bytes.
 type ObservationResult = (ObservedResponse, [Option<Instant>; 5], Vec<u8>);
 
 fuzz_target!(|input: &[u8]| {
@@ -74,13 +74,13 @@ fn observe<'a>(
     forwarded.extend(observer.flush());
     let Timings { first_event, first_output, first_answer, last_output, terminal, .. } = timings;
     let timestamps = [first_event, first_output, first_answer, last_output, terminal];
-    // Chunks are reads, so their times depend on the pieces.
+    // The times of chunks depend on the pieces, because each read is a chunk.
     let observed =
         ObservedResponse { chunk_timings: Default::default(), ..observer.into_observed() };
     (observed, timestamps, forwarded)
 }
 
-/// Checks that the stored data is bounded.
+/// Checks the limits of the stored data.
 fn check(observed: &ObservedResponse) {
     assert!(observed.output_events <= observed.events);
     assert!(observed.finish_reasons.len() <= MAX_CHOICES);

@@ -20,7 +20,7 @@ const UNIQUE_FIELDS: [&str; 9] = [
     "n",
 ];
 
-/// A name that must be escaped.
+/// A model name with characters that JSON must escape.
 const NAME_TO_ESCAPE: &str = "an\"other\\/é\n";
 
 fuzz_target!(|body: &[u8]| {
@@ -28,7 +28,8 @@ fuzz_target!(|body: &[u8]| {
     match Tree::read(body) {
         Some(tree @ Tree::Object(_)) => check_fields(body, &tree, fields),
         Some(_) => assert_eq!(fields, Err(RequestBodyError::NotObject)),
-        // The backend rejects values that the gateway does not read.
+        // The body is not JSON. The gateway may accept it, because it does not read every value; the backend
+        // rejects it.
         None => {}
     }
 });
@@ -88,7 +89,7 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
     }
 }
 
-/// The names of the engine-control fields that a request uses.
+/// The names of the fields of a request that control the engine.
 fn control_names(fields: &RequestFields) -> Vec<&'static str> {
     fields.controls.iter().map(|used| used.control.name).collect()
 }
@@ -99,7 +100,8 @@ fn without_model(body: Tree) -> Tree {
     Tree::Object(members)
 }
 
-/// Whether the body does not request usage, and its options are valid for the server.
+/// Whether the gateway can add a usage request: the body has none, and its `stream_options` are valid for the
+/// server.
 fn can_request_usage(tree: &Tree) -> bool {
     let is_unset = |path| matches!(tree.at(path)[..], [] | [Tree::Null | Tree::Bool(false)]);
     match tree.at("stream_options")[..] {
@@ -112,8 +114,8 @@ fn can_request_usage(tree: &Tree) -> bool {
     }
 }
 
-/// The body without the usage request: without the member, and without the options if they have no
-/// other member.
+/// The body without the usage request: without `include_usage`, and without `stream_options` if nothing else
+/// is in it.
 fn without_usage(body: Tree) -> Tree {
     let Tree::Object(mut members) = body else { return body };
     for (_, options) in members.iter_mut().filter(|(name, _)| name == "stream_options") {
@@ -131,7 +133,7 @@ fn text<'a>(tree: &'a Tree, path: &str) -> Option<&'a str> {
     if let [Tree::Text(text)] = tree.at(path)[..] { Some(text) } else { None }
 }
 
-/// The integer from 0 to 2⁶³ − 1 at a path.
+/// The value at a path, if it is one integer from 0 to 2⁶³ − 1.
 fn count(tree: &Tree, path: &str) -> Option<u64> {
     let [Tree::Number(number)] = tree.at(path)[..] else { return None };
     number.as_u64().filter(|count| i64::try_from(*count).is_ok())

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use tokenweir_fuzz::cut;
 use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 
-/// A part of a stream.
+/// What the decoder reports of a stream.
 #[derive(Debug, PartialEq)]
 enum StreamItem {
     Comment,
@@ -48,7 +48,8 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<StreamItem> {
     items
 }
 
-/// <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>
+/// The items of a stream by the rules of
+/// <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
 fn read(stream: &[u8]) -> Vec<StreamItem> {
     let mut items = Vec::new();
     let (mut kind, mut data) = (Vec::new(), Vec::new());
@@ -86,7 +87,7 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
     items
 }
 
-/// The first line without its ending, and the text after it. `None` if the line has no ending.
+/// The first line without its ending, and the text after it. That text is `None` if the line has no ending.
 fn split_line(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return (text, None);
@@ -101,7 +102,7 @@ fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
     (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
 }
 
-/// The decoder stores only event types that are short and valid UTF-8.
+/// The event type that the decoder stores. It is empty if the type is too long or not valid UTF-8.
 fn stored_type(kind: Vec<u8>) -> Vec<u8> {
     let is_stored = kind.len() <= MAX_TYPE && std::str::from_utf8(&kind).is_ok();
     if is_stored { kind } else { Vec::new() }

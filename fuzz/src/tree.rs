@@ -5,7 +5,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::Number;
 use std::fmt::{Formatter, Result as Formatted};
 
-/// A value with its contents.
+/// A JSON value with its contents.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tree {
     /// `null`

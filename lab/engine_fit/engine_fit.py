@@ -81,7 +81,7 @@ def fit(path):
     prefill = [point for point in points if point["kind"] == "prefill"]
 
     def solve(columns, times):
-        """Least squares of the relative error, with coefficients of at least zero."""
+        """The coefficients, none below zero, with the least squares of the relative error of the step times."""
         active = list(range(len(columns[0])))
         while True:
             weighted = [[line[index] / value for index in active] for line, value in zip(columns, times)]

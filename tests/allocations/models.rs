@@ -64,7 +64,7 @@ fn model_list(adapters: std::ops::Range<usize>) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// A backend pool with metrics, whose only backend lists models.
+/// A pool with one backend, whose list of models the test sets, and the metrics of the gateway.
 struct ModelFixture {
     models: Arc<Mutex<String>>,
     pool: Arc<BackendPool>,
@@ -111,7 +111,8 @@ impl ModelFixture {
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }
 
-    /// Changes the list of adapters, sends one request to each, and returns the metrics page.
+    /// Replaces the listed adapters by these, sends one request to each of them, and returns the metrics
+    /// page.
     async fn set_adapters(&self, adapters: std::ops::Range<usize>) -> String {
         let (count, last) = (adapters.len() + 1, format!("adapter-{:05}", adapters.end - 1));
         *self.models.lock().unwrap() = model_list(adapters.clone());
@@ -138,7 +139,7 @@ impl ModelFixture {
     }
 }
 
-/// Advances the clock of the health checks.
+/// Advances the clock of the health checks by `time`.
 async fn advance(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

@@ -9,7 +9,7 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Page:
-    """One metrics page."""
+    """The samples of one metrics page: name, labels and value of each."""
 
     def __init__(self, text: str):
         self.series = []
@@ -19,7 +19,7 @@ class Page:
                 self.series.append((name, dict(LABEL.findall(labels or "")), float(value)))
 
     def by(self, name: str, label: str) -> Counter:
-        """The sum of a metric for each value of a label."""
+        """The sum of the samples of a metric for each value of a label. Empty if the metric is missing."""
         sums = Counter()
         for series, labels, value in self.series:
             if series == name:
@@ -35,6 +35,6 @@ class Page:
 
 
 def fetch(base: str) -> Page:
-    """The metrics page of a server on this machine."""
+    """The metrics page of a server. `base` is its URL without a path."""
     with urllib.request.urlopen(f"{base}/metrics", timeout=5) as response:
         return Page(response.read().decode())

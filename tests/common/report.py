@@ -4,21 +4,21 @@ from statistics import median
 
 
 class Report:
-    """Rows in the order of the checks."""
+    """The results of a run: one row for each check or observed value, in the order of time."""
 
     def __init__(self):
         self.rows = []
 
     def check(self, step: str, what: str, holds: bool, shown: object = "") -> None:
-        """A check with the observed value."""
+        """Adds a check of `what`, which holds or fails. `shown` is the observed value."""
         self.row(step, what, str(shown), "ok" if holds else "FAILED")
 
     def note(self, step: str, what: str, shown: object) -> None:
-        """A value without a bound."""
+        """Adds an observed value that is not checked."""
         self.row(step, what, str(shown), "")
 
     def equal(self, step: str, what: str, actual: object, expected: object) -> None:
-        """A check that two values are equal."""
+        """Adds a check that two values are equal."""
         shown = f"{show(actual)}" if actual == expected else f"{show(actual)}, not {show(expected)}"
         self.check(step, what, actual == expected, shown)
 
@@ -28,7 +28,7 @@ class Report:
         print(f"  {step}: {what}: {shown} {result}".rstrip(), flush=True)
 
     def failed(self) -> bool:
-        """Whether a check failed."""
+        """Whether a check of the run failed."""
         return any(result == "FAILED" for *_, result in self.rows)
 
     def print(self) -> None:
@@ -49,18 +49,18 @@ def show(value: object) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The quantile of the values for a share from 0 to 1."""
+    """The quantile `share` of the values, from 0 to 1. Fails without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """p50, p95 and maximum of milliseconds, as text."""
+    """p50, p95, maximum and number of values in milliseconds, as text."""
     marks = {"p50": median(values), "p95": percentile(values, 0.95), "max": max(values)}
     shown = ", ".join(f"{name} {value:.{digits}f}" for name, value in marks.items())
     return f"{shown} ms of {len(values)}"
 
 
 def seconds(elapsed: float | None) -> str:
-    """The time of a wait, or `never` after a timeout."""
+    """The seconds of a wait as text, or `never` for None, which stands for a timeout."""
     return "never" if elapsed is None else f"{elapsed:.2f} s"

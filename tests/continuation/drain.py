@@ -78,7 +78,7 @@ class Backend:
 
 
 async def client(port, begun):
-    """Whether the stream was whole, and its longest pause."""
+    """Reads one stream. Returns whether it was whole, and its longest pause in seconds."""
     body = {"model": "tiny", "stream": True, "temperature": 0, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
     body = json.dumps(body | {"messages": [{"role": "user", "content": "hi"}]}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -68,7 +68,7 @@ class Cutter:
 
 
 async def answer(port, path, body):
-    """The events of a stream, its length, its longest pause, and whether it ended in order."""
+    """The events of a stream, its bytes, its longest pause in seconds, and whether its body came to its regular end."""
     payload = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\nconnection: close\r\n\r\n"
@@ -93,7 +93,7 @@ async def answer(port, path, body):
 
 
 def read(events):
-    """What a client reads: text, finish reasons, usage, ids, roles, ends, token ids."""
+    """What a client reads in events: text, finish reasons, usage, ids, roles, ends, and whether token ids are shown."""
     text, reasoning, finish, usage, ids, roles, shows_ids = "", "", [], None, set(), 0, False
     for event in events:
         if event == "[DONE]":

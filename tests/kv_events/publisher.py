@@ -96,7 +96,7 @@ def main():
 
 
 def send_replay(replay, client, sequence, payload):
-    """vLLM up to 0.22, which has the array encoding, sends no topic."""
+    """Sends a batch again. vLLM up to 0.22, which has the array encoding, sends no topic with it."""
     topic = [] if ENCODING == "arrays" else [b"kv@test" if payload else b""]
     replay.send_multipart([client, b"", *topic, sequence, payload])
 

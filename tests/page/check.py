@@ -20,7 +20,7 @@ EVIL_ID = "<img/src=x/onerror=window.evil=1>"
 
 
 def check_updates(browser: Browser, program: Program, url: str) -> None:
-    """A tile shows three different values within a bound from the start of the program."""
+    """After the start of the program, a tile shows three different values within FIRST_VALUES_SECONDS."""
     browser.open(url)
     browser.run("""
         window.shown = [...Array(8)].map(() => []);

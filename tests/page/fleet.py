@@ -1,4 +1,4 @@
-"""The page of small and large fleets with staged faults: marked rows, summary, folding, history, louder drains."""
+"""The live page with small and large fleets and staged faults: marked rows, summary, hidden rows, history, drains."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from browser import Browser, Driver
 from program import Program, get
 
 FAULT_SECONDS = 75.0
-"""The faults `hang` and `drain` begin 15 s after the start. Slow requests must end before they are compared."""
+"""Timeout for a fault to be shown. `hang` and `drain` begin 15 s after the start; `slow` shows after slow requests end."""
 ROWS = "[...document.querySelectorAll('#backends tbody tr')]"
 FIRST = f"(({ROWS})[0]?.className ?? '') + ' ' + (({ROWS})[0]?.cells[1].textContent ?? '')"
 NARROW = 390
@@ -39,7 +39,7 @@ def check_ttft_is_visible_when_narrow(browser: Browser) -> None:
 
 
 def check_fault(driver: Driver, binary: Path, folder: Path, fault: str, backends: int, expected: str) -> None:
-    """The first row becomes one with this class and state, and the summary counts it."""
+    """With this fault, the first row of the backends gets the expected class and state, and the summary counts it."""
     demo, url = start_demo(binary, "--fault", fault, "--backends", str(backends))
     try:
         with Browser(driver) as browser:
@@ -61,7 +61,7 @@ def check_fault(driver: Driver, binary: Path, folder: Path, fault: str, backends
 
 
 def check_drain_of_last_backend(browser: Browser, url: str, folder: Path) -> None:
-    """Two of three backends are drained. The drain of the third needs its name."""
+    """Two of three backends are drained. To drain the third, the operator must type its name."""
     last = next(backend["name"] for backend in get(f"{url}/streams")["backends"] if backend["up"])
     browser.run(f"{ROWS}.find((row) => row.dataset.key === '{last}').querySelector('button').click()")
     button = "document.querySelector('dialog[open] .danger')"
@@ -102,7 +102,7 @@ def check_large_fleet(driver: Driver, binary: Path, folder: Path) -> None:
 
 
 def check_history(browser: Browser, url: str) -> None:
-    """A page that is opened now shows the past at once, and the pointer shows the value of a moment."""
+    """A page shows the history as soon as it is opened, and the value at the pointer."""
     browser.wait("two intervals", lambda: len(get(f"{url}/streams")["history"]["requests"]) > 2)
     browser.open(url)
     browser.wait_for("a plot", "document.querySelector('.spark .line')?.getAttribute('d')?.includes('L')")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Program:
-    """A process of the program."""
+    """A running `tokenweir`."""
 
     def __init__(self, binary: Path, *arguments: str, **environment: str) -> None:
         self.started = time.monotonic()

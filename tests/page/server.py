@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class SilentHandler(BaseHTTPRequestHandler):
-    """A handler without a log."""
+    """A request handler that logs nothing."""
 
     def respond(self, media_type: str, body: bytes, status: int = 200) -> None:
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""The page with verdicts, without available backends, and without backends."""
+"""The live page of a gateway with verdicts, of one without available backends, and of one without backends."""
 
 import json
 import urllib.error
@@ -32,7 +32,7 @@ VERDICTS += [{**VERDICTS[1], "backend": f"127.0.0.1:{port}"} for port in (8103, 
 
 
 class ModifiedAdmin:
-    """A proxy in front of an admin listener that changes /streams."""
+    """A proxy in front of an admin listener. It changes members of the document /streams."""
 
     def __init__(self, gateway: str, change: dict) -> None:
         class Handler(SilentHandler):

@@ -31,7 +31,7 @@ PORTS = free_ports(2)
 
 
 async def answer(port, body, leaves_after=None):
-    """The text of a stream, its time to the first output, and whether it ended in order."""
+    """The text of a stream, its time to the first output, and whether its body came to its regular end."""
     payload = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\nconnection: close\r\n\r\n"

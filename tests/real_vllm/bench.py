@@ -134,7 +134,7 @@ def check_decode(report: Report, step: str, result: dict, lines: list[dict]) -> 
 
 
 def check_tpot(report: Report, step: str, name: str, gateway: float, other: float) -> None:
-    """Compares the mean TPOT of the gateway and of another measurement, in milliseconds."""
+    """Checks the difference of the mean TPOT of the gateway and of the measurement `name`, in milliseconds."""
     difference, limit = gateway / other - 1, TPOT_TOLERANCE
     shown = f"{gateway:.3f} and {other:.3f} ms, {difference:+.2%}"
     what = f"mean TPOT, gateway and {name} (limit {limit:.0%})"

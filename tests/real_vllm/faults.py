@@ -173,5 +173,5 @@ def check_sent(report: Report, step: str, requests: list[Sent], lines: dict, dow
 
 
 def is_up(fleet: Fleet, backend: str) -> bool:
-    """Whether the gateway can send requests to a backend."""
+    """Whether the gateway reports the backend with this URL as up."""
     return fleet.page().by("tokenweir_backend_up", "backend")[backend] == 1

@@ -14,9 +14,9 @@ from stream import USAGE, Stream
 SHORT = {"max_tokens": 8, "min_tokens": 8, "ignore_eos": True} | USAGE
 WARM_REQUESTS = 24
 REQUESTS = 20
-# Longer than the TTFT of an idle engine: the first request at the frozen engine is late before the next one arrives.
+# Time between two requests. It is longer than the TTFT of an idle engine, so that the first one is late before the next.
 INTERVAL_SECONDS = 0.4
-# The gateway notices a request only once it is late, and predictions are not exact.
+# Most requests that may go to the frozen backend: the gateway notices a request only once it is late.
 MOST_SENT = 3
 # The health check times out after 5 s; the requests at the backend are then sent to the other one.
 MOST_TTFT_SECONDS = 20.0

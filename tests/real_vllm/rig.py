@@ -39,7 +39,7 @@ class Backend:
         return [pid for pid, name in names.items() if name.startswith("VLLM::Engine")]
 
     def signal(self, number: signal.Signals) -> float:
-        """Sends a signal to the engine. Returns the time."""
+        """Sends a signal to the engine. Returns the time of the client's clock at which it was sent."""
         for pid in self.engines():
             os.kill(pid, number)
         return time.perf_counter()

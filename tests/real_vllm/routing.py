@@ -70,10 +70,10 @@ class Arrival:
     """One request of the load."""
 
     at: float
-    """Seconds after the first one."""
+    """Time in seconds after the first request of the load."""
     prompt: str
     output: int
-    """Tokens."""
+    """Number of tokens of the response."""
 
 
 @dataclass(frozen=True)

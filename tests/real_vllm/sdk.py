@@ -45,7 +45,7 @@ class Response:
         return (self.first_output - begin) * 1e3
 
     def on_output(self, text: str | None) -> None:
-        """Records output of any kind."""
+        """Adds output text of any kind, and records the time of the first text of a stream. No effect without text."""
         if text:
             if self.first_output is None and self.request.stream:
                 self.first_output = time.perf_counter()
@@ -73,7 +73,7 @@ class Sdk:
         request.extensions["trace"] = on_step
 
     def begin(self, request: Request) -> Response:
-        """The response of a request that was not sent yet."""
+        """An empty response for a request, which `read` then sends."""
         return Response(next(self._ids), request)
 
     async def send(self, request: Request) -> Response:
@@ -83,7 +83,7 @@ class Sdk:
         return response
 
     async def read(self, response: Response) -> None:
-        """Sends the request and reads the response to its end."""
+        """Sends the request of a response from `begin`, and reads the response to its end."""
         send, on_body, on_event = APIS[response.request.api]
         headers = {"x-request-id": response.request_id}
         response.called = time.perf_counter()

@@ -1,10 +1,10 @@
-//! The engines of the simulation: the answer to a request follows from its number, whichever engine
-//! computes it and wherever it begins.
+//! The engines of the simulation. The answer to a request follows from the number of the request alone: each
+//! engine gives the same one, also if it continues the answer of another.
 
 use super::network::{World, response};
 use serde_json::{Value, json};
 
-/// A request that a client sends, and what it must get.
+/// A request that a client sends. Its number determines the answer that the client must get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub number: usize,
@@ -14,9 +14,10 @@ pub(super) struct Asked {
     pub is_greedy: bool,
 }
 
-/// Number of tokens of each prompt.
+/// Number of tokens of each prompt: one stands for the number of the request, two are constant.
 pub(super) const PROMPT: usize = 3;
-/// The id that stands for the number of a request, and the first id of an answer.
+/// Token ids: that of the prompt is this number plus the number of the request; those of the words of an
+/// answer begin at `WORD_ID`; an answer that the engine itself ends, ends with `END_ID`.
 const NUMBER_ID: usize = 1_000;
 const WORD_ID: usize = 100;
 const END_ID: usize = 9;
@@ -42,12 +43,13 @@ impl Asked {
         body.to_string()
     }
 
-    /// Most tokens of the answer.
+    /// Maximum number of tokens of the answer, as the request states it.
     fn limit(self) -> usize {
         3 + self.number * 5 % 23
     }
 
-    /// Number of words of the answer, and whether the engine ends it itself.
+    /// Number of words of the answer, and whether the engine itself ends the answer before its maximum
+    /// length.
     fn length(self) -> (usize, bool) {
         let natural = 2 + self.number * 7 % 19;
         (natural.min(self.limit()), natural < self.limit())
@@ -61,7 +63,7 @@ impl Asked {
         if self.length().1 { "stop" } else { "length" }
     }
 
-    /// Number of tokens of the output.
+    /// Number of tokens of the answer.
     pub(super) fn tokens(self) -> usize {
         let (words, ends_itself) = self.length();
         words + usize::from(ends_itself)
@@ -72,7 +74,7 @@ impl Asked {
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
     transfer-encoding: chunked\r\n\r\n";
 
-/// One event as one HTTP chunk.
+/// A server-sent event with this data, as one HTTP chunk.
 pub(super) fn chunk(event: &str) -> Vec<u8> {
     let event = format!("data: {event}\n\n");
     format!("{:x}\r\n{event}\r\n", event.len()).into_bytes()
@@ -82,7 +84,7 @@ fn word(index: usize) -> String {
     format!("w{index}é ")
 }
 
-/// The engine shows the text of this token with that of the next one.
+/// Whether the engine shows the text of this token only with that of the next token.
 const fn is_held(word: usize) -> bool {
     word % 5 == 3
 }
@@ -90,7 +92,7 @@ const fn is_held(word: usize) -> bool {
 /// A request as an engine reads it.
 pub(super) struct Received {
     pub asked: Asked,
-    /// Number of words that the request continues.
+    /// Number of words of the answer that the request contains and that the engine continues.
     begun: usize,
     by_ids: bool,
     has_ids: bool,
@@ -127,16 +129,17 @@ impl Received {
             shows_usage: reports_usage,
             is_greedy: request["temperature"] == 0,
         };
-        assert!(begun < asked.tokens(), "nothing is left to continue");
+        assert!(begun < asked.tokens(), "a continuation of an answer that is complete");
         let left = request["max_tokens"].as_u64().unwrap() as usize;
-        // The gateway does not know which tokens the end of a text belongs to.
+        // A continuation by text does not state which tokens the end of its text belongs to, so its limit may
+        // differ.
         let is_known = given.is_some() && begun > 0;
-        assert!(!is_known || left == asked.limit() - begun, "the tokens that are left: {left}");
+        assert!(!is_known || left == asked.limit() - begun, "max_tokens is {left}, not the rest");
         let has_ids = request["return_token_ids"] == true && writes_ids;
         Self { asked, begun, by_ids: given.is_some(), has_ids, reports_usage }
     }
 
-    /// The whole response, if it is no stream.
+    /// The bytes of the whole response to a request that is no stream.
     pub(super) fn whole(&self) -> Vec<u8> {
         let Self { asked, .. } = self;
         let (text, usage) = (asked.text(), self.usage(asked.tokens()));
@@ -155,7 +158,7 @@ impl Received {
         json!({"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens})
     }
 
-    /// The framed events of the stream.
+    /// The events of the stream, each as one HTTP chunk.
     pub(super) fn events(&self, name: &str, world: &World) -> Vec<Vec<u8>> {
         let Self { asked, begun, has_ids, .. } = *self;
         let (words, ends_itself) = asked.length();
@@ -188,7 +191,8 @@ impl Received {
             event("", &[], None, true);
         }
         let mut text = String::new();
-        // vLLM writes the prompt as text if it ends with such a token.
+        // vLLM writes the prompt as text if the prompt ends with a token whose text is shown with the next
+        // one.
         if self.by_ids && begun > 0 && is_held(begun - 1) {
             text = format!("q{} ", asked.number);
             text.extend((0..begun).map(word));

@@ -13,16 +13,16 @@ use tokenweir_request::record::Outcome;
 
 const BACKENDS: usize = 100;
 const CLIENTS: usize = 60;
-/// A stream has a part of its answer every 200 ms on average.
+/// Longest pause between two parts of an answer. The mean pause is 200 ms.
 const PART_TIME: Duration = Duration::from_millis(1_300);
 
-/// Time for which backends die. `FLEET_SECONDS` sets another one.
+/// Duration for which backends die. The variable `FLEET_SECONDS` sets it.
 fn duration() -> Duration {
     let given = std::env::var("FLEET_SECONDS").map(|seconds| seconds.parse().unwrap());
     Duration::from_secs(given.unwrap_or(60))
 }
 
-/// Sends one stream after another.
+/// Sends one stream after another. Returns each request with what its client received.
 async fn reader(
     gateway: Arc<Gateway>,
     world: Arc<World>,
@@ -43,7 +43,7 @@ async fn reader(
     all
 }
 
-/// Two backends die each second, and each comes back after 5 to 20 s.
+/// Lets a random backend die every 0.5 s. Each comes back after 5 to 20 s.
 async fn kill(world: Arc<World>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -66,10 +66,10 @@ use tokenweir_routing::resilience::CircuitBreakerSettings;
 
 const KEY: &str = "sk-tw-a-key-for-tests";
 const WINDOW: Duration = Duration::from_secs(3);
-/// Time between two sweeps of the open streams, as in the server.
+/// Time between two sweeps over the open streams, as in the server.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// The id of a request has its number after this.
+/// The id of a request consists of this prefix and the number of the request.
 const ID_PREFIX: &str = "history-";
 
 #[derive(Default)]
@@ -81,29 +81,29 @@ impl Sink for Records {
     }
 }
 
-/// A gateway without its server.
+/// A gateway without its server: requests are passed to its proxy as values.
 struct Gateway {
     context: Arc<ProxyContext>,
     records: Arc<Records>,
     mode: ContinuationMode,
-    /// The memory of resumption suffices for all runs.
+    /// The memory for runs suffices, so that the gateway keeps each until its client returns.
     keeps_all: bool,
     _health_checks: HealthCheckSupervisor,
 }
 
-/// What a client got.
+/// What a client received of a response.
 #[derive(Debug, Default)]
 struct Received {
     status: u16,
     body: Vec<u8>,
-    /// The body ended in order.
+    /// Whether the body came to its regular end.
     is_whole: bool,
-    /// The client left before.
+    /// Whether the client left before the end.
     has_left: bool,
     ended: Option<Instant>,
 }
 
-/// What differs between gateways.
+/// The settings in which the gateways of two histories differ.
 struct Terms {
     mode: ContinuationMode,
     keeps_all: bool,
@@ -176,7 +176,7 @@ impl Gateway {
         Self { context: Arc::new(context), records, mode, keeps_all, _health_checks: health_checks }
     }
 
-    /// Sends a request as the server does.
+    /// Sends a request as the server does, with `key` as its `Idempotency-Key`.
     fn send(&self, asked: Asked, key: Option<&str>) -> Responding {
         let mut request = Request::post(asked.path())
             .header("host", "gateway")
@@ -241,7 +241,7 @@ fn admission() -> AdmissionSettings {
     }
 }
 
-/// The trusted authorities are read once.
+/// The outbound TLS settings. They are shared, because reading the trusted authorities takes long.
 fn outbound_tls() -> Arc<OutboundTls> {
     static TLS: std::sync::OnceLock<Arc<OutboundTls>> = std::sync::OnceLock::new();
     TLS.get_or_init(|| OutboundTls::new(TlsClientContext::with_native_roots(Alpn::Http1))).clone()
@@ -290,7 +290,7 @@ fn observation(mode: ContinuationMode, world: &World) -> ObservationSettings {
     settings
 }
 
-/// A client that sends a request, reads the response, and may leave at any poll.
+/// Sends a request and reads the response. If `may_leave`, the client leaves at a random poll or not at all.
 async fn client(
     gateway: &Gateway,
     world: &World,
@@ -355,7 +355,8 @@ enum Step {
     End,
 }
 
-/// A client that repeats its request until it has the response.
+/// Sends the same request up to three times, until the client has the whole response. Returns what each of
+/// the three received.
 async fn returning_client(
     gateway: Arc<Gateway>,
     world: Arc<World>,
@@ -377,7 +378,7 @@ async fn returning_client(
     all
 }
 
-/// Drains backends with and without their streams, and lets them die and come back.
+/// Drains backends with their streams and undrains them, and lets backends die and come back.
 async fn disturb(gateway: Arc<Gateway>, world: Arc<World>, backends: usize) {
     loop {
         world.pause(Duration::from_secs(4)).await;
@@ -409,7 +410,8 @@ async fn sweep(gateway: Arc<Gateway>) {
     }
 }
 
-/// Checks what a client got. `is_counted`: each of its tokens was counted.
+/// Checks what a client received. `is_counted`: the gateway knows the number of its tokens, so the usage must
+/// be right.
 fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     if received.status != 200 {
         assert!(received.has_left || received.status >= 400, "{received:?}");
@@ -431,7 +433,7 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
     for event in whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')) {
         let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("an event: {event:?}"));
-        assert_eq!(ends, 0, "nothing follows the end: {text}");
+        assert_eq!(ends, 0, "an event follows `[DONE]`: {text}");
         if data == "[DONE]" {
             ends += 1;
             continue;
@@ -455,7 +457,7 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     }
     assert!(
         asked.text().starts_with(&shown),
-        "no byte twice and none lost: {shown}, not {}",
+        "bytes are lost or come twice: {shown}, not {}",
         asked.text()
     );
     let is_complete = received.is_whole
@@ -484,12 +486,13 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     }
 }
 
-/// Whether the tokens of a response were counted: a text does not show how many tokens it has.
+/// Whether the gateway knows the number of tokens of the response. It does not after a continuation by text,
+/// which does not show how many tokens it has.
 fn is_counted(gateway: &Gateway, record: &RequestRecord) -> bool {
     gateway.mode != ContinuationMode::Text || record.continuations.begun.is_empty()
 }
 
-/// Checks the records of one request of a client and its repetitions.
+/// Checks the records of one client's request and its repetitions, with what the client received.
 fn check_records(
     gateway: &Gateway,
     world: &World,
@@ -516,11 +519,11 @@ fn check_records(
         {
             assert!(
                 record.continuations.refusal.is_some(),
-                "a broken stream has a reason: {record:?}"
+                "the record does not say why an interrupted stream was not continued: {record:?}"
             );
         }
         if record.outcome != Outcome::Ok {
-            // It is not kept.
+            // The run of a request that failed is not kept.
             has_run = false;
             continue;
         }
@@ -529,24 +532,24 @@ fn check_records(
             let billed = (usage.input, usage.output);
             assert_eq!(billed, (Some(PROMPT as u64), Some(asked.tokens() as u64)));
         }
-        // A run is kept from the end of its last connection on.
+        // The gateway keeps a run for `WINDOW` after the end of its last connection.
         let accepted = record.timings.accepted;
         let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
         let has_key = record.resume_outcome().is_some();
         assert!(
             !(is_again && has_key && gateway.keeps_all),
-            "a run that its client could return to runs again"
+            "a repeated request ran again, although the gateway kept its run"
         );
         has_run = true;
     }
 }
 
-/// Simulated time after which a history that has not ended has a request that never ends.
+/// Simulated time after which a history counts as one in which a request never ends.
 const LONGEST_HISTORY: Duration = Duration::from_hours(1);
 
-/// Runs a history. Returns what happened, what the clients got and what the records say, and the panic of
-/// the check that failed.
+/// Runs the history of a seed. Returns its log, with what the clients received and what the records say, and
+/// the panic of the check that failed, if one did.
 fn run<F: Future<Output = ()>>(
     seed: u64,
     history: impl FnOnce(u64, Arc<Mutex<String>>) -> F,
@@ -598,7 +601,7 @@ async fn history(seed: u64, told: Arc<Mutex<String>>) {
     }
     world.calm();
     background[1].abort();
-    // Runs without a client end, and the gateway notices silent backends.
+    // Meanwhile the runs end that have no client, and the gateway notices silent backends.
     tokio::time::sleep(Duration::from_secs(25)).await;
     check(&gateway, &world, &all);
 }
@@ -649,7 +652,7 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     }
 }
 
-/// The seeds in `SEEDS`: `100000` or `16..17`.
+/// The seeds in the variable `SEEDS`: `100000` for the first ones, `16..17` for a range. 60 if it is not set.
 fn seeds() -> Range<u64> {
     let given = std::env::var("SEEDS").unwrap_or_else(|_| "60".to_owned());
     let (from, to) = given.split_once("..").unwrap_or(("0", &given));
@@ -664,8 +667,8 @@ fn each_client_gets_each_byte_once_and_pays_once_in_any_history() {
         if result.is_err() || seed < 20 || seed % 10 == 0 {
             let again = run(seed, history).0;
             let differs = told.lines().zip(again.lines()).find(|(first, second)| first != second);
-            assert_eq!(differs, None, "seed {seed} repeats its history");
-            assert_eq!(told.len(), again.len(), "seed {seed} repeats its history");
+            assert_eq!(differs, None, "seed {seed} gave two different histories");
+            assert_eq!(told.len(), again.len(), "seed {seed} gave histories of unequal length");
         }
         if result.is_err() {
             println!("{told}SEEDS={seed}..{} repeats this history", seed + 1);

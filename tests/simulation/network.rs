@@ -1,5 +1,5 @@
 //! The network of the simulation: connections without sockets, whose reads and writes wait, are short and
-//! fail as a seed decides, and the backends at their other ends.
+//! fail as a seed decides, and the backends at their far ends.
 
 use super::engine::{Received, chunk};
 use futures_util::FutureExt;
@@ -18,25 +18,25 @@ use tokenweir_protocol::clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::Notify;
 
-/// What a seed decides, and what the backends have seen.
+/// The state of a simulation: random numbers from the seed, which backends are down, and the log.
 pub(super) struct World {
     random: Mutex<fastrand::Rng>,
-    /// Share of requests that fail in some way.
+    /// Share of the requests at backends that fail in some way.
     faults: f64,
     /// Longest time between two parts of a response.
     part_time: Duration,
-    /// Which backends accept no connection.
+    /// For each backend, whether it accepts no connection.
     down: Mutex<Vec<bool>>,
-    /// Ends the connections of a backend.
+    /// For each backend, the signal that resets its connections.
     deaths: Vec<Notify>,
     /// Number of requests that reached an engine, by the number of the request.
     pub reached: Mutex<HashMap<usize, usize>>,
-    /// What happened, with its time since the beginning.
+    /// The log of the history: a line for each event, with the time since the beginning.
     pub told: Arc<Mutex<String>>,
     begun: Instant,
-    /// A backend got a request that no gateway may send.
+    /// Whether a backend received a request that a gateway must never send.
     pub has_failed: AtomicBool,
-    /// No further faults.
+    /// Whether the faults have ended.
     is_calm: AtomicBool,
 }
 
@@ -46,15 +46,15 @@ enum Fault {
     None,
     /// Closes without a response.
     CloseAtOnce,
-    /// Answers with an error status.
+    /// Answers with this error status.
     Status(&'static str),
-    /// Sends nothing.
+    /// Reads the request and sends nothing.
     Hang,
-    /// Ends after a part of the response: in order, by a reset, or not at all.
+    /// Sends a part of the response, then closes, resets or is silent.
     Cut(Ending),
-    /// Reports an abort or an error in the stream.
+    /// Sends this event, an abort or an error, within the stream.
     Event(&'static str),
-    /// Does not read token ids in a chat, or writes none.
+    /// Does not read the token ids in a chat request.
     IgnoresIds,
     WritesNoIds,
 }
@@ -99,10 +99,10 @@ impl World {
         })
     }
 
-    /// Tells what happened.
+    /// Writes an event of the history to the log.
     pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
         let at = clock::now() - self.begun;
-        // The state of the random numbers shows the first event that differs.
+        // The state of the random numbers shows where two runs of a seed differ first.
         let random = self.random(|random| random.get_seed() % 10_000);
         writeln!(self.told.lock().unwrap(), "{at:?} [{random}] {what}").unwrap();
     }
@@ -119,7 +119,7 @@ impl World {
         self.random(|random| random.usize(..limit))
     }
 
-    /// Waits for a random time, often not at all.
+    /// Waits for a random time of at most `max` with probability 0.3, else yields once with probability 0.5.
     pub(super) async fn pause(&self, max: Duration) {
         if self.chance(0.3) {
             let share = self.random(fastrand::Rng::f64);
@@ -134,7 +134,7 @@ impl World {
         self.down.lock().unwrap().fill(false);
     }
 
-    /// The backend dies: it resets its connections and accepts none.
+    /// Lets a backend die: it resets its connections and accepts no more. No effect after [`World::calm`].
     pub(super) fn die(&self, backend: usize) {
         if !self.is_calm.load(Ordering::Relaxed) {
             self.down.lock().unwrap()[backend] = true;
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Opens the connections of the gateway. The port of a backend is its number.
+    /// The function with which the gateway opens a connection. The port of a backend is its number plus 1.
     pub(super) fn dial(self: &Arc<Self>) -> Dial {
         let world = self.clone();
         Arc::new(move |uri: &Uri| {
@@ -205,7 +205,7 @@ impl World {
     }
 }
 
-/// The end of a connection that the gateway has.
+/// The end of a connection that the gateway holds.
 struct FaultyStream {
     inner: DuplexStream,
     world: Arc<World>,
@@ -213,7 +213,7 @@ struct FaultyStream {
 }
 
 impl FaultyStream {
-    /// Whether the operation waits for its next turn.
+    /// Whether the seed decides that this operation waits. The task is woken at once.
     fn waits(&self, cx: &Context<'_>) -> bool {
         let waits = self.world.chance(0.15);
         if waits {
@@ -239,7 +239,7 @@ impl AsyncRead for FaultyStream {
         if result.is_ready() && read == 0 && self.is_reset.load(Ordering::Relaxed) {
             return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
         }
-        // The bytes are initialized: `DuplexStream` copies into them.
+        // The bytes of `part` are initialized, because `DuplexStream` copies into it.
         let bytes = part.filled().to_vec();
         buffer.put_slice(&bytes);
         result
@@ -268,7 +268,7 @@ impl AsyncWrite for FaultyStream {
     }
 }
 
-/// A whole response.
+/// A whole HTTP response with this status and body.
 pub(super) fn response(status: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into()
@@ -340,7 +340,7 @@ async fn answer(
         }
         Fault::Event(_) if !received.asked.is_stream => return None,
         Fault::Event(event) => {
-            // After the headers, and before `[DONE]`.
+            // The event comes after the response head and before `[DONE]`.
             let at = 1 + world.below(parts.len() - 2);
             parts.truncate(at);
             parts.extend([chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()]);
@@ -365,7 +365,7 @@ async fn answer(
     None
 }
 
-/// Reads a request: its head and its body. `None`: the connection has ended.
+/// Reads the head and the body of a request. `None`: the connection has ended.
 async fn read_request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let end = loop {

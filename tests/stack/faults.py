@@ -13,7 +13,7 @@ Begin = Callable[[Stand], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. It lasts as long as its context."""
+    """A fault with the alerts that it must cause. It lasts as long as the context that `begin` returns."""
 
     name: str
     alerts: frozenset[str]
@@ -37,7 +37,7 @@ def causes(*alerts: str) -> Callable[[Begin], Begin]:
 
 @asynccontextmanager
 async def more_clients(stand: Stand, clients: int, **options) -> AsyncIterator[None]:
-    """Load in addition to the baseline."""
+    """Runs this many clients in addition to the usual load, for the duration of the context."""
     tasks = stand.load.start(clients, **options)
     try:
         yield
@@ -124,7 +124,7 @@ async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
 
 @causes("Verdict")
 async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
-    """Each verdict that is no critical one has this alert. `tests/staged_faults` stages the others."""
+    """A reload with an unknown key. The alert Verdict is that of each verdict that is not critical."""
     original = stand.config.read_text()
     stand.config.write_text("routing: { polcy: p2c }")
     stand.process("gateway").reload()
@@ -135,7 +135,7 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
 
 @causes("Verdict")
 async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
-    """The dashboards mark drains."""
+    """A drain under load, which the dashboards must mark."""
 
     def post(action: str) -> None:
         url = f"{stand.url('admin')}/-/{action}?backend=fast-1"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 GPU_PAGE = Path(__file__).parent.parent / "pages/gpu/dcgm_kubernetes.txt"
 GPU_FAULTS = re.compile(r'^(DCGM_FI_DEV_(?:XID_ERRORS|CLOCKS_EVENT_REASONS|ECC_\w+)\{gpu="1".*\}) \d+$', re.MULTILINE)
-"""The faults of the second GPU of the page."""
+"""The samples of the second GPU that can show a fault: errors and reasons for a lower clock."""
 GAUGES = {"num_requests_running": 0, "num_requests_waiting": 0, "num_requests_swapped": 0,
           "kv_cache_usage_perc": 0.1, "cpu_cache_usage_perc": 0.2}
 COUNTERS = {
@@ -25,7 +25,7 @@ COUNTERS = {
     "kv_block_reuse_gap_seconds_sum": 10,
     "kv_block_reuse_gap_seconds_count": 5,
 }
-"""The increase of each counter per second."""
+"""The increase per second of each counter on the page of the engine."""
 
 
 class Pages:

@@ -73,7 +73,7 @@ class Process:
         self.child.send_signal(signal.SIGHUP)
 
     async def ready(self, url: str, seconds: float = 30.0) -> None:
-        """Waits until the URL answers with a 2xx. The error has the end of the log."""
+        """Waits until the URL answers with a 2xx. Raises TimeoutError with the end of the log."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.child.poll() is None:
             if await asyncio.to_thread(answers, url):

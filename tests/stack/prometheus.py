@@ -29,7 +29,7 @@ class Prometheus:
     url: str
 
     async def value(self, query: str) -> float | None:
-        """The first value of an instant query."""
+        """The first value of an instant query. None: the query has no result."""
         result = (await fetch(f"{self.url}/api/v1/query", query=query))["data"]["result"]
         return float(result[0]["value"][1]) if result else None
 

@@ -11,7 +11,7 @@ class Connection:
     writer: asyncio.StreamWriter
     is_inference: bool = False
     is_answered: bool = False
-    """A part of the response to the last request has arrived."""
+    """Whether a part of the response to the last request has arrived."""
 
 
 @dataclass
@@ -21,12 +21,12 @@ class Relay:
     backend: int
     """The port of the backend."""
     blocks_output: bool = False
-    """Responses to inference requests are blocked; health checks and scrapes are not."""
+    """Whether responses to inference requests are held back. Health checks and scrapes pass."""
     open: dict[int, Connection] = field(default_factory=dict)
     server: asyncio.Server | None = None
 
     async def start(self, port: int) -> None:
-        """Serves until the process ends."""
+        """Forwards connections to this port until the process ends."""
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
 
     def active(self) -> list[Connection]:

@@ -69,11 +69,11 @@ class Stand:
         self.processes: dict[str, Process] = {}
 
     def url(self, name: str) -> str:
-        """The URL of a component."""
+        """The URL of the component with this name."""
         return f"http://127.0.0.1:{self.port[name]}"
 
     def at(self, name: str) -> str:
-        """The address of a component."""
+        """The address, host and port, of the component with this name."""
         return f"127.0.0.1:{self.port[name]}"
 
     def process(self, name: str) -> Process:
@@ -109,7 +109,7 @@ class Stand:
             process.stop()
 
     def backend(self, name: str, *options: str) -> list:
-        """The command of a backend. The cache of the small one holds few requests."""
+        """The command that starts a backend. The cache of the backend `small` holds few requests."""
         model = SMALL_MODEL if name == "small" else MODEL
         sizes = ["--blocks", "160"] if name == "small" and "--blocks" not in options else []
         command = [self.tools.gateway, "sim", "--backends", "1", "--listen", self.at(name)]

@@ -16,7 +16,7 @@ FOLLOWED = 20
 SLOW_SECONDS = 8.0
 WAIT_SECONDS = 30.0
 CHAIN = ["server", "client", "client"]
-"""The kinds of the gateway's spans, from the root to the attempt."""
+"""The kinds of the spans of the gateway: the request, the inference and the attempt."""
 
 
 async def check(stand: Stand, prometheus: Prometheus, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Self-signed certificates with chosen times."""
+"""Self-signed certificates with a chosen period of validity."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ subjectAltName = DNS:localhost
 
 
 def write(folder: Path, begin: str, end: str) -> None:
-    """Writes a self-signed certificate with these times to cert.pem."""
+    """Writes a self-signed certificate that is valid from `begin` to `end` to cert.pem."""
     openssl = lambda *words: subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=folder)
     if not (folder / "key.pem").exists():
         openssl("req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",

@@ -24,7 +24,7 @@ class Fault:
     names: str
     """Pattern of `verdict subject (cause)` of the verdict that names the fault."""
     allowed: str = "$^"
-    """Pattern of verdicts that are consequences and not wrong."""
+    """Pattern of other verdicts that are true, because they are consequences of the fault."""
     options: Options = field(default_factory=Options)
     clients: int = 6
     """Clients of the load that runs before, during and after the fault."""
@@ -55,7 +55,7 @@ def fault(names: str, allowed: str = "$^", **others) -> Callable[[Begin], Begin]
 
 @asynccontextmanager
 async def more_clients(testbed: Testbed, clients: int, **options) -> AsyncIterator[None]:
-    """Load in addition to the usual one."""
+    """Runs this many clients in addition to the usual load, for the duration of the context."""
     tasks = testbed.load.start(clients, **options)
     try:
         yield
@@ -82,7 +82,7 @@ SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 
 @fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}", options=SMALL_BATCH)
 async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
-    """More clients than the sequences of all batches."""
+    """More concurrent requests than all engines together can run sequences."""
     async with more_clients(testbed, 30, words=60, tokens=150, pause=0.1):
         yield
 
@@ -145,7 +145,7 @@ async def overload(testbed: Testbed) -> AsyncIterator[None]:
 
 @fault(r"slow_clients gateway")
 async def client_slow(testbed: Testbed) -> AsyncIterator[None]:
-    """Clients that read 200 bytes each second of streams with a small receive buffer."""
+    """Clients with a small receive buffer read 200 bytes per second of their streams."""
     readers = [asyncio.create_task(read_slowly(testbed)) for _ in range(8)]
     yield
     for reader in readers:
@@ -241,14 +241,14 @@ LIMITED = Options(config={"admission": {"max_in_flight": 4}})
 
 @fault(r"gateway_queue all .*max_in_flight", options=LIMITED)
 async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
-    """More clients than `admission.max_in_flight` lets the engines serve, which have free slots."""
+    """`admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots."""
     async with more_clients(testbed, 60, words=60, tokens=150, pause=0.1):
         yield
 
 
 @fault(r"blind gpu2 .*stands still", options=PROXIED)
 async def frozen_metrics(testbed: Testbed) -> AsyncIterator[None]:
-    """The metrics page of one backend stays as it is, and the backend serves."""
+    """The metrics page of one backend does not change any more, although the backend serves."""
     testbed.proxy.freezes_metrics = True
     yield
     testbed.proxy.freezes_metrics = False
@@ -278,7 +278,7 @@ ADAPTER = Options(last=["--model", "sim-model", "--model", "adapter"])
 
 @fault(r"model_gone .*adapter", "backend_(down|restarting) gpu2", options=ADAPTER)
 async def adapter_lost(testbed: Testbed) -> AsyncIterator[None]:
-    """The only backend with an adapter restarts without it, and its clients go on."""
+    """The only backend with an adapter restarts without it, while clients keep requesting the adapter."""
     async with more_clients(testbed, 2, model="adapter", words=20, tokens=20, pause=0.5):
         await asyncio.sleep(5)
         with_adapter = testbed.processes["gpu2"].command

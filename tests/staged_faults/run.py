@@ -14,7 +14,7 @@ from faults import FAULTS, Fault
 from prometheus import fetch
 from testbed import WARM_SECONDS, Testbed, Tools
 
-# The state counts the requests that ended in the last minute. Those of the fault end some seconds after it.
+# After this time no condition may be named. It counts requests of the last minute, and those of the fault end after it.
 CLEAR_SECONDS = 75.0
 NAMED_SECONDS = 60.0
 FAULT_SECONDS = 300.0
@@ -29,7 +29,7 @@ class Result:
     named_after: float | None = None
     wrong: set[str] = field(default_factory=set)
     left: list[str] = field(default_factory=lambda: ["not seen"])
-    """What the page and `diagnose` still say after the end."""
+    """The conditions that the page and `diagnose` still name after the fault has ended."""
     error: str | None = None
 
     @property
@@ -70,12 +70,12 @@ async def stage(fault: Fault, tools: Tools, work: Path, seconds: float) -> Resul
 
 
 async def streams(testbed: Testbed) -> dict:
-    """The document of the live page and of `top`."""
+    """The document /streams, which the live page and `tokenweir top` show."""
     return await fetch(f"{testbed.url('admin')}/streams")
 
 
 def verdict_text(verdict: dict) -> str:
-    """A verdict with its subject and its cause."""
+    """A verdict as text: its name, its subject and its cause."""
     scope = {"gateway": "gateway", "fleet": "all"}.get(verdict.get("scope"), verdict["backend"])
     cause = f" ({verdict['cause']})" if verdict.get("cause") else ""
     return f"{verdict['severity']} {verdict['verdict']} {scope}{cause}"
@@ -88,7 +88,7 @@ async def watch(testbed: Testbed, result: Result) -> None:
         try:
             document = await streams(testbed)
         except OSError:
-            # The machine is busy. The next look follows.
+            # The machine is busy. The next request follows.
             document = {"verdicts": []}
         for text in map(verdict_text, document["verdicts"]):
             if result.fault.is_named_by(text) and result.named_after is None:

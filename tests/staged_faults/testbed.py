@@ -18,9 +18,9 @@ from shipped import Shipped, replace_addresses
 PORTS = "listen admin gpu0 gpu1 gpu2 proxy collector collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")
 WARM_SECONDS = 60.0
-"""Time between the start of the load and the fault."""
+"""Time in seconds between the start of the load and the fault."""
 START_SECONDS = 5
-"""Time between the start of the backends and the start of the load, at most."""
+"""Maximum time in seconds between the start of the backends and the start of the load."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Tools:
 
 @dataclass
 class Options:
-    """What differs between the testbeds of faults."""
+    """The settings of a testbed that a fault can change."""
 
     sim: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Testbed:
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
 
     def in_front_of(self, name: str) -> str:
-        """The name of the address at which the gateway reaches a backend."""
+        """The name under which `at` has the address at which the gateway reaches this backend: its own, or that of its proxy."""
         return "proxy" if self.options.proxy and name == BACKENDS[-1] else name
 
     @property

@@ -74,7 +74,7 @@ impl Trap {
         Self { addr: listener.local_addr().unwrap(), listener }
     }
 
-    /// Whether a connection was opened. All requests to the gateway have been answered by then.
+    /// Whether a connection to the server was opened. Call it after the gateway has answered all requests.
     async fn was_contacted(&self) -> bool {
         let nothing = async {
             for _ in 0..100 {

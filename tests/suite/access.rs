@@ -23,7 +23,7 @@ use tokenweir_request::record::Outcome;
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
-/// A tenant `a` with one key, [`KEY`].
+/// A tenant `a` with one key, [`KEY`], and without limits.
 pub(crate) fn tenant() -> TenantEntry {
     let hash = KeyDigest::from_key(KEY.as_bytes());
     TenantEntry {
@@ -40,7 +40,7 @@ pub(crate) fn tenant() -> TenantEntry {
 /// The key of [`other_tenant`].
 pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
-/// A second tenant, with the properties of `tenant`.
+/// A second tenant `b` with the key [`OTHER_KEY`]; everything else is as in `tenant`.
 pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
     let hash = KeyDigest::from_key(OTHER_KEY.as_bytes());
     let key = KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() };
@@ -55,12 +55,12 @@ async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
     start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
 }
 
-/// Adds these lines to the headers of a request.
+/// The request with these additional header lines.
 fn with(request: &str, lines: &str) -> String {
     request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
-/// Adds the API key to a request.
+/// The request with the header `authorization` and [`KEY`].
 fn keyed(request: &str) -> String {
     with(request, &format!("authorization: Bearer {KEY}"))
 }

@@ -21,12 +21,13 @@ const BUSY: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 60.
 const CALM: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 0.0\n\
                     vllm:kv_cache_usage_perc 0.5\n";
 
-/// A scrape interval without a second scrape, so that only the end of a request frees capacity.
+/// A scrape interval so long that no second scrape happens: only the end of a request frees capacity.
 pub(crate) const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
-/// A scrape interval with which changes of a backend are noticed soon.
+/// A scrape interval so short that the gateway notices changes of a backend soon.
 pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A gateway with one request in flight per backend and this admission configuration.
+/// A gateway with this admission configuration in front of these backends, each with at most one request in
+/// flight.
 pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
     admission: config::AdmissionConfig,
@@ -42,18 +43,18 @@ pub(crate) async fn one_at_each(
     start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await
 }
 
-/// A backend that answers each request when the test releases it.
+/// A backend that answers each request only when the test calls `go`.
 pub(crate) async fn held() -> ScriptedBackend {
     ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
 }
 
-/// Sends a request with a name and these headers without waiting for the response.
+/// Sends a request with this name in its field `user` and these header lines. Does not wait for the response.
 pub(crate) async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
     let request = post(CHAT, &format!(r#"{{"model":"tiny","user":"{name}"}}"#));
     gateway.send(request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
 }
 
-/// Waits until this many requests are queued.
+/// Waits until this many requests are in the admission queue.
 pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     wait_until!({
         let status = gateway.document("/status").await;
@@ -80,7 +81,7 @@ pub(crate) fn header(answer: &[u8], name: &str) -> Option<String> {
     line.map(|value| value.trim().to_owned())
 }
 
-/// Asserts a 429 with this reason.
+/// Asserts that the response is a 429 with this reason in its headers and body.
 pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert_eq!(status(answer), 429);
     assert_eq!(header(answer, "x-gateway-error").as_deref(), Some(reason));
@@ -94,7 +95,8 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     );
 }
 
-/// Asserts that all gauges and permits are back at zero.
+/// Asserts that the queue is empty, that no backend has a request in flight, and that all permits are
+/// returned.
 pub(crate) async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {

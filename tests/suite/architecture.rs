@@ -1,12 +1,12 @@
-//! Imports point to lower layers and form no cycle, every module has a description, and no file
-//! and no folder grows too long.
+//! Rules of the source files: imports point to lower layers and form no cycle, every module has a
+//! description, and no file and no folder grows too long.
 
 use crate::support::import_graph::ImportGraph;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of lines of a source file, including tests.
+/// Maximum number of lines of a source file before its inline module `tests`.
 const MAX_LINES: usize = 410;
 
 /// The crate whose modules may import each other: its estimates use the formula of its `kv_aware`
@@ -59,7 +59,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// Maximum number of source files in a folder, without those in its folders.
+/// Maximum number of source files directly in a folder.
 const MAX_FILES: usize = 12;
 
 fn repository_root() -> &'static Path {
@@ -77,7 +77,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The sources below a directory: the relative path and the text of each.
+/// The Rust sources below a directory: the relative path and the text of each.
 fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     files(folder, &mut found);
@@ -85,7 +85,7 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
     found.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The source folders of all crates, by crate. `tokenweir` is the gateway.
+/// The source folder of each crate, by the name of the crate. `tokenweir` is the gateway.
 fn folders() -> BTreeMap<String, PathBuf> {
     let mut folders = BTreeMap::from([("tokenweir".to_owned(), repository_root().join("src"))]);
     folders.insert("tokenweir-lab".to_owned(), repository_root().join("lab/src"));
@@ -99,12 +99,12 @@ fn folders() -> BTreeMap<String, PathBuf> {
     folders
 }
 
-/// The sources of all crates, by crate.
+/// The sources of each crate, by the name of the crate: the relative path and the text of each file.
 fn crates() -> BTreeMap<String, Vec<(String, String)>> {
     folders().into_iter().map(|(name, folder)| (name, sources(&folder))).collect()
 }
 
-/// The module of a file: its first directory, or its own name.
+/// The module of a file: its first directory, or the name of a file outside directories.
 fn module_of(file: &str) -> String {
     file.split(['/', '.']).next().unwrap().to_owned()
 }
@@ -277,7 +277,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let names_item = |owner: &str, item: &str| {
         let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
         sources.any(|(_, source)| {
-            // The last prefix is that of a variant.
+            // The last prefix is that of a variant of an enum.
             ["fn ", "const ", "struct ", "enum ", "\n    "]
                 .iter()
                 .any(|keyword| source.contains(&format!("{keyword}{item}")))
@@ -286,7 +286,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let mut checked = 0;
     for token in document.split('`').skip(1).step_by(2) {
         let is_name = token.chars().all(|char| char.is_alphanumeric() || "_:/.".contains(char));
-        // Paths with a part in capitals stand for several files.
+        // Paths with `NAME` stand for several files.
         let has_extension = Path::new(token).extension().is_some_and(|found| found == "rs");
         let is_file = is_name && has_extension && !token.contains("NAME");
         let item = token.split_once("::").filter(|(owner, _)| {

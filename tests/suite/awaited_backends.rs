@@ -24,22 +24,22 @@ use tokenweir_request::slo::Objective;
 use tokenweir_routing::{Policy, PolicyKind};
 
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-/// A wait that no test reaches.
+/// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
-/// Admission in which requests wait for a backend for this time.
+/// An admission configuration in which a request waits at most this long for a backend.
 fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
     AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
 }
 
-/// A backend that answers, and is down until the test changes it.
+/// A backend that answers 200, and whose health check fails until the test changes it.
 async fn down() -> ScriptedBackend {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     fake
 }
 
-/// A gateway that checks these backends once, and then after failures only.
+/// A gateway that checks these backends once, and again only after failures.
 async fn unscraped(addrs: &[SocketAddr], policy: Policy) -> Running {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
     let scrape_interval = NO_SECOND_SCRAPE;
@@ -116,7 +116,7 @@ async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_g
     up.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
     let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
-    assert_eq!(status(&unknown), 404, "its backend lists other models");
+    assert_eq!(status(&unknown), 404, "the backend lists other models");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
     let gateway = gateway_with(&fake, Setup { observation, ..Setup::default() }).await;
     let mut client = gateway.begin(CHAT, STREAM).await;
     read_until(&mut client, "\n: ").await;
-    assert_eq!(fake.seen().len(), 0, "no backend is decided");
+    assert_eq!(fake.seen().len(), 0, "no backend has the request yet");
     fake.set_healthy(true);
     read_until(&mut client, "data: [DONE]").await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
@@ -210,7 +210,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     }
 }
 
-/// While it waited, it would hold up the requests that the shorter backends can serve.
+/// If the request waited in the queue, it would hold up requests that the backends with the shorter context
+/// can serve.
 #[tokio::test]
 async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_another_shorter_one() {
     let mut moved = 0;

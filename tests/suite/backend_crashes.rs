@@ -17,17 +17,18 @@ use tokenweir_request::record::Outcome;
 const CRASH_COUNT: usize = 60;
 /// Concurrent requests per crash.
 const CONCURRENT_REQUESTS: usize = 8;
-/// Prompt size in bytes. Its upload takes several reads.
+/// Prompt size in bytes, so large that its upload takes several reads.
 const PROMPT_BYTES: usize = 100 << 10;
 
-/// The response in pieces. Other tasks run between them.
+/// The pieces of the response. Other tasks run between two pieces.
 fn pieces() -> Vec<Vec<u8>> {
     let events = [ROLE, WORD, WORD, WORD, FINISH, "[DONE]"];
     let events = events.iter().map(|event| chunk(event));
     [event_stream_head()].into_iter().chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
 }
 
-/// The crash points per phase of a request.
+/// The points at which a backend crashes, by the phase of a request. `None`: the backend accepts no
+/// connection.
 fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
     let lengths: Vec<usize> = pieces().iter().map(Vec::len).collect();
     let after = |count: usize| lengths[..count].iter().sum::<usize>();
@@ -47,7 +48,7 @@ fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
     ]
 }
 
-/// A backend that sends its response in pieces.
+/// Starts a backend that sends its response in pieces with random pauses.
 async fn start_backend(seed: u64) -> ScriptedBackend {
     let request_count = AtomicUsize::new(0);
     ScriptedBackend::start(move |_| {
@@ -76,8 +77,7 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
         backends.push(CrashableBackend::in_front_of(server.addr));
     }
     let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
-    // The test crashes backends several times per second, so the retry budget is effectively
-    // disabled.
+    // The retry budget is so large that it never limits: the test crashes backends several times per second.
     let retry = retry::RetrySettings {
         budget_ratio: 1.0,
         min_retries_per_second: 1_000,

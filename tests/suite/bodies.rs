@@ -18,10 +18,10 @@ use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::access::TenantEntry;
 
 const SEED: u64 = 3;
-/// Number of compared bodies. The variable `BODIES` overrides it.
+/// Number of random bodies. The variable `BODIES` overrides it.
 const COUNT: usize = 2_000;
 
-/// A body that a client can send.
+/// A random body that a client can send. `class` names the kind of its difficulty.
 pub(crate) struct Case {
     class: &'static str,
     is_form: bool,
@@ -40,7 +40,7 @@ pub(crate) enum Reading {
     Model(Vec<u8>),
 }
 
-/// Number of cases of a class by the parsers that accepted them.
+/// Numbers of cases of a class, by whether server and gateway accept the body.
 #[derive(Default)]
 struct Tally {
     both: usize,
@@ -54,7 +54,7 @@ impl Reading {
         if model.is_empty() { Self::NoModel } else { Self::Model(model.into()) }
     }
 
-    /// The reading of the gateway.
+    /// How the gateway reads the body.
     fn by_gateway(case: &Case) -> Self {
         let peek = if case.is_form {
             forms::peek(&case.content_type, &case.body)
@@ -153,7 +153,8 @@ pub(crate) const JSON_PATHS: &[&str] = &[
 const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
 const FORM: &str = "multipart/form-data; boundary=B";
 
-/// A backend with a base model and an adapter, and a gateway whose clients may use these models.
+/// A backend with the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
+/// `models`. `None`: all.
 async fn adapters(models: Option<&[&str]>) -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);

@@ -5,7 +5,7 @@ use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering_with, post};
 use serde_json::{Value, json};
 
-/// Of the 900 prompt tokens, 512 were cached.
+/// A usage event: of 900 prompt tokens, 512 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":900,"completion_tokens":3,"total_tokens":903,"prompt_tokens_details":{"cached_tokens":512}}}"#;
 
 /// Sends a conversation with this system prompt and waits for its record.

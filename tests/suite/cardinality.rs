@@ -22,8 +22,8 @@ const CONCURRENT_REQUESTS: usize = 50;
 /// many.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
-/// The documented formula with these numbers of models, backends, tiers, objectives and error
-/// types.
+/// Maximum number of series by the documented formula, with these numbers of models, backends, tiers,
+/// objectives and error types.
 fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
     let values = |label: &MetricLabel| match label.name {
         "gen_ai_request_model" => models,
@@ -47,7 +47,7 @@ fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors:
     catalog::rows().map(of_row).sum()
 }
 
-/// A response with a unique finish reason or status.
+/// The response to the request with this number: its finish reason or its status is unique.
 fn answer(number: usize) -> Vec<u8> {
     if number.is_multiple_of(3) {
         return json(&format!("{} Odd", 400 + number % 200), r#"{"error":{"message":"no"}}"#);
@@ -58,7 +58,7 @@ fn answer(number: usize) -> Vec<u8> {
     stream_of(&[ROLE, WORD, WORD, &finish, "[DONE]"])
 }
 
-/// A request in which every client-chosen value is unique.
+/// The request with this number: every value that a client chooses is unique.
 fn request(number: usize) -> String {
     let method = if number % 10 == 3 { format!("M{number}") } else { "POST".to_owned() };
     let path = if number % 10 == 5 { format!("/v1/p{number}?q={number}") } else { CHAT.to_owned() };
@@ -113,7 +113,7 @@ async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
          {growth} KiB more"
     );
     assert!(count <= REQUESTS || growth < MAX_GROWTH_KIB, "{growth} KiB more");
-    // One model and `_other`; no tier, `gold` and `_other`.
+    // Two values of the model, the known one and `_other`; three of the tier: none, `gold` and `_other`.
     let limit = max_series(2, 1, 3, 1, 40) + 20;
     assert!(series <= limit, "{series} series, and the formula allows {limit} with process_*");
     for made_up in ["# EOF\"", "t7", "u7", "h7", "k7", "n7", "r7", "f7", "/v1/p"] {

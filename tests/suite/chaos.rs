@@ -28,7 +28,7 @@ enum ClientOutcome {
     Nothing,
 }
 
-/// Sends one request. Some clients disconnect during it.
+/// Sends the request with this number. Some clients disconnect during it, as the seed decides.
 async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> ClientOutcome {
     let mut random = fastrand::Rng::with_seed(seed ^ number as u64);
     let is_stream = random.bool();
@@ -62,7 +62,7 @@ fn classify(answer: &[u8], is_stream: bool) -> ClientOutcome {
     if is_whole { ClientOutcome::Whole(status) } else { ClientOutcome::Cut }
 }
 
-/// A fleet of engines, a fault injection proxy in front of each, and a gateway in front of them.
+/// Three simulated engines, a fault injection proxy in front of each, and a gateway in front of the proxies.
 async fn setup(seed: u64) -> (Fleet, Vec<FaultInjectionProxy>, Running) {
     let fleet = Fleet::start(3).await;
     let mut imps = Vec::new();

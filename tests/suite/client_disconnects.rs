@@ -78,12 +78,12 @@ impl Phase {
     }
 }
 
-/// A gateway whose tenant may have two open requests.
+/// A phase of a request that is prepared: a backend, and a gateway whose tenant may have two open requests.
 struct Scene {
     fake: ScriptedBackend,
     gateway: Running,
     access: Arc<AccessControl>,
-    /// In the queued phase, another client fills the backend.
+    /// In the phase `Queued`, the client whose request takes the capacity of the backend.
     first: Option<Client>,
 }
 
@@ -104,7 +104,7 @@ impl Scene {
         Self { fake, gateway, access, first }
     }
 
-    /// Waits until the tenant has this many open requests beside that of the first client.
+    /// Waits until the tenant has this many open requests, not counting that of `first`.
     async fn until_permits(&self, count: u32) {
         let count = count + u32::from(self.first.is_some());
         let open = || self.access.keys().unwrap().open().map(|(_, open)| open).sum::<u32>();
@@ -112,7 +112,7 @@ impl Scene {
     }
 }
 
-/// Waits until this many requests are open.
+/// Waits until this many requests are in flight at the gateway.
 async fn until_open(gateway: &Running, count: usize) {
     let line = format!("\ntokenweir_requests_in_flight {count}\n");
     wait_until!(gateway.admin("/metrics").await.contains(&line));
@@ -131,8 +131,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
         Phase::Headers => fake.until_received(earlier + 1).await,
         Phase::Held => {
             fake.until_received(earlier + 1).await;
-            // The gateway reads the events that the backend has written before it answers this
-            // request.
+            // When this request is answered, the gateway has read the events that the backend had written.
             gateway.admin("/metrics").await;
         }
         Phase::Streaming => client.read_until("Hi", 2).await,
@@ -165,7 +164,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     took
 }
 
-/// Measures each phase and each kind of disconnect this many times.
+/// Measures each phase with each kind of disconnect, `times` times.
 async fn measure(times: usize) -> Vec<(Phase, Way, Vec<Duration>)> {
     let mut cells = Vec::new();
     for phase in PHASES {
@@ -210,7 +209,7 @@ async fn measure_the_delay_until_the_backend_notices() {
     assert!(p99 <= MAX_CLOSE_DELAY, "{p99:?} at p99");
 }
 
-/// hyper can drop the service's future before it has been polled.
+/// Regression: hyper can drop the future of the service before it has been polled.
 #[tokio::test]
 async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded() {
     let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
@@ -221,7 +220,8 @@ async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded
         let record = record.expect("a record");
         assert_eq!(record.outcome, Outcome::Cancelled);
     }
-    // Few backends receive the request; each of those also sees its end.
+    // Few of the requests reach the backend. For each of those, the backend also sees the end of the
+    // connection.
     for _ in fake.seen() {
         fake.closed().await;
     }

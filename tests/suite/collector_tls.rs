@@ -55,7 +55,7 @@ fn unzipped<M: Message + Default>(headers: &HeaderMap, body: &Bytes) -> M {
     M::decode(&plain[..]).unwrap()
 }
 
-/// Asserts that every message is compressed.
+/// Middleware that asserts that every message is compressed with gzip.
 async fn only_compressed(request: Request, next: Next) -> axum::response::Response {
     let headers = request.headers();
     let encoding = headers.get("grpc-encoding").or(headers.get("content-encoding"));
@@ -63,7 +63,8 @@ async fn only_compressed(request: Request, next: Next) -> axum::response::Respon
     next.run(request).await
 }
 
-/// A collector that accepts both transports on one port without TLS.
+/// Starts a collector without TLS that accepts OTLP over gRPC and HTTP on one port. Sends the number of spans
+/// of each message to `messages`.
 async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let service = Service(messages);
     let traces = TraceServiceServer::new(service.clone());
@@ -84,7 +85,7 @@ async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     addr
 }
 
-/// Sends requests until the backend has been scraped, which can take a while on a busy machine.
+/// Sends requests until one succeeds: each fails until the gateway has scraped the backend.
 async fn chat(gateway: SocketAddr) {
     let mut answer = String::new();
     while !answer.starts_with("HTTP/1.1 200") {

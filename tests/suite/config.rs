@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// Every path in a view with its value and its source.
+/// Every setting of a view of the configuration: path, value and source.
 fn leaves(view: &Value) -> Vec<(String, Value, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value, String)>) {
         let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
@@ -70,7 +70,7 @@ fn the_error_for_an_unreadable_file_names_it() {
     }
 }
 
-/// Checks a file with this text, without environment variables.
+/// Checks a configuration file with this text, without environment variables.
 fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
     let file = folder("config-check").join(name);
     std::fs::write(&file, text).unwrap();
@@ -204,8 +204,8 @@ fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
 
 const ARGUMENTS: &str = "TEST_ARGUMENTS";
 
-/// Not a test by itself: prints the configuration that `serve` would load in a process with this
-/// environment.
+/// Not a test by itself, but a child process of tests: prints the configuration that `serve` loads with the
+/// arguments in the environment.
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
 fn child_that_prints_what_serve_loads() {
@@ -236,7 +236,7 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     begun.split_once(">>>").unwrap().0.to_owned()
 }
 
-/// Source and value of every key that a flag can set: default, file, variable and flag.
+/// Compares value and source of every key that a flag can set: default, file, variable and flag.
 #[test]
 fn flags_win_over_variables_over_the_file_over_defaults() {
     let file = folder("config-precedence").join("gateway.yaml");
@@ -347,7 +347,7 @@ fn every_key_of_the_reference_file_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {
-        // The keys of a backend are explained above the list.
+        // The keys of a backend are described above the list of backends.
         let is_of_backend = [
             "- url",
             "name",
@@ -376,7 +376,7 @@ fn the_yaml_samples_of_the_documentation_are_valid() {
     }
 }
 
-/// The blocks of a Markdown page that are marked as `yaml`.
+/// The code blocks of a Markdown page that are marked as `yaml`.
 fn samples(page: &str) -> Vec<String> {
     let blocks = page.split("```yaml\n").skip(1);
     blocks.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned())).collect()

@@ -26,7 +26,8 @@ const PROMPT: usize = 3;
 /// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
-/// The events of a vLLM whose answer is `w0 w1 …`, continued where the request ends.
+/// The events of the stream of a vLLM whose answer is `w0 w1 …`. If the request contains a part of the
+/// answer, the stream continues it.
 fn events(seen: &Seen, name: &str) -> Vec<String> {
     let request: Value = serde_json::from_slice(&seen.body).unwrap();
     let is_chat = seen.head.contains(CHAT);
@@ -84,7 +85,8 @@ enum Break {
     Event(&'static str),
 }
 
-/// Backends of which the one that gets the first request breaks after this number of bytes.
+/// Two backends. The one that gets the first request sends `cut` bytes of its stream and then breaks as `how`
+/// states.
 async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
     let requests = Arc::new(AtomicUsize::new(0));
     let start = |name: &'static str| {
@@ -138,7 +140,7 @@ fn request(path: &str, members: &Value) -> String {
     request.to_string()
 }
 
-/// The body of the response if nothing breaks.
+/// The body of the response if no backend breaks.
 async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
     let fakes = backends(usize::MAX, Break::Close).await;
     let gateway = gateway(&fakes, setup(mode)).await;
@@ -149,7 +151,8 @@ async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String
         .replace("\"created\":4", "\"created\":5")
 }
 
-/// The length of so many events of the stream to `body_text`, with their framing.
+/// The length in bytes of the first `count` events of the stream that answers `body_text`, with their
+/// framing.
 fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     let mut request: Value = serde_json::from_str(body_text).unwrap();
     (request["return_token_ids"], request["stream_options"]) =
@@ -202,7 +205,8 @@ async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend()
     for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
-        // The end of the body, `[DONE]`, and the usage, which the gateway asks for in any case.
+        // The stream lacks the end of the body, then also `[DONE]`, then also the usage, which the gateway
+        // always requests.
         for lacking in 0..3 {
             let cut = length_of(CHAT, &request, ANSWER + 4 - lacking);
             let fakes = backends(cut, Break::Close).await;
@@ -284,7 +288,7 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
 
 #[tokio::test]
 async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
-    // The second backend reads no token ids, like vLLM's Rust front end.
+    // The second backend does not read token ids, like vLLM's Rust front end.
     let requests = Arc::new(AtomicUsize::new(0));
     let start = || {
         let requests = requests.clone();

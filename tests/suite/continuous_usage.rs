@@ -24,7 +24,7 @@ async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Runni
     start_with(&addresses, setup).await
 }
 
-/// An event as vLLM sends it with usage, after `tokens` tokens.
+/// The event with the usage that vLLM adds after `tokens` tokens.
 fn with_usage(event: &str, tokens: u64) -> String {
     let usage = format!(
         r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
@@ -80,7 +80,7 @@ fn last_body(fake: &ScriptedBackend) -> String {
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
-/// The response to a client that did not request usage.
+/// The body of the response with `words` words for a client that did not request usage.
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
@@ -124,7 +124,8 @@ async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() 
         assert_eq!((observed.usage_event, observed.usage.output), (None, Some(21)));
         assert_eq!(observed.chunk_tokens.count(), counted);
     }
-    // The stream of such a client shows how the server writes usage, also for other clients.
+    // From the stream of a client that requests usage, the gateway knows how the server writes usage for all
+    // clients.
     gateway.post(CHAT, PLAIN).await;
     assert_eq!(last_body(&fake), EVERY_EVENT);
     // A client that refuses continuous usage gets the response to its own request.
@@ -227,7 +228,7 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
-    // The first request has no usage in its events.
+    // The first stream has no continuous usage: the gateway does not know its server yet.
     let mut tokens = 0;
     loop {
         let mut client = gateway.begin(CHAT, PLAIN).await;
@@ -275,7 +276,7 @@ async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() 
     }
 }
 
-/// Removes ids and times.
+/// The events of a response, without ids and times.
 fn normalized(answer: &str) -> Vec<String> {
     let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
     for event in &mut events {
@@ -335,7 +336,7 @@ async fn a_server_that_always_sends_usage_gets_no_further_option() {
 
 #[tokio::test]
 async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed() {
-    // The data has two lines.
+    // The data of this event has two lines.
     let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
                \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";
     let fake = ScriptedBackend::start(move |seen| {

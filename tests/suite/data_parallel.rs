@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// The numbers of the ranks on the metrics page. The engine counts them from 0 in the header.
+/// The numbers of the two ranks on the metrics page. The header `x-data-parallel-rank` counts them from 0.
 const NUMBERS: [u32; 2] = [4, 5];
 const REFUSAL: &str = r#"{"error":{"message":"data_parallel_rank 1 is out of range [0, 1).","type":"BadRequestError","code":400}}"#;
 const NO_COMPLETIONS: &str =
     r#"{"error":{"message":"The model does not support Completions API"}}"#;
 
-/// How an engine treats the header.
+/// How a simulated engine treats the header `x-data-parallel-rank`.
 #[derive(Clone, Copy, PartialEq)]
 enum Engine {
     Follows,
@@ -59,7 +59,7 @@ impl Ranks {
     }
 }
 
-/// The value of the header.
+/// The rank in the header `x-data-parallel-rank` of a request. `None` without the header.
 fn rank_of(seen: &Seen) -> Option<usize> {
     let line = seen.head.lines().find_map(|line| line.strip_prefix("x-data-parallel-rank: "))?;
     Some(line.parse().unwrap())
@@ -103,7 +103,7 @@ async fn each_rank_is_a_target_and_the_gateway_alone_chooses_it() {
         assert_eq!(sent, NUMBERS.iter().position(|number| Some(*number) == rank));
         assert_eq!(decision.candidate_count(), 2);
         let excluded = decision.excluded_backends().count();
-        assert_eq!(excluded, 0, "a backend whose ranks are candidates is one");
+        assert_eq!(excluded, 0, "a backend is not excluded if its ranks are candidates");
     }
     let requests = ranks.requests.each_ref().map(|count| count.load(Ordering::SeqCst));
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");

@@ -27,7 +27,7 @@ async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// The report and the exit code.
+/// The JSON report of `tokenweir doctor` with these arguments, and its exit code.
 async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     let output = doctor(&format!("--json {arguments}"), variables).await;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -36,13 +36,13 @@ async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
 }
 
-/// The findings of one check.
+/// The findings of the check with this name.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
-/// The only finding of one check.
+/// The only finding of the check with this name. Fails if there are none or several.
 fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     let found = found(report, check);
     assert_eq!(found.len(), 1, "{check}: {report:#}");
@@ -310,7 +310,7 @@ async fn output_without_a_terminal_has_no_colours() {
     );
     let forced = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
     assert!(String::from_utf8(forced.stdout).unwrap().contains('\x1b'));
-    // Half of the metrics gives a warning.
+    // A metrics page without half of the metrics gives a warning.
     let half = ScriptedBackend::start(|_| nothing()).await;
     half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
     let arguments = format!("--backend {} --idle 0s", half.addr);
@@ -318,7 +318,7 @@ async fn output_without_a_terminal_has_no_colours() {
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
 }
 
-/// The `seen` texts of all findings.
+/// The texts `observation` of all findings.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()

@@ -9,14 +9,14 @@ use tokenweir::config::{Config, Overrides, schema};
 use tokenweir_diagnose::verdict_descriptions;
 use tokenweir_operations::alerts;
 
-/// An unknown key.
+/// A key that no part of the configuration has.
 const UNKNOWN_KEY: &str = "0";
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The schema of a present value: without null, and for a list the schema of its items.
+/// The schema of a value that is not null. For a list, the schema of its items.
 fn present(schema: &Value) -> &Value {
     let options = schema.get("anyOf").and_then(Value::as_array);
     let is_null = |option: &&Value| option["type"] == "null";
@@ -35,7 +35,8 @@ fn is_list(schema: &Value) -> bool {
     schema.get("items").is_some()
 }
 
-/// A configuration file with one unknown key at a path of mappings and lists.
+/// A configuration file with [`UNKNOWN_KEY`] at a path. Each part of the path is a key and whether its value
+/// is a list.
 fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     let mut text = format!("{{ \"{UNKNOWN_KEY}\": 0 }}");
     for (key, is_list) in path.iter().rev() {
@@ -48,7 +49,7 @@ fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     text
 }
 
-/// The keys that the parser accepts at a path. It lists them in the error for an unknown key.
+/// The keys that the parser accepts at a path, from the error for an unknown key, which lists them.
 fn parser_keys(path: &[(String, bool)]) -> BTreeSet<String> {
     let text = file_with_unknown_key(path);
     let error = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
@@ -102,7 +103,7 @@ fn every_default_of_the_schema_is_that_of_the_parser() {
             if properties(key).is_some() && !is_list(key) {
                 walk(&path, key, &value[name]);
             } else if path != ".retry.budget_ratio" {
-                // This value has 32 bits. JSON shows it with additional digits.
+                // This value is a number of 32 bits. JSON shows it with additional digits.
                 assert_eq!(key.get("default"), value.get(name), "{path}");
             }
         }

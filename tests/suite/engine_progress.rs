@@ -14,10 +14,10 @@ use tokenweir_routing::resilience;
 const BODY: &str = r#"{"model":"tiny"}"#;
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const STUCK_AFTER: Duration = Duration::from_millis(100);
-/// Number of scrapes that takes longer than `STUCK_AFTER`: scrapes are at least 20 ms apart.
+/// Number of scrapes that take longer than `STUCK_AFTER`, because they are at least 20 ms apart.
 const SCRAPE_COUNT: usize = 12;
 
-/// The page of an engine that runs a request and has generated `tokens` tokens.
+/// The metrics page of an engine that runs a request and has generated `tokens` tokens.
 fn running(tokens: u32) -> Page {
     Page::of(&format!(
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
@@ -49,7 +49,7 @@ async fn until(condition: impl Fn() -> bool) {
     wait_until!(condition());
 }
 
-/// Waits until the backend has been scraped or probed this many times.
+/// Waits until the gateway has scraped or probed the backend this many more times.
 async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
     let count = || fake.looks().iter().sum::<usize>();
     let before = count();
@@ -77,7 +77,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
         until(|| gateway.pool.backends()[0].health.state().metrics_error.is_some()).await;
-        // A stuck state that valid pages had proved before is over.
+        // Valid pages may have proved before that the backend is stuck. This state must end.
         until(|| health(&gateway) == Health::Up).await;
         for _ in 0..scrapes {
             wait_for_probes(&fake, 1).await;
@@ -95,7 +95,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
     let gateway = start(&fake).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
-    // A request met the end of the process. The health check follows.
+    // A request failed because the process has ended. The health check comes after it.
     gateway.pool.backends()[0].mark_down("refused");
     wait_for_probes(&fake, SCRAPE_COUNT).await;
     assert_eq!(health(&gateway), Health::Down);
@@ -128,7 +128,7 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
     fake.set_metrics(Some(running(8)));
     until(|| health(&gateway) == Health::Down).await;
     assert_eq!(status(&gateway.post(CHAT, BODY).await), 200);
-    // The response is progress.
+    // The response counts as progress of the engine.
     until(|| health(&gateway) == Health::Up).await;
 }
 
@@ -165,7 +165,7 @@ async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() 
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
-        assert_eq!(health(&gateway), Health::Up, "its model list is readable");
+        assert_eq!(health(&gateway), Health::Up, "a backend with a readable model list is up");
     }
     fake.set_models_status("503 Service Unavailable");
     until(|| health(&gateway) == Health::Down).await;

@@ -29,7 +29,7 @@ async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     start_with(&[fake.addr], Setup { buckets, ..setup }).await
 }
 
-/// Sends a streaming request with this trace id and returns its record.
+/// Sends a streaming request with this trace id and these flags in `traceparent`. Returns its record.
 async fn stream(
     gateway: &Running,
     trace: &str,

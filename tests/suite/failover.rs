@@ -31,7 +31,8 @@ const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
-/// Two backends: the one that gets the first request follows these steps, the other one is healthy.
+/// Two backends. The one that gets the first request follows the steps `first`, the other one responds with
+/// `good`.
 async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBackend; 2] {
     ScriptedBackend::first_of_two(first, [Step::Send(good)]).await
 }
@@ -46,7 +47,7 @@ async fn gateway_with(fakes: &[ScriptedBackend], setup: Setup) -> Running {
 
 const COMMENT: &str = ": keep-alive\n\n";
 
-/// A stream that has begun with a comment.
+/// The step of a backend that begins a stream with a comment.
 fn commented() -> Step {
     Step::Send([event_stream_head(), framed(&[COMMENT])].concat())
 }
@@ -230,12 +231,12 @@ async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
     }
 }
 
-/// A gateway that sends comments in a silence of 20 ms.
+/// Settings of a gateway that sends a comment after each 20 ms of silence.
 fn with_keep_alive() -> Setup {
     rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })
 }
 
-/// A gateway that ends a truncated stream with an error event.
+/// Settings of a gateway that ends a truncated stream with an error event.
 fn with_error_event() -> Setup {
     rules(StreamRules { on_truncation: OnTruncation::ErrorEvent, ..StreamRules::default() })
 }
@@ -246,7 +247,8 @@ fn rules(streams: StreamRules) -> Setup {
     Setup { observation, ..Setup::default() }
 }
 
-/// The response of a client of this API to a stream that breaks off after these bytes.
+/// The body that a client of this path receives of a stream that breaks off after these events, and whether
+/// it is complete in terms of HTTP.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
@@ -275,7 +277,8 @@ async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_inven
     assert!(received.contains("event: error\ndata: {"), "{received}");
 }
 
-/// Comments of the backend before the first output, and those of the gateway before and after it.
+/// The comments are those of the backend before the first output, and those of the gateway before and after
+/// it.
 #[tokio::test]
 async fn comments_reach_the_client_and_are_no_output() {
     let cases: [(&[&str], Setup, usize, u64); 3] = [
@@ -298,8 +301,7 @@ async fn comments_reach_the_client_and_are_no_output() {
     }
 }
 
-/// An event stream with a `content-length`, in two pieces that the script separates with a
-/// [`Step::Wait`].
+/// An event stream with a `content-length`, in two pieces. A script separates them with a [`Step::Wait`].
 fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
     let text = |events: &[&str]| -> String {
         events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
@@ -372,7 +374,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
     }
-    // The role event is buffered while the comments of the gateway reach the client.
+    // The gateway buffers the role event while its own comments reach the client.
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
     let gateway = gateway_with(&fakes, with_keep_alive()).await;
@@ -386,7 +388,8 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
-/// A response in chunks that a backend keeps open with `kept`, and then breaks off.
+/// A response that begins with `kept`, which keeps it open without output. After the wait, the backend closes
+/// the connection.
 fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -431,7 +434,7 @@ async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
     assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
 }
 
-/// The head has the status 200 by then, so the failure is in the stream.
+/// By then the client has the status 200, so the failure must be in the stream.
 #[tokio::test]
 async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     let cases = [

@@ -26,7 +26,7 @@ async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {
     tokio::time::timeout(WAIT_TIMEOUT, wanted).await.expect(description)
 }
 
-/// Connections that send nothing.
+/// Opens `count` connections that send nothing.
 async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -35,7 +35,7 @@ async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
     streams
 }
 
-/// Reads until the other side closes.
+/// Reads until the other side closes or resets the connection. Returns what was read.
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     // A reset counts as a close.
@@ -47,7 +47,7 @@ async fn ask(addr: SocketAddr, model: &str) -> String {
     let messages = r#"[{"role":"user","content":"hello"}]"#;
     let body = format!(r#"{{"model":"{model}","max_tokens":4,"messages":{messages}}}"#);
     let mut stream = until("a connection", TcpStream::connect(addr)).await.unwrap();
-    // An excess connection can be closed already.
+    // The gateway may have closed an excess connection already.
     let _ = stream.write_all(post(CHAT, &body).as_bytes()).await;
     String::from_utf8(read_to_end(&mut stream).await).unwrap()
 }
@@ -84,7 +84,7 @@ async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
 }
 
 async fn floods_of_connections_are_survived_with(files: usize) {
-    // The clients and the backends are in this process.
+    // The clients and the backends need descriptors of this process.
     tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
@@ -109,7 +109,7 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     drop((clients, operators));
     wait_until!(ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
-        assert!(burst(port.addr, files).await > 0, "some are served");
+        assert!(burst(port.addr, files).await > 0, "some requests of the burst are served");
         assert_no_backend_is_down(&gateway, "after a burst").await;
     }
     let page = gateway.get("/metrics").await;
@@ -145,7 +145,7 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let mut taken = Vec::new();
-    // Scrapes fail too, and report the exhausted descriptors.
+    // Scrapes fail too, and their error metric states that no descriptor is left.
     let errors = "tokenweir_scrape_errors_total";
     let watching = async {
         loop {
@@ -179,7 +179,7 @@ async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
         ScriptedBackend::answering(json("200 OK", "{}")).await,
     ];
     fakes[1].set_models(&["other"]);
-    // One descriptor is for scrapes.
+    // One of the two descriptors is for scrapes.
     let descriptors = FileDescriptorPool::new(Some(2));
     let setup = Setup { descriptors, ..Setup::default() };
     let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
@@ -199,7 +199,7 @@ async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one()
     let answer = until("a probe", gateway.admin("/livez")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(read_to_end(&mut connections[0]).await.is_empty());
-    // The other connection is still open.
+    // The gateway has not closed the other connection.
     connections[1]
         .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         .await

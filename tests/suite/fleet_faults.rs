@@ -33,13 +33,13 @@ async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayPr
     GatewayProcess::start(&file).await
 }
 
-/// A document of the admin listener.
+/// The JSON document at this path of the admin listener.
 async fn document<T: DeserializeOwned>(program: &GatewayProcess, path: &str) -> T {
     let page = program.get(path).await;
     serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// Waits until the diagnosis has this verdict.
+/// Waits until the diagnosis has a verdict with this name. Returns the diagnosis.
 async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     wait_for!({
         let diagnosis: Diagnosis = document(program, "/diagnose").await;
@@ -48,12 +48,12 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     })
 }
 
-/// Waits until the log has these words.
+/// Waits until the log of the program contains these words.
 async fn logged(program: &GatewayProcess, words: &str) {
     wait_until!(program.log().contains(words));
 }
 
-/// The output and the exit code of a command for the admin listener.
+/// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     command.args(arguments).args(["--admin", &format!("http://{}", program.admin)]);
@@ -61,7 +61,7 @@ async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) 
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
 }
 
-/// Clients that send requests until they are dropped.
+/// Starts clients that send requests until `is_over` is set or the returned set is dropped.
 fn overload(gateway: SocketAddr, clients: usize, is_over: &Arc<AtomicBool>) -> JoinSet<()> {
     let request = format!(
         r#"{{"model":"{}","max_tokens":40,"messages":[{{"role":"user","content":"hi"}}]}}"#,
@@ -160,7 +160,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_backend_is_named_with_its_reason() {
     let backends = start_backends(1).await;
-    // Accepts connections into the backlog of the kernel, and never answers.
+    // The kernel accepts connections for this listener, but nothing answers.
     let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addrs = [backends[0], hung.local_addr().unwrap()];
     let program = start("hung", &addrs, "scrape: { timeout: 300ms }\n").await;

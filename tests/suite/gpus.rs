@@ -34,7 +34,7 @@ fn rule(backend: &ScriptedBackend, gpu: &str) -> GpuRule {
     }
 }
 
-/// The state of the only exporter, when it fulfils a condition.
+/// Waits until the state of the only exporter fulfils a condition. Returns this state.
 async fn exporter_when(gateway: &Running, is_it: impl Fn(&Value) -> bool) -> Value {
     wait_for!({
         let status = gateway.document("/status").await;
@@ -76,7 +76,8 @@ fn every_page_gives_the_expected_values() {
     }
 }
 
-/// Compares two values. Numbers may differ by rounding, and a missing list is a list of nulls.
+/// Asserts that two JSON values are equal. Numbers may differ by rounding, and a missing list equals a list
+/// of nulls.
 fn assert_same(value: &Value, expected: &Value, name: &str) {
     match (value, expected) {
         (Value::Number(a), Value::Number(b)) => {

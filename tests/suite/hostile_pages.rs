@@ -1,5 +1,5 @@
-//! Metrics pages of a backend with any numbers: they end no request, to no backend, and the status and
-//! the metrics page of the gateway stay readable.
+//! Metrics pages with any numbers from one backend: no request fails because of them, and the status and the
+//! metrics page of the gateway stay readable.
 
 use std::sync::Arc;
 use tokenweir::admin;
@@ -13,7 +13,7 @@ use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{Policy, PolicyKind, PromptFingerprint};
 
-/// Number of pages for each policy. `HOSTILE_PAGES` replaces it.
+/// Number of pages for each policy. The variable `HOSTILE_PAGES` overrides it.
 const PAGES: usize = 400;
 const NAMES: [&str; 26] = [
     "vllm:num_requests_running",
@@ -112,7 +112,8 @@ fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
     pool.lease(requirements, &[], clock::now()).expect("a backend is up").0
 }
 
-/// Reads the status and the metrics page as an operator does.
+/// Renders the status and the metrics page of the gateway. Asserts that each value is a number and each counter
+/// is finite.
 fn read_pages(pool: &BackendPool, prometheus: &Prometheus) {
     let backends = pool.backends();
     let statuses = backends.iter().map(|backend| admin::backend_status(backend, clock::now()));
@@ -155,7 +156,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             }
         }
         read_pages(&pool, &prometheus);
-        // A sound page is enough for the backend to get requests again.
+        // One valid page suffices for the backend to get requests again.
         let sound = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                      vllm:kv_cache_usage_perc 0.1\n";
         let load = EngineLoad::read(sound.as_bytes());

@@ -30,19 +30,19 @@ enum Verdict {
 
 use Verdict::{Rejected, Served};
 
-/// The headers of a valid request.
+/// The headers of a valid chat request.
 fn valid_headers() -> Headers {
     let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
     pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
 }
 
-/// The valid headers with additional ones.
+/// The valid headers and these additional ones.
 fn with(additional: &[(&str, &str)]) -> Headers {
     let additional = additional.iter().map(|(name, value)| ((*name).into(), (*value).into()));
     valid_headers().into_iter().chain(additional).collect()
 }
 
-/// The valid headers with another value for one of them. `None` removes it.
+/// The valid headers with this value of the header `name`. `None` removes the header.
 fn changed(name: &str, value: Option<&str>) -> Headers {
     let mut headers = valid_headers();
     let place = headers.iter().position(|(known, _)| known == name.as_bytes()).unwrap();
@@ -53,10 +53,10 @@ fn changed(name: &str, value: Option<&str>) -> Headers {
     headers
 }
 
-/// Name, headers and expected result.
+/// The name of a request, its headers, and the expected result.
 type Case = (&'static str, Headers, Verdict);
 
-/// Headers that frame an HTTP/1.1 message or are hop-by-hop.
+/// Requests with headers that frame an HTTP/1.1 message or are hop-by-hop.
 fn framings() -> Vec<Case> {
     let length = BODY.len().to_string();
     let twice = [("content-length", &*length), ("content-length", &*length)];
@@ -80,7 +80,7 @@ fn framings() -> Vec<Case> {
     ]
 }
 
-/// Bytes that would end a line or a name in HTTP/1.1.
+/// Requests with bytes that would end a line or a name in HTTP/1.1.
 fn characters() -> Vec<Case> {
     let value = |value: &str| with(&[("x", value)]);
     let name = |name: &str| with(&[(name, "a")]);
@@ -104,7 +104,7 @@ fn characters() -> Vec<Case> {
     ]
 }
 
-/// Missing, duplicate or unknown pseudo-headers.
+/// Requests whose pseudo-headers are missing, duplicate or unknown.
 fn pseudo_headers() -> Vec<Case> {
     let mut late = with(&[("x", "a")]);
     late.swap(0, 4);
@@ -153,7 +153,7 @@ async fn an_http2_request_is_rejected_or_becomes_one_well_formed_http1_request()
         }
         match (verdict, &ended) {
             (Served, ended) => assert_eq!(*ended, Ended::Answered(BODY.into()), "{name}"),
-            // The response has the error format of the gateway and is not from a backend.
+            // The response has the error format of the gateway, so it is not from a backend.
             (Rejected, Ended::Answered(body)) => {
                 let error: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
                 let code = error["error"]["code"].as_u64();

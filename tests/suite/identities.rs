@@ -11,7 +11,7 @@ const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
-/// The reader of the default configuration, with a mode.
+/// The reader of identities in the default configuration, with this mode.
 fn reader(mode: IdentityMode) -> IdentityReader {
     IdentitiesConfig { mode, ..IdentitiesConfig::default() }.reader(None)
 }

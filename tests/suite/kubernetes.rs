@@ -13,7 +13,7 @@ use tokenweir::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Receives the address lists that a gateway would receive.
+/// Receives the lists of addresses that discovery would give to a gateway.
 struct AddressUpdates {
     received: mpsc::UnboundedReceiver<Vec<String>>,
     listening: JoinHandle<()>,
@@ -50,7 +50,7 @@ impl AddressUpdates {
         Self { received, listening }
     }
 
-    /// The ports of the backends in the next update.
+    /// Waits for the next update. Returns the ports of its backends.
     async fn ports(&mut self) -> Vec<u16> {
         let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
         let addresses = next.expect("an update within the timeout").unwrap();
@@ -101,7 +101,7 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
 
-/// A pod of an `InferencePool`.
+/// A pod of an `InferencePool`, as the API server describes it.
 fn pod(version: u64, address: &str, is_ready: bool) -> Value {
     let status = if is_ready { "True" } else { "False" };
     json!({
@@ -135,7 +135,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert!(request.target.starts_with(path), "{}", request.target);
     assert_eq!(request.query("fieldSelector"), Some("metadata.name%3Dvllm"));
     request.answer(200, &list_of("InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
-    // The watch of the pool and the list of the pods come in any order.
+    // The watch of the pool and the list of the pods are requested in any order.
     let mut pool_watch = None;
     let mut lists = 0;
     while pool_watch.is_none() || lists == 0 {
@@ -167,7 +167,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert_eq!(updates.ports().await, [0; 0]);
 }
 
-/// A list can have several pages.
+/// The API server can divide a list into pages.
 #[tokio::test]
 async fn a_list_is_applied_when_all_its_pages_have_arrived() {
     let mut server = KubernetesApiServer::start().await;
@@ -196,17 +196,17 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
     let mut updates = AddressUpdates::watch(&server).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
-    // Every watch ends after a while. A bookmark carries the resource version.
+    // The API server ends each watch after a while. A bookmark has the resource version.
     let mut watch = server.watch(10).await;
     watch.send_bookmark(20).await;
     watch.end().await;
-    // The stream is cut in the middle of an event.
+    // The connection of this watch ends in the middle of an event.
     let mut watch = server.watch(20).await;
     watch.tell("ADDED", &slice("b", 21, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
     watch.send("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
     drop(watch);
-    // Malformed lines are ignored.
+    // Discovery ignores malformed lines.
     let mut watch = server.watch(21).await;
     watch.send("<html>busy</html>\n").await;
     watch.end().await;
@@ -222,7 +222,7 @@ async fn an_expired_watch_restarts_with_a_list() {
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
     server.list(10, &slices).await;
     assert_eq!(updates.ports().await, [1, 2]);
-    // Servers report the expiry in the stream, or as the status of the response.
+    // API servers report that a resource version has expired in the stream, or as the status of the response.
     let mut watch = server.watch(10).await;
     watch.tell("ERROR", &status(410, "Expired")).await;
     let request = server.asked().await;
@@ -273,7 +273,7 @@ async fn an_initially_unavailable_api_server_is_retried() {
     assert_eq!(updates.ports().await, [1]);
 }
 
-/// A proxy in front of the API server may block watches.
+/// A proxy in front of the API server may end every watch at once.
 #[tokio::test]
 async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
     let mut server = KubernetesApiServer::start().await;

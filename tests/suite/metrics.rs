@@ -18,12 +18,13 @@ fn document(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// Whether a metric exists with the default version of the GenAI conventions.
+/// Whether a metric is on the page at the level `full` with the default version of the GenAI conventions.
 fn exists_by_default(row: &MetricDescriptor) -> bool {
     MetricsLevel::Full.detail(row, Semconv::default()) != MetricDetail::Omitted
 }
 
-/// The samples of a page as (series, value); fails on a line that is not lawful.
+/// The samples of a response with a metrics page, as (series, value). Fails on a line that the format does
+/// not permit.
 pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
     let body = page.split("\r\n\r\n").nth(1).unwrap();
     let mut typed = BTreeSet::new();
@@ -65,7 +66,7 @@ fn names_units_and_help_texts_follow_the_conventions() {
         let is_counter = row.kind == MetricKind::Counter;
         assert_eq!(row.name.ends_with("_total"), is_counter, "{}", row.name);
         if matches!(row.kind, MetricKind::Histogram(_)) {
-            // The last one is a name of the OpenTelemetry conventions, whose unit has no suffix.
+            // The last one is no unit, but a metric of the OpenTelemetry conventions, which has no suffix.
             let units = ["_seconds", "_tokens", "_ratio", "gen_ai_client_token_usage"];
             assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
         }
@@ -90,10 +91,11 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
         let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
         assert_eq!(lines.next(), Some(entry.as_str()), "{path}");
     }
-    assert_eq!(lines.next(), None, "{path} has a metric that there is not");
+    assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
 }
 
-/// Maximum number of series per row, by the labels whose values depend on the fleet.
+/// Maximum numbers of series, by the labels whose values depend on the fleet: `·M·B` has the series for each
+/// model and backend.
 fn max_series() -> BTreeMap<String, usize> {
     let open = [
         ("gen_ai_request_model", "M"),
@@ -105,7 +107,7 @@ fn max_series() -> BTreeMap<String, usize> {
         ("slo", "S"),
         ("tenant", "N"),
     ];
-    // Labels of a GPU: their values together are the GPUs of all backends.
+    // The values of these labels together are the GPUs of all backends.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
     for row in catalog::rows().filter(|row| exists_by_default(row)) {
@@ -118,7 +120,7 @@ fn max_series() -> BTreeMap<String, usize> {
             closed.map(|label| label.seeds(&KnownLabelValues::default()).len()).product();
         let each = match row.kind {
             MetricKind::Counter | MetricKind::Gauge => 1,
-            // Plus the `+Inf` bucket, the sum and the count.
+            // The `+Inf` bucket, the sum and the count are 3 series more.
             MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
         let factors =
@@ -184,10 +186,10 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // Only backends with ranks, and engines that the gateway wakes, have these.
+            // Only backends with ranks have the first, only engines that the gateway wakes the second.
             || row.name == "tokenweir_backend_ranks"
             || row.name == "tokenweir_backend_sleep_changes_total"
-            // A counter of the engine is absent until its page has it.
+            // The gateway has this counter only after the page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
             || row.name == "tokenweir_diagnosis_active"
@@ -238,7 +240,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
         ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
     ];
     for (series, expected) in expected {
-        // Labels are written in the order of their names.
+        // The page has the labels in the order of their names.
         let other = series.replace(&format!("{backend},{model}"), &format!("{model},{backend}"));
         let sample = if page.contains(&series) { series } else { other };
         assert!(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad, adapter_hash};
 use tokenweir_engine::engine_metrics::EngineMetricSet;
 
-/// The values of a load by field name.
+/// The values of a parsed load, by the name of the field. Absent values are left out.
 fn numbers(load: &EngineLoad) -> BTreeMap<&'static str, f64> {
     let fields = [
         ("kv_usage", load.kv_usage),
@@ -88,7 +88,7 @@ fn every_dialect_gives_the_expected_values() {
     }
 }
 
-/// A sample as a generic parser reads it.
+/// A sample of a metrics page, as a parser for all metrics reads it.
 struct Sample {
     name: String,
     labels: BTreeMap<String, String>,
@@ -103,7 +103,7 @@ fn parse(line: &str) -> Option<Sample> {
         let (name, value) = line.split_once(' ')?;
         (name, "", value)
     };
-    // No recorded label contains a comma or a quote, except in lists, which are not read.
+    // No recorded label value contains a comma or a quote, except for lists, which this test does not need.
     let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
     let labels = pairs.map(|(name, value)| (name.into(), value.trim_end_matches('"').into()));
     Some(Sample { name: name.into(), labels: labels.collect(), value: value.trim().parse().ok()? })

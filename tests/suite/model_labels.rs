@@ -21,7 +21,7 @@ fn requests(page: &str, model: &str) -> usize {
     page.lines().filter(|line| line.contains(&label)).count()
 }
 
-/// Advances the clock of the scrape tasks.
+/// Advances the clock of the scrape tasks by `time`.
 async fn advance_and_yield(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

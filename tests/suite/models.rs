@@ -211,7 +211,7 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);
     one.set_models(&["base"]);
     let models_requests = one.models_asked();
-    // A second is much less than the time to the next regular refresh.
+    // One second is much less than the time to the next regular refresh of the models.
     advance_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));

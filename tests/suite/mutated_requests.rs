@@ -20,15 +20,15 @@ use tokio::net::TcpStream;
 const COUNT: usize = 2_000;
 /// Concurrent connections.
 const CONCURRENT_CONNECTIONS: usize = 32;
-/// A valid client follows after every `HONEST_EVERY` mutated requests.
+/// Number of mutated requests after which a client with a valid request follows.
 const VALID_CLIENT_INTERVAL: usize = 20;
 const SEED: u64 = 6;
-/// Time without response bytes after which the client closes its sending side.
+/// Time without a byte of the response after which the client closes its sending side.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(250);
-/// Timeout of the close that must follow.
+/// Time within which the gateway must then close the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum memory growth of this process, with the gateway, its backend and its clients, after the
-/// first tenth of the requests.
+/// Maximum growth of the memory of this process in KiB after the first tenth of the requests. The process
+/// contains gateway, backend and clients.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
 #[tokio::test]
@@ -56,21 +56,21 @@ async fn mutated_requests_do_no_harm() {
     let growth = resident_kib().saturating_sub(after_first);
     println!("{count} requests, {tally:?}, {growth} KiB more after the first tenth");
     assert!(tally.refused > count / 20 && tally.reached > count / 20, "both happen: {tally:?}");
-    // In a run with other tests, the memory of this process is not only that of this test.
+    // With the default number of requests, other tests run in this process and use memory, too.
     assert!(count <= COUNT || growth < MAX_GROWTH_KIB, "{growth} KiB more");
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("\ntokenweir_requests_in_flight 0\n"), "no request is left open");
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }
 
-/// The results of the mutated requests.
+/// The results of all mutated requests.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Number of valid requests behind a mutated request that were served.
+    /// Number of valid requests that followed a mutated one on its connection and were served.
     served: usize,
-    /// Number of requests that reached the backend, including the valid ones.
+    /// Number of requests that reached the backend, with the valid ones.
     reached: usize,
-    /// Number of recorded requests that were rejected.
+    /// Number of requests that the gateway recorded as rejected.
     refused: usize,
 }
 
@@ -110,11 +110,11 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
     text.ends_with(&expected.body)
 }
 
-/// Writes bytes and reads until the connection closes. Closes the sending side when the connection
-/// is idle.
+/// Writes the bytes on a new connection and reads until the gateway closes it. Closes the sending side when
+/// no byte comes.
 async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-    // The gateway can reject the request before it is written completely, and reset the connection.
+    // The gateway can reject the request before the whole request is written, and reset the connection.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     loop {
@@ -124,7 +124,7 @@ async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
             Err(_) => break,
         }
     }
-    // The connection can have closed just now.
+    // The gateway can have closed the connection just now.
     let _ = stream.shutdown().await;
     let reading = tokio::time::timeout(CLOSE_TIMEOUT, stream.read_to_end(&mut answer));
     let is_closed = reading.await.is_ok();

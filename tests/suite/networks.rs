@@ -20,7 +20,8 @@ fn chat(number: usize) -> String {
     json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }] }).to_string()
 }
 
-/// What a name is for a client: new connections reach the address that it has then, and open ones stay.
+/// A listener that stands for a name whose address changes: it connects a new connection to the current
+/// `target`, and open connections stay. Returns its address.
 async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -97,7 +98,8 @@ fn hops(via: &str) -> usize {
     via.split(',').count()
 }
 
-/// A gateway with a backend that is a gateway, and sends each request back to it.
+/// A gateway, and its backend, which looks like another gateway and answers with the header `via` of the
+/// request.
 async fn start_loop() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::start(|seen| {
         let via = seen.head.lines().find_map(|line| line.strip_prefix("via: "));
@@ -126,6 +128,6 @@ async fn a_request_that_comes_back_through_another_gateway_is_answered_with_508(
     };
     let looped = gateway.raw(came_back(&via)).await;
     assert_eq!(status(&looped), 508, "{}", String::from_utf8_lossy(&looped));
-    assert_eq!(fake.seen().len(), 1, "it is not sent again");
+    assert_eq!(fake.seen().len(), 1, "a request that came back is not forwarded");
     assert_eq!(status(&other.raw(came_back(&via)).await), 200, "another gateway forwards it");
 }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use tokenweir::admin::AdminAuthorizer;
 use tokio::process::Command;
 
-/// Exit code, standard output and standard error of a command.
+/// How a command ended: exit code, standard output and standard error.
 type Ended = (Option<i32>, String, String);
 
 async fn run(admin: &str, arguments: &[&str]) -> Ended {

@@ -31,13 +31,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// The configuration of a profile of docker/compose.yml.
+/// The configuration that docker/compose.yml uses for this profile.
 fn composed(profile: &str) -> LoadedConfig {
     let file = root().join(format!("docker/tokenweir.{profile}.yaml"));
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// Every generated query with its location.
+/// Every generated query, with the alert, rule or panel that has it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for alert in alerts::all() {
@@ -73,9 +73,9 @@ fn dashboards() -> [Value; 2] {
     })
 }
 
-/// Every metric that a query may use, with its allowed matcher labels at the default level of metrics.
-/// `None`: any label. Metrics of engines and exporters are no part, because a Prometheus that scrapes
-/// only gateways must be enough.
+/// Every metric that a query may use, with the labels that its matchers may use at the default level of
+/// metrics. `None`: any label. Metrics of engines and exporters are not in it, because a Prometheus that
+/// scrapes only gateways must be enough.
 fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
     let described = metrics().0.into_iter();
@@ -99,11 +99,11 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     known
 }
 
-/// Whether a label can have the value of a matcher: `a|b`, `a.*` or a variable.
+/// Whether a label can have a value that the pattern of a matcher allows: `a|b`, `a.*` or a variable.
 fn can_be(label: MetricLabel, pattern: &str) -> bool {
     let is_open = ["gen_ai_request_model", "backend", "tier"].contains(&label.name);
     let values = match label.name {
-        // Only one of its values has series from the start.
+        // Only one value of this label has series from the start.
         "gen_ai_operation_name" => Api::ALL.map(|api| api.operation().to_owned()).to_vec(),
         _ => label.seeds(&KnownLabelValues::default()),
     };
@@ -180,7 +180,7 @@ fn a_query_of_an_unknown_metric_is_detected() {
     assert_eq!(fault("vllm:num_requests_running"), 1, "a metric of an engine");
 }
 
-/// The services of docker/compose.yml, as in docs/check.sh.
+/// The addresses of the services of docker/compose.yml, as docs/check.sh states them.
 fn compose_endpoints() -> DeploymentEndpoints {
     DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
@@ -194,7 +194,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 fn the_committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
-    // An editor gets the schema from the program.
+    // The repository has no copy of the schema: editors get it from the program.
     for artifact in Artifact::ALL.into_iter().filter(|artifact| *artifact != Artifact::Schema) {
         let text = artifact.print(&tables(), &around).unwrap();
         let path = root().join(artifact.as_str());
@@ -235,7 +235,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
             assert_ne!(silence.alert, alert.name);
             assert!(silence.verdict.is_none_or(is_verdict), "{:?}", silence.verdict);
         }
-        // A runbook can refer to another one.
+        // A runbook can refer to that of another alert.
         let texts = match alert.runbook {
             Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
             Runbook::EachVerdict(meaning) => vec![meaning],
@@ -308,7 +308,7 @@ fn both_dashboards_show_the_diagnosis_over_time() {
         let target = &panel["targets"][0];
         let names = promql::names(target["expr"].as_str().unwrap());
         assert_eq!(names.metrics[0].metric, "tokenweir_diagnosis_active");
-        // The name of a bar must contain all its labels.
+        // The name of a bar must contain all labels of its query.
         for label in &names.labels {
             let name = target["legendFormat"].as_str().unwrap();
             assert!(name.contains(&format!("{{{{{label}}}}}")), "{label} is not in {name}");
@@ -335,7 +335,7 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     assert_eq!(seen, 4);
 }
 
-/// The values of a key of the compose file, on separate lines or in a list.
+/// The paths that docker/compose.yml mounts with this profile, from the root of the file system.
 fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
     let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);
@@ -374,7 +374,7 @@ fn the_compose_file_uses_existing_flags() {
         seen += 1;
     }
     assert_eq!(seen, own.len());
-    // What a profile starts is what its configuration names.
+    // Each profile must start what its configuration names.
     for profile in ["simulator", "gpu"] {
         let config = composed(profile).config;
         for backend in &config.backends {

@@ -9,7 +9,7 @@ use crate::support::test_gateway::{CHAT, gateway_answering, read_rest, read_unti
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// A backend that waits for the test before the second and before the last write of a stream.
+/// A backend that pauses before the second and before the last write of a stream, until the test releases it.
 async fn pausing_backend() -> ScriptedBackend {
     ScriptedBackend::following([
         begin(&[ROLE, WORD]),

@@ -17,7 +17,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(at(path)).unwrap()
 }
 
-/// The values that the templates read, in the form `a.b`.
+/// The values that the templates of the Helm chart read, in the form `a.b`.
 fn read_by_templates() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for file in fs::read_dir(at(CHART).join("templates")).unwrap() {
@@ -31,7 +31,8 @@ fn read_by_templates() -> BTreeSet<String> {
     paths
 }
 
-/// Follows a path in a document, through `between` at each step.
+/// The value at a path of keys such as `a.b`. At each step, the key `between`, such as `properties`, comes
+/// first.
 fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a Value> {
     path.split('.').try_fold(root, |value, key| {
         let value = between.map_or(Some(value), |between| value.get(between))?;
@@ -39,7 +40,7 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
     })
 }
 
-/// The first word after `key` in a text.
+/// The first word after the text `key`. Fails without `key`.
 fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
     let after = text.split_once(key).map(|(_, after)| after).expect(key);
     after.split_whitespace().next().unwrap()
@@ -51,12 +52,13 @@ fn the_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
     assert_eq!(word_after(&chart, "\nappVersion: "), version, "the tag of the image");
-    // The scripts of the packages read the version here.
+    // The scripts that build packages read the version from `Cargo.toml`.
     let manifest = read("Cargo.toml");
     assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
 }
 
-/// The sections that a reload applies, and those that it does not, from the source of the reload.
+/// The configuration sections that a reload applies, and those that it does not, as the source of the reload
+/// has them.
 fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
     let source = read("src/config/reload.rs");
     let fields = source.lines().filter_map(|line| line.strip_prefix("        "));
@@ -83,12 +85,12 @@ fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
     let top_level = |cell: &BTreeSet<String>| {
         cell.iter().filter(|key| !key.contains('.')).cloned().collect::<BTreeSet<_>>()
     };
-    // `limits`, `routing` and `log` have keys of both kinds.
+    // These sections have keys of both kinds, as has `log`.
     applied.extend(["limits".to_owned(), "routing".to_owned()]);
     assert_eq!(top_level(&cells[1]), applied);
     fixed.insert("log".to_owned());
     assert_eq!(top_level(&cells[2]), fixed);
-    // The chart replaces the pods for every change of limits.
+    // The chart replaces the pods after every change of `limits`.
     applied.remove("limits");
     let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
     let (_, omitted) = helpers.split_once("omit $config ").unwrap();

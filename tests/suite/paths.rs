@@ -1,4 +1,4 @@
-//! Paths that the gateway answers itself, and what a client learns that asks for another one.
+//! Paths that the gateway answers itself, and the error for a path that it does not serve.
 
 use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
@@ -88,7 +88,7 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
         ("/v1/nothing", socket, 404),
         ("/v1/models", socket, 200),
     ] {
-        // The connection header is given once, so that it decides alone.
+        // The request has only one `connection` header, so that this one decides.
         let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
         let mut client = gateway.connect().await;
         let answer = answer_of(&mut client, &request).await;
@@ -100,7 +100,7 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
     assert!(fake.seen().is_empty());
 }
 
-/// Sends a request on a connection that stays open, and returns the head of the answer.
+/// Sends a request on a connection that stays open. Returns the head of the response.
 async fn answer_of(client: &mut tokio::net::TcpStream, request: &str) -> String {
     use tokio::io::AsyncWriteExt;
     client.write_all(request.as_bytes()).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
     assert_eq!(head.matches("cookie:").count(), 1, "{head}");
     assert!(head.contains("\r\ncookie: a=1; b=2\r\n"), "{head}");
     assert!(head.contains("\r\nx-forwarded-for: 192.0.2.1, 127.0.0.1\r\n"), "{head}");
-    // As over HTTP/1.1, the number of fields is limited.
+    // The number of header fields is limited, as over HTTP/1.1.
     let names: Vec<String> = (0..101).map(|number| format!("x-h{number}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
     sender.ready().await.unwrap();

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 const PASSWORD: &str = "bus-password";
-/// A shared key of the least length.
+/// A shared key of the minimum length.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// A Redis server on a loopback port.
@@ -26,19 +26,19 @@ struct Bus {
 
 /// Two gateways before the same backends.
 struct Gateways {
-    /// The client addresses and the processes.
+    /// The client port and the process of each gateway.
     processes: [(Port, GatewayProcess); 2],
     backends: Vec<SocketAddr>,
 }
 
-/// Two gateways that a bus connects.
+/// Two gateways and the Redis server through which they exchange messages.
 struct Pair {
     bus: Bus,
     gateways: Gateways,
 }
 
 impl Bus {
-    /// Starts a server. `None`: `redis-server` is not installed.
+    /// Starts a Redis server. `None`: `redis-server` is not installed.
     async fn start() -> Option<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = port.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ impl Bus {
         self.process.kill().await.unwrap();
     }
 
-    /// Publishes bytes to the channel of the gateways.
+    /// Publishes a message to the channel of the gateways.
     async fn publish(&self, message: &[u8]) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
         let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
@@ -73,7 +73,7 @@ impl Bus {
         request.extend(b"\r\n");
         stream.write_all(&request).await.unwrap();
         let mut response = Vec::new();
-        // The second line has the number of subscribers.
+        // The second line of the response has the number of subscribers.
         while String::from_utf8_lossy(&response).lines().count() < 2 {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
         }
@@ -81,7 +81,7 @@ impl Bus {
     }
 }
 
-/// Formats into bytes.
+/// Lets `write!` append to a byte vector.
 struct PrintBytes<'a>(&'a mut Vec<u8>);
 
 impl Write for PrintBytes<'_> {
@@ -92,8 +92,8 @@ impl Write for PrintBytes<'_> {
 }
 
 impl Pair {
-    /// Starts both gateways and waits until each has received a message of the other one. `None`:
-    /// `redis-server` is not installed.
+    /// Starts both gateways and waits until each has received a message of the other. `None`: `redis-server`
+    /// is not installed.
     async fn start(name: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(
@@ -115,7 +115,7 @@ impl Pair {
 }
 
 impl Gateways {
-    /// Starts both before these backends, with these settings besides.
+    /// Starts both gateways in front of these backends. `settings` are further lines of their configuration.
     async fn start(name: &str, backends: Vec<SocketAddr>, settings: &str) -> Self {
         let start = async |number: usize| {
             let port = Port::reserve();
@@ -133,7 +133,7 @@ impl Gateways {
         Self { processes, backends }
     }
 
-    /// Sends a prompt to a gateway. Returns the backend to which the gateway sent it.
+    /// Sends a prompt to the gateway with this number. Returns the backend that got the request.
     async fn backend_of(&self, number: usize, prompt: &str) -> SocketAddr {
         let (port, gateway) = &self.processes[number];
         let counts = async || {
@@ -150,7 +150,7 @@ impl Gateways {
     }
 }
 
-/// Requests to a backend, by a page of metrics.
+/// Number of requests that a gateway sent to a backend, from its metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
     let label = format!("backend=\"{backend}\"");
     let series = page

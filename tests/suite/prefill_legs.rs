@@ -22,19 +22,19 @@ const EVENTS: [&str; 3] = [
     "[DONE]",
 ];
 
-/// The blocks that engines keep for decode backends.
+/// The blocks that prefill engines keep until a decode engine has read them.
 #[derive(Default)]
 struct Blocks {
     next: AtomicUsize,
     kept: Mutex<BTreeSet<u64>>,
 }
 
-/// What an engine does instead of its answer.
+/// The steps of an engine that fails. `None`: the engine answers.
 type Fault = Option<Vec<Step>>;
 
 impl Blocks {
-    /// An engine with the connector. `fault` is what it does with a prefill leg, a decode leg with
-    /// blocks, or a whole request.
+    /// An engine that can send KV blocks to others. `fault` gets the kind of a request, such as `prefill` or
+    /// `decode`.
     async fn engine(
         self: &Arc<Self>,
         fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
@@ -108,7 +108,7 @@ async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Runnin
     start_with(&addresses, Setup { propagation, ..setup }).await
 }
 
-/// Teaches the gateway that the backend takes `seconds` for a prompt like [`chat`].
+/// Makes the gateway learn that the backend takes `seconds` for a prompt like that of [`chat`].
 fn teach(backend: &Backend, seconds: f64) {
     let (load, now) = (&backend.load.estimator, clock::now());
     for seed in 0..30_u32 {
@@ -131,7 +131,7 @@ fn chat(name: usize) -> String {
     json!({"model": "tiny", "messages": messages, "stream": true, "max_tokens": 9}).to_string()
 }
 
-/// Sends a request, which must succeed, and returns its record.
+/// Sends a request. Asserts that it succeeds, and returns its record.
 async fn answered(gateway: &Running, name: usize) -> RequestRecord {
     let answer = gateway.post(CHAT, &chat(name)).await;
     let (text, is_whole) = body(&answer);
@@ -212,7 +212,7 @@ async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_comp
     let roles = &[Role::Prefill, Role::Prefill, Role::Decode];
     let gateway = start(&[&broken, &prefill, &decode], roles).await;
     teach(&gateway.pool.backends()[2], 20.0);
-    // The backend that works would be slower.
+    // The gateway prefers the first backend, because the one that works is slower.
     teach(&gateway.pool.backends()[0], 0.1);
     teach(&gateway.pool.backends()[1], 5.0);
     let record = answered(&gateway, 1).await;
@@ -268,7 +268,8 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
     let (resetting, decode) = (blocks.engine(reset).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Decode, Role::Decode];
-    // A health check that finds the backend down ends a leg that runs, and its blocks stay.
+    // There is no further health check: if it found the backend down, it would end a leg that runs, and its
+    // blocks would stay.
     let setup = Setup { roles, scrape_interval: Duration::from_hours(1), ..Setup::default() };
     let gateway = start_with_setup(&[&prefill, &resetting, &decode], setup).await;
     teach(&gateway.pool.backends()[1], 20.0);
@@ -277,8 +278,8 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
     assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
 
-    // Nothing listens at the address now, and the gateway does not know it yet: the check after the reset
-    // has ended.
+    // The check after the reset has ended, so the gateway does not know that nothing listens at the address
+    // now.
     wait_until!(resetting.looks()[0] > 1);
     drop(resetting);
     let record = answered(&gateway, 2).await;

@@ -49,11 +49,11 @@ async fn a_stream_passes_unchanged_and_is_recorded_once() {
 async fn every_recorded_response_passes_unchanged() {
     let mut refused = Vec::new();
     for recording in recording::all() {
-        // The recorded headers are replayed without their `connection: close`.
+        // The backend sends the recorded headers without `connection: close`.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
-        // Three of the recorded requests have a priority.
+        // Three of the recorded requests have a priority, which needs a permission.
         let allowed = Permissions::new(&[Permission::Priority]);
         let access = Arc::new(AccessControl::default().with_permissions(allowed));
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
@@ -63,7 +63,7 @@ async fn every_recorded_response_passes_unchanged() {
             gateway.post(CHAT, &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\"")).await;
         let record = gateway.record().await;
         if record.refusal.is_some() {
-            // The gateway rejects this request, so it does not reach the recorded response.
+            // The gateway rejects this request, so no backend sends the recorded response.
             refused.push(recording.name);
             continue;
         }
@@ -115,8 +115,8 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 
 #[tokio::test]
 async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
-    // Answers one request per connection, and closes the connection when the next request has
-    // arrived.
+    // The backend answers one request per connection, and closes the connection when the next request arrives
+    // on it.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
         0 => vec![Step::Send(json("200 OK", "{}"))],
         _ => vec![Step::Close],
@@ -272,7 +272,7 @@ async fn sequential_and_pipelined_requests_share_a_connection() {
     for _ in 0..5 {
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
-    assert_eq!(fake.connections(), 1, "they share a backend connection too");
+    assert_eq!(fake.connections(), 1, "all requests use one backend connection");
 }
 
 #[tokio::test]
@@ -309,7 +309,7 @@ async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
     .await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until(&mut client, "xxxx").await;
-    // Another client is served although this one does not read.
+    // The gateway serves another client although this one does not read.
     assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
     gateway.record().await;
     drop(client);

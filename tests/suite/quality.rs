@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir::telemetry::quality::QualitySettings;
 
-/// Secrets in every part of a request. No judge, file or page may contain them.
+/// Secrets in all parts of a request. Neither a judge nor a file nor a page may contain them.
 const SECRETS: [&str; 5] = [
     "bob@example.com",
     "+1 415 555 0123",
@@ -27,7 +27,7 @@ fn file(name: &str) -> PathBuf {
     folder("quality").join(format!("{name}.jsonl"))
 }
 
-/// A setup in which every request is sampled.
+/// Settings with which the quality monitor samples every request.
 fn setup(judge: &ScriptedBackend, file: PathBuf, judge_timeout: Duration) -> Setup {
     let quality = QualitySettings {
         enabled: true,
@@ -40,13 +40,13 @@ fn setup(judge: &ScriptedBackend, file: PathBuf, judge_timeout: Duration) -> Set
     Setup { quality, injects_usage: true, ..Setup::default() }
 }
 
-/// The sum of the counters whose series begin with this prefix.
+/// The sum of the samples on a metrics page whose series begin with this prefix.
 fn count(page: &str, series: &str) -> u64 {
     let all = samples(page).into_iter();
     all.filter(|(name, _)| name.starts_with(series)).map(|(_, count)| count as u64).sum()
 }
 
-/// Waits until this many samples have been processed.
+/// Waits until the gateway has processed this many samples. Returns the metrics page.
 async fn settled(gateway: &Running, count: u64) -> String {
     wait_for!({
         let page = gateway.admin("/metrics").await;

@@ -27,8 +27,8 @@ async fn until_state(gateway: &Running, wanted: Availability) {
     wait_until!(is_so());
 }
 
-/// Asserts that all sources report that the gateway is ready, or why it is not, which backends are
-/// up, and these states, in the order of the backends.
+/// Asserts that all sources agree: whether the gateway is ready (`why`: the reason if it is not), which
+/// backends are up, and the state of each backend.
 async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: Option<&str>) {
     let is_ready = why.is_none();
     let ready = gateway.admin("/readyz").await;
@@ -100,7 +100,7 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         for _ in 0..6 {
             gateway.post(CHAT, BODY).await;
         }
-        // The response of the backend, or none of the gateway's.
+        // In panic mode the client gets the response of the backend, else an error of the gateway.
         let answer = gateway.post(CHAT, BODY).await;
         assert_eq!(status(&answer), if is_panic { 500 } else { 503 });
         assert_eq!(ill.seen().len(), if is_panic { 7 } else { 5 }, "ejected after five failures");

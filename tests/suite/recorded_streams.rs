@@ -16,8 +16,8 @@ fn api(recording: &Recording) -> Api {
     }
 }
 
-/// Observes the body in `pieces` one millisecond apart. Returns the observation, the timings and
-/// the start time.
+/// Passes the pieces of the body to an observer, one millisecond apart. Returns the observation, the timings
+/// and the start time.
 fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timings, Instant) {
     let begin = Instant::now();
     let mut timings = Timings::begin(begin);
@@ -35,7 +35,7 @@ fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timing
     (observer.into_observed(), timings, begin)
 }
 
-/// The observed values that do not depend on timing.
+/// The observed values that do not depend on time, as JSON.
 fn observed_values(observed: &ObservedResponse) -> Value {
     let finish: Vec<Option<&str>> =
         observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
@@ -101,13 +101,13 @@ fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
         if recording.expected["stream"] != json!(true) {
             continue;
         }
-        // One event per piece, so that a timestamp identifies its event.
+        // Each piece has one event, so that a timestamp identifies its event.
         let body = recording.body();
         let mut pieces = Vec::new();
         let mut start = 0;
         for end in 2..=body.len() {
             let piece = &body[start..end];
-            // A block without data is no event. It belongs to the next event.
+            // A block without data is no event. It is put before the next event.
             if piece.ends_with(b"\n\n") && piece.windows(5).any(|window| window == b"data:") {
                 pieces.push(piece);
                 start = end;
@@ -145,7 +145,7 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// The deltas of the choices of an event.
+/// The delta of each choice of an event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
     let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
@@ -154,7 +154,7 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
     choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
-/// The bytes with a meaning for the parsers.
+/// Bytes that mean something to the parsers.
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]

@@ -1,4 +1,5 @@
-//! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
+//! A backend that refuses a request: the answers of its peers show whether the client or the backend is the
+//! cause.
 
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
@@ -24,13 +25,13 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
     ScriptedBackend::answering(json(status_line, content)).await
 }
 
-/// A gateway whose policy sends requests to each backend in turn, whatever the gateway has learned of it.
+/// A gateway that sends requests to each backend in turn, whatever it has learned about the backend.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     start_with(&addresses, round_robin()).await
 }
 
-/// Sends requests until this backend has received one. Returns the answers.
+/// Sends requests until `fake` has received one. Returns the responses.
 async fn ask_until_received(gateway: &Running, path: &str, fake: &ScriptedBackend) -> Vec<Vec<u8>> {
     let (before, mut answers) = (fake.seen().len(), Vec::new());
     while fake.seen().len() == before {
@@ -136,8 +137,8 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
     }
 }
 
-/// A request that only one backend refuses, such as a prompt that is too long for it, does not show that
-/// the backend fails.
+/// A request that only one backend refuses, such as a prompt that is too long for that backend, does not show
+/// that the backend is faulty.
 #[tokio::test]
 async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
     let refusal_count = AtomicUsize::new(0);
@@ -169,7 +170,7 @@ async fn a_backend_that_states_a_time_gets_no_request_until_it_has_passed() {
     for _ in 0..20 {
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     }
-    assert_eq!(ill.seen().len(), 1, "it rests for 20 s");
+    assert_eq!(ill.seen().len(), 1, "a rate-limited backend gets no request for 20 s");
     advance_time(Duration::from_secs(11)).await;
     ask_until_received(&gateway, CHAT, &ill).await;
 }

@@ -17,7 +17,7 @@ use tokenweir_request::record::{Outcome, TierResolver};
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
-/// The sum of the samples of a metric whose series contain all `labels`.
+/// The sum of the samples of a metric whose series contain each of these label texts.
 async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
     let page = gateway.admin("/metrics").await;
     let is_it = |(series, _): &&(String, f64)| {
@@ -26,7 +26,7 @@ async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
     samples(&page).iter().filter(is_it).map(|(_, value)| value).sum()
 }
 
-/// Sends a request and leaves after the first output.
+/// Sends a streaming request and disconnects after the first output.
 async fn leave_after_first_output(gateway: &Running) {
     read_until(&mut gateway.begin(CHAT, BODY).await, "Hi").await;
 }

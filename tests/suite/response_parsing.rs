@@ -23,7 +23,8 @@ fn sorted(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     pairs
 }
 
-/// The response as the gateway reads it, if the server closes after these bytes.
+/// The response as the gateway reads it in pieces of `piece` bytes, if the server then closes. `None`: it is
+/// rejected.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
     let mut answer: Option<http1::ResponseHead> = None;
@@ -49,7 +50,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     is_whole.then(|| (status, headers, data.to_vec()))
 }
 
-/// The response as hyper's client reads it.
+/// The response as hyper's client reads it. `None`: it is rejected.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<Answer> {
     let (here, mut there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -109,7 +110,8 @@ proptest! {
     fn a_valid_response_is_parsed_as_hyper_parses_it(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let theirs = runtime.block_on(parse_with_hyper(wire.clone()));
-        // hyper accepts chunked bodies from HTTP/1.0 servers. HTTP/1.0 has no chunked encoding.
+        // hyper accepts a chunked body from an HTTP/1.0 server, the gateway does not: HTTP/1.0 has no chunked
+        // encoding.
         let is_odd = wire.starts_with(b"HTTP/1.0") && wire.windows(9).any(|part| part == b": chunked");
         prop_assert_eq!(parse_with_gateway(&wire, piece), theirs.filter(|_| !is_odd));
     }
@@ -126,7 +128,8 @@ proptest! {
     }
 }
 
-/// Sends two events: one before it reads the body of the request, one when it has the whole body.
+/// Serves a connection with two events per request: one before it reads the body, one when it has read the
+/// whole body.
 async fn answer_early(stream: TcpStream) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
@@ -160,7 +163,7 @@ async fn a_backend_that_answers_early_still_gets_the_whole_request() {
     });
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let gateway = start_with(&[backend], setup).await;
-    // More than any socket buffer holds.
+    // This is more than the socket buffers hold.
     let prompt = "word ".repeat(4 << 20);
     let ask = format!(r#"{{"model":"tiny","stream":true,"prompt":"{prompt}"}}"#);
     let answer = gateway.post("/v1/completions", &ask).await;

@@ -24,7 +24,7 @@ async fn a_plain_transcription_reports_seconds_or_tokens() {
     assert_eq!(counts(facts_of_response(SPEECH, &tokens).await), (json!("ok"), some));
 }
 
-/// Pooling responses that no recording has.
+/// Pooling responses whose forms no recording has.
 #[tokio::test]
 async fn embeddings_ranks_and_scores_have_input_counts() {
     let cases = [
@@ -52,7 +52,7 @@ async fn embeddings_ranks_and_scores_have_input_counts() {
     }
 }
 
-/// vLLM's `encoding_format: bytes`: usage is in a header, which can be long.
+/// The format of vLLM with `encoding_format: bytes`: usage is in a header, which can be long.
 #[tokio::test]
 async fn binary_embeddings_pass_unchanged_and_their_metadata_header_has_the_usage() {
     let metadata = format!(r#"{{"data":[{}],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));

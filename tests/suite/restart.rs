@@ -16,8 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::process::Command;
 
-/// A port that several gateway processes can share. No other program gets it while this value
-/// lives.
+/// A port that several gateway processes can share. While this value lives, no other program gets the port.
 pub(crate) struct Port {
     pub(crate) addr: SocketAddr,
     _reserved: Socket,
@@ -34,12 +33,12 @@ impl Port {
     }
 }
 
-/// Starts simulated backends for the duration of the test.
+/// Starts simulated backends, which serve until the test ends.
 pub(crate) async fn start_backends(count: u16) -> Vec<SocketAddr> {
     start_simulator(SimulatorSettings { backends: count, ..SimulatorSettings::default() }).await
 }
 
-/// Starts simulated backends with these settings at free ports for the duration of the test.
+/// Starts simulated backends with these settings at free ports. They serve until the test ends.
 pub(crate) async fn start_simulator(settings: SimulatorSettings) -> Vec<SocketAddr> {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let settings = SimulatorSettings { listen, ..settings };
@@ -83,7 +82,7 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// The configuration of each reload step.
+/// The configuration file for the reload with this number.
 fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
     let mut text = format!("listen: {}\nrouting: {{ policy: {policy} }}\n", port.addr);
@@ -146,7 +145,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
     assert_eq!(up, 2, "only the backends of the last configuration remain:\n{page}");
 }
 
-/// The current backends of the gateway.
+/// The names of the backends that the gateway has, from its metrics page.
 pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
@@ -174,7 +173,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
     fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
     let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 4);
-    // Discovery needs no secret of a webhook.
+    // The discovery of backends must not need the token of a webhook.
     fs::remove_file(&token).unwrap();
     for wanted in [1..3, 0..1, 0..3] {
         let wanted = &backends[wanted];
@@ -187,7 +186,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// The domain name is reserved and never resolves (RFC 6761, section 6.4).
+/// The domain name in this test is reserved and never resolves (RFC 6761, section 6.4).
 #[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
@@ -223,7 +222,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// A process with open requests logs its shutdown. A second signal ends it without waiting.
+/// A first signal waits for open requests and is logged. A second signal ends the process without waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
@@ -257,7 +256,7 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
     assert!((reloads - 1.0).abs() < 0.5, "{reloads}");
 }
 
-/// The key that the backend gets with a request.
+/// Sends a request. Returns the API key with which the backend received it.
 async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> String {
     let mut client = TcpStream::connect(gateway).await.unwrap();
     let body = r#"{"model":"tiny","messages":[]}"#;
@@ -270,7 +269,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
     line.unwrap_or_default().replace("authorization: Bearer ", "")
 }
 
-/// The configuration file never changes.
+/// Only the key file changes, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
@@ -288,14 +287,14 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     assert_eq!(key_of_a_request(port.addr, &backend).await, "first");
     fs::write(&key, "second\n").unwrap();
     wait_until!(key_of_a_request(port.addr, &backend).await == "second");
-    // A key that cannot be used changes nothing, and operators see it.
+    // A key that the gateway cannot use changes nothing, and a metric shows it to operators.
     fs::write(&key, "").unwrap();
     wait_until!(gateway.value("tokenweir_config_last_reload_successful").await < 0.5);
     assert_eq!(key_of_a_request(port.addr, &backend).await, "second");
     fs::write(&key, "third\n").unwrap();
     wait_until!(key_of_a_request(port.addr, &backend).await == "third");
     wait_until!(gateway.value("tokenweir_config_last_reload_successful").await > 0.5);
-    // A reload at once tells what it read.
+    // The answer to a reload by an operator names what it read.
     fs::write(&key, "fourth\n").unwrap();
     let answer = gateway.reload().await;
     let is_known = key_of_a_request(port.addr, &backend).await == "fourth";
@@ -303,7 +302,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
         is_known && (answer.contains("backend-key/key") || answer.contains("nothing")),
         "{answer}"
     );
-    // A reader of a FIFO without a writer would wait for ever.
+    // Reading a FIFO without a writer would never end.
     fs::remove_file(&key).unwrap();
     assert!(Command::new("mkfifo").arg(&key).status().await.unwrap().success());
     let answer = gateway.reload().await;
@@ -313,7 +312,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     wait_until!(key_of_a_request(port.addr, &backend).await == "fifth");
 }
 
-/// Records the notifications to systemd with a socket in its place.
+/// A socket in the place of systemd records the notifications.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
@@ -336,8 +335,8 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
                 _ => notifications.push(line),
             }
         }
-        // Continue when the gateway has reported that it is ready after its last step, and a
-        // watchdog notification.
+        // The next signal is sent when the gateway has reported that it is ready after the last one and has
+        // sent a watchdog notification.
         let ready = notifications.iter().filter(|line| *line == "READY=1").count();
         if beats > 1 && ready + signals.len() == 3 {
             beats = 0;
@@ -348,7 +347,7 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     assert_eq!(gateway.ended().await.code(), Some(0));
 }
 
-/// The lines of the log up to the one about a backend at the start.
+/// The lines of the log from the start of the gateway to the one about the state of its backend.
 async fn start_lines(file: &Path) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     command.args(["serve", "--log-format", "json", "--config"]).arg(file).env("OPERATOR", "token");
@@ -371,7 +370,7 @@ async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
                 backends: [{ name: gpu-0, url: \"http://127.0.0.1:9\" }]\n";
     fs::write(&file, text).unwrap();
     let lines = tokio::time::timeout(crate::waiting::WAIT_LIMIT, start_lines(&file)).await.unwrap();
-    // Other tasks log as well: a verdict about the backend may begin meanwhile.
+    // Other tasks log at the same time, such as a verdict about the backend.
     let gateway = lines.iter().find(|line| line["message"] == "gateway started").unwrap();
     let backend = lines.last().unwrap();
     assert!(gateway["clients"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{gateway}");

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tokenweir::telemetry::access_log::AccessLog;
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// Of the 9 prompt tokens, 8 were cached.
+/// A usage event: of 9 prompt tokens, 8 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
 const BODY: &str = r#"{"model":"tiny","stream":true,"prompt_cache_key":"session","messages":[{"role":"user","content":"hello"}]}"#;
 
@@ -30,7 +30,7 @@ async fn send(gateway: &Running, request_id: &str, body: &str) {
     gateway.raw(request).await;
 }
 
-/// The status and the JSON of a page of the admin listener.
+/// The status code and the JSON document at this path of the admin listener.
 async fn page(gateway: &Running, path: &str) -> (String, Value) {
     let page = gateway.admin(path).await;
     let (head, body) = page.split_once("\r\n\r\n").unwrap();
@@ -56,17 +56,17 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
     assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
     for candidate in candidates {
         assert_eq!(candidate["chosen"], candidate["backend"] == served);
-        // From the scraped metrics. The certainty of the request of another client decreases with
+        // The metrics page is the source. The weight of a running request of another client decreases with
         // the age of the scrape.
         assert_eq!(candidate["kv_usage"], 0.25);
         assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
         let certainty = candidate["certainty"].as_f64().unwrap();
-        assert!((0.9..=1.0).contains(&certainty), "it was scraped just now: {certainty}");
+        assert!((0.9..=1.0).contains(&certainty), "the scrape is recent: {certainty}");
         assert!(candidate["predicted_ttft_seconds"].as_f64().unwrap() > 0.0);
         let terms = candidate["cost_terms"].as_object().unwrap().values();
         let sum: f64 = terms.map(|term| term.as_f64().unwrap()).sum();
         let cost = candidate["cost"].as_f64().unwrap();
-        assert!((sum / cost - 1.0).abs() < 1e-3, "all weigh 1: {candidate}");
+        assert!((sum / cost - 1.0).abs() < 1e-3, "the cost is the sum of its terms: {candidate}");
     }
     let actual = &why["actual"];
     let ttft = record.upstream_ttft().unwrap().as_secs_f64();
@@ -139,8 +139,8 @@ async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
     assert!(after["bytes_per_token"].as_f64().unwrap() > 0.0);
 }
 
-/// The first request stays at the first backend without output. Then round robin selects that
-/// backend again, where `least_requests` would not.
+/// The first request stays at the first backend without output. Round robin then picks that backend again;
+/// `least_requests` would not.
 #[tokio::test]
 async fn a_shadow_policy_is_evaluated_and_never_applied() {
     let script = |_: &_| paused(&[], &[ROLE, WORD, FINISH, "[DONE]"]);
@@ -165,7 +165,7 @@ async fn a_shadow_policy_is_evaluated_and_never_applied() {
         gateway.record().await;
         tokio::join!(ask(&gateway, "third"), finish);
     };
-    // Seconds of work for the first backend.
+    // The prompt takes the first backend seconds.
     let long =
         BODY.replacen("\"content\":\"", &format!("\"content\":\"{}", "long ".repeat(20_000)), 1);
     tokio::join!(send(&gateway, "first", &long), others);

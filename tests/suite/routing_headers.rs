@@ -9,7 +9,8 @@ use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// The head of the response in lower case. `asks`: the client sends the request header.
+/// The head of the response in lower case. `asks`: whether the client sends the header that asks for an
+/// explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
     let access = AccessControl::default().with_permissions(Permissions::new(permissions));
     let setup = Setup { access: Arc::new(access), ..Setup::default() };
@@ -26,7 +27,7 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
 async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let response = String::from_utf8(response).unwrap();
-    // As if another gateway answered.
+    // The response has a header as that of another gateway would have.
     let response = response.replacen("\r\n", "\r\nx-tokenweir-backend: inner\r\n", 1);
     let fake = ScriptedBackend::answering(response).await;
     let allowed = [Permission::RoutingHeaders];

@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// KEDA's `ScaledObjectRef`, and its `GetMetricsRequest` with one inside.
+/// KEDA's `ScaledObjectRef`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Object {
     #[prost(string, tag = "1")]
@@ -37,7 +37,7 @@ struct Active {
     result: bool,
 }
 
-/// KEDA's `GetMetricSpecResponse` or `GetMetricsResponse`.
+/// KEDA's `GetMetricSpecResponse` or `GetMetricsResponse`, which have the same fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Numbers {
     #[prost(message, repeated, tag = "1")]
@@ -66,7 +66,7 @@ async fn client(gateway: &Running) -> Grpc<Channel> {
     client
 }
 
-/// The stream of a scaler that watches a model, on a connection of its own.
+/// Calls `StreamIsActive` for this object on a connection of its own. Returns the stream of answers.
 async fn watch(gateway: &Running, object: Object) -> Result<Streaming<Active>, Status> {
     let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
     let codec = ProstCodec::<Object, Active>::default();

@@ -15,7 +15,7 @@ fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].health.state()
 }
 
-/// The time of the request for the last valid page.
+/// The time at which the gateway requested the last valid page.
 fn sampled(gateway: &Running) -> Instant {
     state(gateway).sample.unwrap().scraped_at
 }
@@ -30,8 +30,8 @@ async fn errors(gateway: &Running, kind: &str) -> u64 {
     counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-/// Waits until scrapes that started after this call have ended. A scrape can send two requests: to
-/// another path, or over a new connection.
+/// Waits until scrapes that began after this call have ended. A scrape can consist of two requests: also one
+/// to another path, or one over a new connection.
 async fn until_scraped(fake: &ScriptedBackend) {
     let requests_before = fake.looks()[1];
     wait_until!(fake.looks()[1] >= requests_before + 5);
@@ -52,7 +52,8 @@ fn values(value: &str) -> Vec<u8> {
     ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
 }
 
-/// A name, the response of the backend, and the expected error kind.
+/// Unusable metrics pages: a name, the response of the backend, and the kind of error that the gateway must
+/// report.
 fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
     let noise: Vec<u8> =
         (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -101,7 +102,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         assert!(counted >= 1, "{name} is counted as {kind}");
         until_scraped(&fake).await;
         assert!(errors(&gateway, kind).await > counted, "{name} is counted each time");
-        assert_eq!(sampled(&gateway), at, "{name}: the old sample ages");
+        assert_eq!(sampled(&gateway), at, "{name}: the last valid sample stays");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
         assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
         assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
@@ -123,7 +124,7 @@ async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
 
 #[tokio::test]
 async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
-    // The proxy of Ray Serve has a health check of its own.
+    // The proxy of Ray Serve has another health check path.
     for (kind, path) in [(VLLM, "/health"), (RAY_SERVE, "/-/healthz")] {
         let fake = ScriptedBackend::start_kind(kind, |_| Vec::new()).await;
         let gateway = start(&[fake.addr]).await;

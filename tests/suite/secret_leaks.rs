@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The behaviours of the backend.
+/// The behaviours of the backend: the header `x-play` of a request selects one.
 const BEHAVIOURS: [&str; 7] =
     ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
 
-/// The headers with secrets of every request.
+/// The header lines of every request. Each value contains a secret.
 fn headers() -> String {
     let value = |name: &str| secret(&format!("header-{name}"));
     format!(
@@ -48,7 +48,7 @@ fn headers() -> String {
     )
 }
 
-/// A request of this API with a secret in every field.
+/// A request body of this API with a secret in each field that may have one.
 fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     let content = |role: &str| {
         json!([
@@ -86,8 +86,8 @@ fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     body
 }
 
-/// Sends a request with the secret headers and reads the response, or disconnects at the first
-/// byte.
+/// Sends a request with the secret headers and the behaviour `play`. Returns the response. For `hang`,
+/// disconnects at its first byte.
 async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     let extra = format!("\r\nx-play: {play}\r\n{}", headers());
     let request =
@@ -98,13 +98,13 @@ async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     if play == "hang" {
         stream.read_buf(&mut answer).await.unwrap();
     } else {
-        // A cut connection can end in a reset.
+        // The end of a cut connection can be a reset, which is an error.
         let _ = stream.read_to_end(&mut answer).await;
     }
     answer
 }
 
-/// A backend with the behaviour that the request header names.
+/// The steps of the backend for the behaviour that the header `x-play` names.
 fn play(seen: &Seen) -> Vec<Step> {
     let header = |line: &str| line.strip_prefix("x-play: ").map(str::to_owned);
     let play = seen.head.lines().find_map(header).unwrap_or_default();
@@ -114,13 +114,15 @@ fn play(seen: &Seen) -> Vec<Step> {
     answer(api, is_stream, &play)
 }
 
-/// Sends every request of the table, and requests that the gateway rejects. Returns the responses.
+/// Sends a request for each API, kind and behaviour, and requests that the gateway rejects. Returns the
+/// responses.
 async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     for api in &APIS {
         for is_stream in [true, false] {
             for play in BEHAVIOURS {
-                // A plain response has no events, and no byte of it is sent before its end.
+                // A response that is no stream has no events, and the backend sends no byte of it before its
+                // end.
                 if is_stream || !matches!(play, "error_event" | "hang") {
                     let body = body(api, is_stream, "tiny").to_string();
                     got.push(send(program, api.path, play, &body).await);
@@ -140,14 +142,14 @@ async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
         let absolute = format!("http://{name}:{key}@elsewhere.example{}", api.path);
         let body = body(api, true, "tiny").to_string();
         got.push(send(program, &absolute, "whole", &body).await);
-        // With a second host, the request is rejected.
+        // The gateway rejects a request with a second host.
         let two = format!("whole\r\nhost: {name}:{key}@elsewhere.example");
         got.push(send(program, api.path, &two, &body).await);
     }
     got
 }
 
-/// The names of the secrets in a text.
+/// The names of all secrets that a text contains.
 fn leaked(text: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(text);
     let names = text.split(secret_responses::SECRET_PREFIX).skip(1);
@@ -155,7 +157,7 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
 }
 
-/// Runs all requests and asserts that the secrets are only where they may be.
+/// Sends all requests and asserts that secrets are only where they may be. `more`: see [`Program::start`].
 async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let fake = ScriptedBackend::start(play).await;
     let collector = Collector::start().await;
@@ -230,7 +232,7 @@ async fn only_the_payload_log_contains_prompts_and_responses() {
     assert_eq!(answers, BTreeSet::from(["", &*streamed, &*whole]));
 }
 
-/// Client-chosen names with line breaks and terminal control sequences.
+/// The names, such as the model, contain line breaks and terminal control sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
     const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";

@@ -1,6 +1,5 @@
-//! Chat and text completions in the dialects of different servers, in short streams: those of vLLM
-//! and SGLang from their sources, those of llama.cpp from its sources and issues, those of OpenAI
-//! from its reference.
+//! Chat and text completions in the formats of different servers, as short streams: those of vLLM and SGLang
+//! from their sources, those of llama.cpp from its sources and issues, those of OpenAI from its reference.
 
 use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
 use crate::support::scripted_backend::SGLANG;

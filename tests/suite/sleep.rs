@@ -15,14 +15,14 @@ const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const WAKE: &str = "POST /wake_up ";
 const SLEEP: &str = "POST /sleep?level=1 ";
 
-/// An engine with sleep mode.
+/// A vLLM with sleep mode, as a scripted backend.
 struct Engine {
     fake: ScriptedBackend,
     is_awake: Arc<AtomicBool>,
 }
 
 impl Engine {
-    /// `answer_to_sleep`: what it does when it is told to sleep.
+    /// Starts the engine. `answer_to_sleep`: the steps of the engine when the gateway tells it to sleep.
     async fn start(is_awake: bool, answer_to_sleep: fn(&AtomicBool) -> Vec<Step>) -> Self {
         let is_awake = Arc::new(AtomicBool::new(is_awake));
         let (on_request, on_scrape) = (is_awake.clone(), is_awake.clone());
@@ -49,7 +49,7 @@ impl Engine {
         Self { fake, is_awake }
     }
 
-    /// How often it got this request.
+    /// Number of requests to the engine that begin with this text.
     fn count(&self, request: &str) -> usize {
         self.fake.seen().iter().filter(|seen| seen.head.starts_with(request)).count()
     }
@@ -98,7 +98,7 @@ async fn no_engine_is_woken_without_permission() {
     assert_eq!(engine.fake.seen().len(), 0);
 }
 
-/// Answers when the test calls [`ScriptedBackend::go`].
+/// An `answer_to_sleep` that waits until the test calls [`ScriptedBackend::go`].
 fn takes_time(_: &AtomicBool) -> Vec<Step> {
     vec![Step::Wait, Step::Send(scripted_backend::json("200 OK", ""))]
 }
@@ -117,7 +117,7 @@ async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
     let [first, second] = if is_told(0) { [0, 1] } else { [1, 0] };
     let [_, scrapes] = engines[second].fake.looks();
     wait_until!(engines[second].fake.looks()[1] > scrapes + 10);
-    assert!(!is_told(second), "another engine falls asleep");
+    assert!(!is_told(second), "only one engine at a time is told to sleep");
     fall_asleep(first);
     wait_until!(is_told(second));
     fall_asleep(second);

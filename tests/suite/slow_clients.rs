@@ -17,14 +17,14 @@ use tokenweir::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
-/// A short timeout, so that a test that waits for it is short.
+/// A timeout so short that a test that waits for it is short.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 async fn limited(fake: &ScriptedBackend, limits: ServerLimits) -> Running {
     start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await
 }
 
-/// A stream that is larger than all buffers.
+/// The steps of a stream that is larger than all buffers.
 fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
     [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
@@ -45,7 +45,7 @@ async fn incomplete_headers_close_the_connection_after_the_timeout() {
     for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut stream = gateway.send(part).await;
         let mut answer = Vec::new();
-        // Only the close is visible to the client.
+        // The client sees only that the gateway closes the connection.
         let _ = stream.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP/1.1"), "{part}");
     }
@@ -125,7 +125,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
 #[tokio::test]
 async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
     let fake = ScriptedBackend::start(|seen| {
-        // The stream that the client does not read.
+        // The client does not read this stream.
         let is_unread = seen.body.ends_with(b"1}");
         if is_unread { endless() } else { paused(&[ROLE, WORD], &[FINISH, "[DONE]"]) }
     })
@@ -153,7 +153,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     let backend = || {
         let attempts = attempts.clone();
         ScriptedBackend::start(move |seen| {
-            // The request whose client does not read.
+            // The client does not read the response to this request.
             if seen.body.ends_with(b"1}") {
                 return endless();
             }
@@ -171,7 +171,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     let mut other = sender.clone();
     let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
     wait_until!(attempts.load(Ordering::SeqCst) >= 2);
-    // This stream gets data after the failed attempt, so its write timeout expires later.
+    // This stream gets data after the failed attempt. So its write timeout expires later than that attempt.
     let ignored =
         http2_client::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
     assert_eq!(gateway.record().await.ending(), "client_write_timeout");
@@ -228,7 +228,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
             429,
             "client_busy",
         ),
-        // Two connections and two requests.
+        // This limit permits two connections and two requests.
         (
             OverloadLimits { max_descriptors: Some(3), ..OverloadLimits::default() },
             503,
@@ -240,7 +240,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
         let mut first = gateway.begin(CHAT, ASK).await;
         let mut answer = vec![0; 64];
         first.read_exact(&mut answer).await.unwrap();
-        // The response does not wait for the body.
+        // The client sends no body: the gateway must not wait for it.
         let head = post(CHAT, &" ".repeat(100));
         let refused = gateway.raw(&head[..head.len() - 100]).await;
         assert_eq!(status(&refused), status_wanted, "{reason}");
@@ -261,7 +261,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
 #[tokio::test]
 async fn over_the_memory_limit_new_requests_are_rejected() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    // Any process uses more memory than that.
+    // Any process uses more memory than this limit.
     let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
     let gateway = limited(&fake, limits).await;
     loop {
@@ -282,7 +282,7 @@ async fn over_the_memory_limit_new_requests_are_rejected() {
 async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     const LENGTH: usize = 1 << 20;
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    // Three quarters of it are for the bodies of one client.
+    // One client may use three quarters of this memory for its bodies.
     let memory = Arc::new(BodyMemory::new(14 * LENGTH / 3));
     let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

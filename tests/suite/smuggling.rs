@@ -11,10 +11,10 @@ use requests::{Case, Verdict};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Timeout of every case.
+/// Time within which the gateway must close the connection of a case.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A backend that responds with the body of the request.
+/// A backend that responds with the body of each request.
 pub(crate) async fn echo() -> ScriptedBackend {
     ScriptedBackend::start(|received| {
         vec![Step::Send(json("200 OK", &String::from_utf8_lossy(&received.body)))]
@@ -22,16 +22,16 @@ pub(crate) async fn echo() -> ScriptedBackend {
     .await
 }
 
-/// A valid request with an identifying name, and its response.
+/// A valid request with this name in its body, and the response that it must get.
 pub(crate) fn victim(name: &str) -> (String, Answered) {
     let body = format!(r#"{{"model":"tiny","user":"{name}"}}"#);
     (post(CHAT, &body), Answered { status: 200, body })
 }
 
-/// Writes bytes on a new connection and reads until it closes.
+/// Writes bytes on a new connection. Returns what the gateway sends until it closes the connection.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = gateway.connect().await;
-    // The gateway can reject the request before it is written completely, and reset the connection.
+    // The gateway can reject the request before the whole request is written, and reset the connection.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
@@ -40,7 +40,8 @@ async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Sends a case followed by a valid request, and another valid request on a new connection.
+/// Sends a case and a valid request after it on one connection, and then a valid request on a new connection.
+/// Checks what the backend and the clients receive.
 async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let name = case.name;
     fake.take_received();
@@ -51,14 +52,14 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let mut received = fake.take_received();
     for received in &received {
         assert_eq!(check_forwarded_request(received), Ok(()), "{name}");
-        // Only the configuration determines the destination of a request.
+        // Nothing in a request may determine to which host the gateway sends it.
         assert!(received.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
     }
     let victims = answers.iter().filter(|answer| **answer == expected).count();
     assert_eq!(received.len(), case.verdict.requests() + victims, "{name}: {statuses:?}");
     match case.verdict {
         Verdict::Refused(status) => {
-            // The connection can stay open where the beginning of the next request is unambiguous.
+            // The connection may stay open if the beginning of the next request is unambiguous.
             assert_eq!(statuses[0], status, "{name}: {answers:?}");
             assert_eq!(answers.len(), 1 + victims, "{name}: {statuses:?}");
             let error: serde_json::Value = serde_json::from_str(&answers[0].body).unwrap();
@@ -93,14 +94,14 @@ async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_
         judge(&gateway, &fake, case).await;
     }
     assert!(gateway.pool.is_ready(), "no backend was marked down");
-    // A pooled connection that was idle for a while is not reused.
+    // The gateway does not reuse a pooled connection that was idle for a while.
     let connections = fake.connections();
     assert!(connections < 10, "{connections} backend connections instead of a few");
     let refused = cases.iter().filter(|case| matches!(case.verdict, Verdict::Refused(_))).count();
     println!("{} requests, {refused} of them rejected", cases.len());
 }
 
-/// The second request on a connection is checked like the first, wherever it begins.
+/// Each case follows a valid request on the same connection.
 #[tokio::test]
 async fn a_pipelined_request_is_checked_like_the_first() {
     let fake = echo().await;
@@ -116,7 +117,7 @@ async fn a_pipelined_request_is_checked_like_the_first() {
         let name = case.name;
         let answers = answers(&answer).expect(name);
         assert_eq!((&answers[0], answers[1].status), (&expected, status), "{name}");
-        // Where the end of the rejected request is unambiguous, the connection stays open.
+        // The connection stays open where the end of the rejected request is unambiguous.
         assert_eq!(fake.take_received().len(), answers.len() - 1, "{name}: {answers:?}");
     }
 }

@@ -39,7 +39,7 @@ async fn stall_gateway_with(
     start_with(&[fake.addr], Setup { injects_usage, observation, ..Setup::default() }).await
 }
 
-/// A request that selects the behaviour of its stream.
+/// A streaming request. The backend's script depends on `user`.
 fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
@@ -51,27 +51,27 @@ async fn value(gateway: &Running, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Number of stalled streams, and number of stalls since the start.
+/// Number of streams that are stalled now, and number of stalls since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
     let silent = value(gateway, "tokenweir_streams_stalled").await;
     [silent, value(gateway, "tokenweir_stalls_total").await]
 }
 
-/// Waits until this many streams are stalled.
+/// Waits until at least this many streams are stalled.
 async fn until_stalled(gateway: &Running, count: u64) {
     wait_until!(stalls(gateway).await[0] >= count);
 }
 
-/// Lets the paused clock advance until a stream is stalled. All streams have begun, so that no other
-/// timer matters.
+/// Advances the paused clock until a stream is stalled. All streams must have begun, so that no other timer
+/// matters.
 async fn stall_by_clock(gateway: &Running) {
     while stalls(gateway).await[0] == 0 {
         tokio::time::advance(2 * MIN_GAP).await;
     }
 }
 
-/// Waits until no stream makes progress. The clock is paused, and all tasks share one thread, so each
-/// page is answered after every task that could run.
+/// Waits until no stream makes progress. The clock is paused and all tasks share one thread, so the gateway
+/// answers each request for a page after all tasks that could run.
 async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
     while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
@@ -187,11 +187,11 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
     let fake = ScriptedBackend::following(steps).await;
     let gateway = stall_gateway_with(&fake, StallLimits::default(), true).await;
-    // hyper polls an HTTP/2 body once and then only when it is woken.
+    // hyper polls an HTTP/2 body once, and again only after the body has woken it.
     let client: Client<_, Full<Bytes>> =
         Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
-    // On a slow machine the client's task could wait. The paused clock does not count that.
+    // The task of the client may wait on a slow machine. The paused clock does not count that.
     with_paused_time(async {
         let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
         // The backend has not sent the rest, so the silence is a stall.
@@ -206,7 +206,7 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-/// A backend with one stream that is larger than socket buffers, and other streams that stall.
+/// A backend with one stream that is larger than the socket buffers; its other streams stall.
 async fn flooding() -> ScriptedBackend {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();
@@ -220,8 +220,8 @@ async fn flooding() -> ScriptedBackend {
     .await
 }
 
-/// Starts a client that requests the large stream and does not read it, until another stream has
-/// been detected as stalled.
+/// Starts a client that requests the large stream and does not read it. Returns it after another stream has
+/// been detected as stalled and has ended.
 async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -232,7 +232,7 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
     let mut other = gateway.send(ask("other")).await;
     read_until(&mut other, "Hi").await;
     stall_by_clock(gateway).await;
-    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream");
+    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream is stalled");
     fake.go();
     read_rest(other).await;
     assert_eq!(gateway.record().await.observed.stalls.len(), 1);

@@ -43,7 +43,7 @@ fn keyed_post(request_body: &str, key: &str) -> String {
     request.replacen("\r\n", &format!("\r\nauthorization: Bearer {key}\r\n"), 1)
 }
 
-/// The lines of the requests that a backend received.
+/// The request lines that a backend has received since the last call.
 fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
     let first_line = |head: String| head.lines().next().unwrap().to_owned();
     fake.take_received().into_iter().map(|seen| first_line(seen.head)).collect()
@@ -80,7 +80,7 @@ async fn a_stored_response_is_asked_for_at_its_backend_only() {
             assert_eq!(request_lines(fake), [expected]);
             let record = gateway.record().await;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-            // The tokens belong to the request that made the response.
+            // The tokens were counted for the request that created the response.
             assert_eq!(record.output_tokens(), None);
             assert_eq!(record.observed.usage.input, None);
         }
@@ -130,7 +130,7 @@ async fn an_unknown_response_is_asked_for_at_each_backend() {
     let answer = gateway.raw(about("GET", "/v1/responses/resp_4", None)).await;
     assert_eq!((status(&answer), gateway.record().await.attempts.len()), (404, 3));
     assert!(String::from_utf8_lossy(&body(&answer).0).contains("not found"));
-    // A client that asks for unknown ids ejects no backend.
+    // A client that asks for unknown ids must not eject a backend.
     assert!(gateway.pool.is_ready());
 }
 
@@ -172,7 +172,8 @@ async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_other
     assert_eq!(status(&gateway.raw(of_resp_1()).await), 404);
 }
 
-/// Makes a response, and continues it until both backends had a chance to get the continuation.
+/// Creates a response and continues it six times. Returns the number of continuations that each backend
+/// received.
 async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) -> [usize; 2] {
     gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
     let id = gateway.record().await.observed.response_id.unwrap();

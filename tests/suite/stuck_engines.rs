@@ -15,7 +15,8 @@ fn answer() -> Vec<u8> {
     stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])
 }
 
-/// Sends requests one after the other until one hangs at this backend.
+/// Sends requests until one reaches the backend `stuck`, which does not answer. Returns the connection of its
+/// client.
 async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     loop {
         let client = gateway.begin(CHAT, ASK).await;
@@ -29,7 +30,7 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     }
 }
 
-/// Seconds by which a backend is overdue.
+/// The estimated time in seconds by which the output of this backend is overdue.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
     let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();

@@ -42,7 +42,7 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
         let sent = body(&answer).0;
         let (_fake, gateway) = gateway_following([Step::Send(answer), Step::Close]).await;
         let (received, is_whole) = body(&gateway.post(CHAT, ASK).await);
-        assert_eq!(received, sent, "also the bytes that arrive together with the close: {name}");
+        assert_eq!(received, sent, "bytes that arrive with the close are missing: {name}");
         assert_eq!(is_whole, ending != "truncated_cut", "{name}");
         let record = gateway.record().await;
         assert_eq!(
@@ -139,7 +139,7 @@ async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
         let mut client = gateway.begin(CHAT, ASK).await;
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
-        // The connection of the client can end in a reset.
+        // The end of the client's connection can be a reset, which is an error.
         let _ = client.read_to_end(&mut answer).await;
         let sent = format!("data: {ROLE}\n\ndata: {WORD}\n\n").into_bytes();
         assert_eq!(body(&answer), (sent, false));

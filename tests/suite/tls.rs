@@ -29,7 +29,7 @@ fn settings(files: &Files, pair: &Pair, client_ca: Option<&Authority>) -> TlsSer
     }
 }
 
-/// The TLS setup of a gateway with these settings.
+/// TLS of both listeners of a gateway with these settings.
 fn tls(settings: &TlsServerSettings) -> ServerTls {
     let credentials = Arc::new(Credentials::default());
     let clients = Acceptor::for_client_listener(settings).unwrap();
@@ -45,7 +45,7 @@ async fn serving(fake: &ScriptedBackend, tls: ServerTls) -> Running {
     start_with(&[fake.addr], Setup { tls, ..Setup::default() }).await
 }
 
-/// Sends a request and reads until the gateway closes.
+/// Sends a request and reads until the gateway closes the connection. Returns what was read.
 async fn ask(
     stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
     request: &str,
@@ -81,7 +81,7 @@ async fn clients_are_served_by_their_alpn_protocol_over_tls_1_2_and_1_3() {
             http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true}"#).await;
         assert_eq!(http2_client::whole(answer).await, (200, sent.clone().into_bytes()));
     }
-    // Plain requests get only a TLS alert.
+    // A request without TLS gets only a TLS alert.
     assert!(gateway.raw(&request).await.starts_with(&[21]), "a TLS alert");
 }
 
@@ -99,8 +99,7 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
     for own in &strangers {
         for versions in [&[&TLS12][..], &[&TLS13]] {
             let client = client(&authority, own.as_ref(), &[], versions);
-            // In TLS 1.3, the handshake of the client succeeds, and the client gets the alert when
-            // it reads.
+            // In TLS 1.3, the handshake succeeds for the client. It gets the alert when it reads.
             let answer = match connect(&client, gateway.addr, "gateway.test").await {
                 Ok(mut stream) => ask(&mut stream, &request).await,
                 Err(error) => Err(error),
@@ -129,7 +128,7 @@ async fn the_admin_listener_speaks_the_protocol_that_alpn_chose() {
     assert_eq!(http2_client::whole(answer).await.0, 404);
 }
 
-/// A page of the admin listener, which requires no client certificate.
+/// The response of the admin listener, which requires no client certificate, to a request for this path.
 async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) -> String {
     let client = client(authority, None, &[], ANY);
     let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
@@ -156,7 +155,7 @@ async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ign
     let mut answer = vec![0; 64];
     open.read_exact(&mut answer).await.unwrap();
 
-    // A key that does not belong to the certificate, as between the writes of the two files.
+    // Between the writes of both files, the key does not belong to the certificate.
     files.write("cert.pem", &second.cert);
     credentials.reload_changed_files();
     assert_eq!(shown().await, first.der());
@@ -240,7 +239,7 @@ async fn a_backend_behind_tls_is_scraped_and_its_streams_pass_unchanged() {
     assert_eq!(fake.connections(), 1, "the connection is reused");
     let status = gateway.admin("/status").await;
     assert!(status.contains(&format!("\"url\":\"https://{backend}\"")), "{status}");
-    assert!(status.contains("\"kv_usage\":0.25"), "its metrics are scraped: {status}");
+    assert!(status.contains("\"kv_usage\":0.25"), "the backend is scraped: {status}");
 }
 
 #[tokio::test]

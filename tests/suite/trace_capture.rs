@@ -9,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tokio::io::AsyncReadExt;
 
-/// A text in every client-chosen value that must not be in the file.
+/// A text in every value that a client chooses. The capture must not contain it.
 const CANARY: &str = "canary-7f3a";
 
-/// A gateway in front of simulated backends that captures to this file.
+/// A gateway in front of simulated backends that writes a trace capture to this file.
 async fn capturing(file: &Path) -> Fleet {
     let setup = Setup {
         captured: 1.0,
@@ -28,7 +28,7 @@ fn file(name: &str) -> PathBuf {
     folder("capture").join(format!("{name}.jsonl"))
 }
 
-/// A chat request of a session with these messages and a response of `tokens` tokens.
+/// A chat request of a session with these messages. The response has `tokens` tokens.
 fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     let messages: Vec<Value> =
         messages.iter().map(|text| json!({ "role": "user", "content": text })).collect();
@@ -46,8 +46,8 @@ fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     )
 }
 
-/// The content of the capture when it has this many lines: the text, and the lines in the order of their requests'
-/// arrival.
+/// Waits until the capture has this many lines. Returns its text, and its lines in the order in which their
+/// requests arrived.
 async fn captured(fleet: &Fleet, file: &Path, lines: u64) -> (String, Vec<Value>) {
     fleet.gateway.captured(lines).await;
     let text = fs::read_to_string(file).unwrap();
@@ -61,7 +61,7 @@ fn arrival(line: &Value) -> f64 {
     line["timestamp"].as_f64().unwrap()
 }
 
-/// The full blocks of the prompt.
+/// The hashes of the full blocks of the prompt in a line of the capture.
 fn blocks(line: &Value) -> &[Value] {
     let full = line["input_bytes"].as_u64().unwrap() / line["block_bytes"].as_u64().unwrap();
     let ids = line["hash_ids"].as_array().unwrap();
@@ -72,7 +72,7 @@ fn common(a: &Value, b: &Value) -> usize {
     blocks(a).iter().zip(blocks(b)).take_while(|(a, b)| a == b).count()
 }
 
-/// Three turns of two conversations with responses of 11, 12, 13 and 21, 22, 23 tokens.
+/// Sends three requests of each of two conversations, with responses of 11, 12, 13 and 21, 22, 23 tokens.
 async fn send_conversations(fleet: &Fleet) {
     for turn in 1..=3 {
         for (number, session) in [(1, "one"), (2, "two")] {
@@ -93,9 +93,9 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
     let (text, lines) = captured(&fleet, &file, 6).await;
     let tokens: Vec<u64> =
         lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
-    assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "in the order of arrival");
+    assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "the lines are in the order of arrival");
     let prompts: u64 = lines.iter().map(|line| line["input_length"].as_u64().unwrap()).sum();
-    assert_eq!(prompts, fleet.prompt_tokens(), "as counted by the engines");
+    assert_eq!(prompts, fleet.prompt_tokens(), "the engines count as many prompt tokens");
     for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
         let (earlier, later) = (&lines[earlier], &lines[later]);
         assert_eq!(common(earlier, later), blocks(earlier).len());

@@ -1,5 +1,5 @@
-//! Responses that the gateway does not know in full: output in unknown fields and events, and ends
-//! without the marker of the API. What is unknown reaches the client at once and is no failure.
+//! Responses that the gateway knows only in part: output in unknown fields and events, and ends without the
+//! marker of the API. What is unknown reaches the client at once and is no failure.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
@@ -17,7 +17,7 @@ const MESSAGES: &str = "/v1/messages";
 const CONFIGURED: &str = "/v1/audio/speech";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
 
-/// A gateway in which one failure ejects a backend.
+/// A gateway with a configured route, in which one failure ejects a backend.
 async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
     let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
     let health = CircuitBreakerSettings {
@@ -56,7 +56,7 @@ fn typed(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
 }
 
-/// A chat event with this delta, and this text after it.
+/// A chat event with this delta. `rest` follows the choices in the JSON object.
 fn delta(delta: &str, rest: &str) -> String {
     let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
     data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
@@ -73,7 +73,8 @@ fn response(kind: &str, status: &str) -> String {
     typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
 }
 
-/// Path, events that are known to be empty, and an event with output that the gateway does not know.
+/// For each case: the path, events that the gateway knows to be without output, and an event with output that
+/// it does not know.
 fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     let role = || data(ROLE);
     let begun = || response("response.created", "in_progress");
@@ -130,7 +131,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     ] {
         cases.push((MESSAGES, message_start(), typed(kind, rest)));
     }
-    // Lines without a field of the standard.
+    // A line with a field that the standard of server-sent events does not define.
     cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
     for unknown in ["UklG", r#"{"a":"UklG"}"#, r#"["UklG"]"#, r#"{"choices":[],"a":"UklG"}"#] {
         cases.push((CONFIGURED, String::new(), data(unknown)));
@@ -141,7 +142,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
 #[tokio::test]
 async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     let cases = unknown_outputs();
-    // The number in the request selects the response.
+    // The field `number` of the request selects the response.
     let sent: Vec<_> =
         cases.iter().map(|(_, empty, unknown)| format!("{empty}{unknown}")).collect();
     let fake = ScriptedBackend::start(move |seen| {
@@ -158,7 +159,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     for (number, (path, empty, unknown)) in cases.iter().enumerate() {
         let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
         let mut client = gateway.begin(path, &ask).await;
-        // The backend sends the end only when the client has the event.
+        // The backend ends the stream only after the client has the event.
         let mut answer = read_until(&mut client, "UklG").await;
         fake.go();
         client.read_to_end(&mut answer).await.unwrap();
@@ -190,7 +191,8 @@ async fn unknown_output_is_counted() {
     assert!(page.contains(counted), "{page}");
 }
 
-/// A failure behind events that are known to be empty is invisible to the client.
+/// If a backend fails after events that are known to be without output, another one serves the request and
+/// the client sees nothing.
 #[tokio::test]
 async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
@@ -242,7 +244,7 @@ fn chunked(content_type: &str, text: &str) -> Vec<u8> {
     [head.into_bytes(), text, b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// A body that ends regularly is sent once, and its backend stays in service.
+/// The gateway sends such a request once, and the backend stays in service.
 #[tokio::test]
 async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     let events = |events: &[&str]| -> String { events.iter().map(|event| data(event)).collect() };
@@ -265,7 +267,7 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
         (CHAT, chunked(stream, &without_blank_line), Outcome::Ok),
         (CHAT, close_delimited.into_bytes(), Outcome::Ok),
         (CHAT, chunked(stream, &speech), Outcome::Ok),
-        // Neither the marker nor a finish reason: a part may be missing, but nothing broke.
+        // The stream has neither the marker nor a finish reason. A part may be missing, but nothing broke.
         (CHAT, chunked(stream, &events(&[ROLE, WORD])), Outcome::Truncated),
         (MESSAGES, chunked(stream, &message), Outcome::Ok),
         (CONFIGURED, chunked(stream, &speech), Outcome::Ok),
@@ -291,7 +293,7 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     }
 }
 
-/// A broken connection is the death of the backend, except after the end of the stream.
+/// A connection that breaks counts as a failure of the backend, except after the end of the stream.
 #[tokio::test]
 async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
     let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);

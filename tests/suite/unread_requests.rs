@@ -27,19 +27,20 @@ const UPLOAD: &str = "/upload";
 const MODELS: &str =
     r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#;
 const MIB: usize = 1 << 20;
-/// Longest wait for an event that comes at once.
+/// Maximum wait for an event that should come at once.
 const SOON: Duration = Duration::from_secs(20);
-/// The handshake of RFC 6455.
+/// The headers of a WebSocket handshake (RFC 6455).
 const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\n\
                          sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                          sec-websocket-protocol: realtime\r\n";
 
-/// A backend that counts uploads, and echoes the bytes of WebSocket connections.
+/// A backend that counts the bytes of uploads and echoes the bytes of WebSocket connections.
 struct Backend {
     addr: SocketAddr,
-    /// An upload is read when it has a permit.
+    /// The backend reads one upload for each permit.
     gate: Arc<Semaphore>,
-    /// The lengths of uploads, and of WebSocket connections, that ended. `Err`: the body broke off.
+    /// The lengths in bytes of the uploads and WebSocket connections that have ended. `Err`: the upload broke
+    /// off after these bytes.
     ended: mpsc::UnboundedReceiver<Result<usize, usize>>,
 }
 
@@ -74,8 +75,8 @@ async fn backend() -> Backend {
     Backend { addr, gate, ended }
 }
 
-/// Accepts a WebSocket and echoes its bytes until the byte `q`. The query can ask for a wrong accept or
-/// for a refusal.
+/// Accepts a WebSocket connection and echoes its bytes until the byte `q`. `refuse` in the query asks for
+/// 403, `wrong` for a wrong `sec-websocket-accept`.
 fn echo(request: Request, ended: mpsc::UnboundedSender<Result<usize, usize>>) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     if query.contains("refuse") {
@@ -113,7 +114,7 @@ impl Backend {
     }
 }
 
-/// A gateway whose route for uploads is forwarded unread. Its memory for bodies is 64 KiB.
+/// A gateway that forwards uploads without reading them. Its memory for bodies is 64 KiB.
 async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let route = ConfiguredRoute::new(UPLOAD, vec![Method::POST], None);
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
@@ -136,7 +137,7 @@ async fn record(gateway: &Running) -> RequestRecord {
 
 async fn read_rest(client: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // A closed connection can end in a reset. The bytes before it count.
+    // The end of a closed connection can be a reset. The bytes before it count.
     let _ = tokio::time::timeout(SOON, client.read_to_end(&mut answer)).await.expect("an end");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -152,7 +153,7 @@ async fn a_large_upload_passes_without_memory_for_its_body() {
     let head = upload_head(&format!("content-length: {LENGTH}"));
     client.write_all(head.as_bytes()).await.unwrap();
     let (part, mut sent) = (vec![b'x'; MIB], 0);
-    // The backend does not read: the client can send only what the sockets and one part hold.
+    // The backend does not read, so the client can send only what the sockets and one part hold.
     let pause = Duration::from_millis(500);
     while let Ok(count) = tokio::time::timeout(pause, client.write(&part)).await {
         sent += count.unwrap();
@@ -212,7 +213,8 @@ async fn an_upload_has_a_limit_and_the_rules_of_models_hold() {
     let with_key = |key: &str| format!("authorization: Bearer {key}\r\ncontent-length: 0");
     assert_eq!(status(&gateway.raw(upload_head(&with_key(KEY))).await), 403);
     assert_eq!(status(&gateway.raw(upload_head(&with_key("wrong"))).await), 401);
-    // A client could name another model in an event of a WebSocket.
+    // The gateway must refuse a client with restricted models: it could name another model in a WebSocket
+    // message.
     let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
     let gateway =
         self::gateway(&backend, Setup { access: access(restricted), ..Setup::default() }).await;
@@ -232,7 +234,7 @@ async fn open(gateway: &Running, query: &str) -> TcpStream {
     open_with(gateway, query, "").await
 }
 
-/// Opens a WebSocket with further headers.
+/// As [`open`], with these further header lines.
 async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     let mut client = gateway.connect().await;
     let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
@@ -316,7 +318,7 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
     let mut gateway = gateway(&backend, Setup { drain: SOON * 10, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
     let stopping = tokio::time::timeout(SOON, gateway.stop()).await;
-    assert_eq!(stopping.expect("a drain that does not wait"), DrainOutcome::Whole);
+    assert_eq!(stopping.expect("the drain does not wait for the connection"), DrainOutcome::Whole);
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
     assert_eq!((record.end, record.outcome), (Termination::Shutdown, Outcome::Shutdown));
@@ -367,7 +369,7 @@ async fn only_a_websocket_that_the_backend_accepts_passes() {
     sender.ready().await.unwrap();
     let response = sender.send_request(request.unwrap()).await.unwrap();
     assert_eq!(response.status(), 426);
-    // An upgrade on any other path stays an ordinary request.
+    // On any other path, a request with an upgrade stays an ordinary request.
     let chat = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n{close}content-length: 2\r\n\r\n{{}}"
     );

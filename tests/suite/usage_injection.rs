@@ -19,7 +19,7 @@ async fn injecting(fake: &ScriptedBackend) -> Running {
     start_with(&[fake.addr], Setup { injects_usage: true, ..Setup::default() }).await
 }
 
-/// The events as a body.
+/// The body of an event stream with these events.
 fn lines(events: &[&str]) -> String {
     events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
 }
@@ -184,7 +184,7 @@ async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
         let setup = Setup {
             injects_usage: true,
             policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
-            // There is no further scrape, so the gateway does not notice that the backend is down.
+            // There is no further scrape: the gateway must not notice that the backend is down.
             scrape_interval: Duration::from_hours(1),
             ..Setup::default()
         };

@@ -1,5 +1,5 @@
-//! Webhooks that get the begin and the end of verdicts: each message once, repeated until it is accepted,
-//! with the secrets of the configuration, and one that does not respond changes nothing for the others.
+//! Webhooks that are told when a verdict begins and ends: each message once, repeated until it is accepted,
+//! with the secrets of the configuration. A webhook that does not respond delays no other.
 
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
@@ -20,10 +20,10 @@ use tokenweir_engine::address::BackendAddress;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// A received request: its `Authorization` header, and its message.
+/// A request that the webhook received: its `Authorization` header, and its JSON message.
 type Received = (Option<String>, Value);
 
-/// A webhook that responds with a status.
+/// A webhook that responds with `status`.
 struct ScriptedWebhook {
     addr: SocketAddr,
     status: Arc<AtomicU16>,
@@ -69,7 +69,7 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
     notifier
 }
 
-/// Reports a verdict for as long as its begin needs. The times are arguments.
+/// Reports a verdict from `start` on for so long that its begin becomes a message.
 fn begin(notifier: &WebhookNotifier, start: Instant) {
     let verdict =
         Verdict { verdict: "kv_thrashing".into(), backend: "gpu-0".into(), ..Verdict::default() };
@@ -95,7 +95,7 @@ async fn begin_and_end_of_a_verdict_are_each_one_message() {
 
 #[tokio::test]
 async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_webhook() {
-    // Accepts connections and never responds.
+    // This listener accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut failing, mut healthy) =
         (ScriptedWebhook::start().await, ScriptedWebhook::start().await);

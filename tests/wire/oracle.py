@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes what an observer must report about each recorded exchange.
 
-For every line of python/index.jsonl and rust/index.jsonl it reads NAME.http (the
+For every line of */index.jsonl in this folder it reads NAME.http (the
 response, byte for byte) and writes NAME.expected.json next to it. It shares no
 code with the observer and is simple enough to verify by reading: whole files in
 memory, the WHATWG event stream rules one by one, json.loads.
@@ -79,7 +79,7 @@ def parse_json(text):
 
 
 def parse_http(raw):
-    """(status, headers, body, complete) of the final response in `raw`."""
+    """(status, headers, body, whether it is complete) of the final response in `raw`."""
     head, separator, rest = raw.partition(b"\r\n\r\n")
     if not separator:
         return None, {}, b"", False
@@ -102,7 +102,7 @@ def parse_http(raw):
 
 
 def dechunk(data):
-    """(body, terminator seen). The bytes of a cut chunk belong to the body."""
+    """(body without chunked framing, whether the last chunk was seen). The bytes of a cut chunk belong to the body."""
     body = b""
     while True:
         line, separator, data = data.partition(b"\r\n")
@@ -148,7 +148,7 @@ def parse_events(body):
 
 
 def event_output(api, kind, doc):
-    """None, "answer", "reasoning", or "unspecified" (the event has tokens of unknown kind)."""
+    """The kind of output of an event: None, "answer", "reasoning", or "unspecified" (tokens of unknown kind)."""
     if api == "chat":
         kinds = [chat_output(as_dict(c)) for c in as_list(doc.get("choices"))]
     elif api == "completions":
@@ -255,7 +255,7 @@ def error_of(doc):
 
 
 def finish_reasons(api, docs):
-    """One raw reason per choice index; one mapped reason for responses and messages."""
+    """The finish reasons: one raw reason per choice index; one mapped reason for responses and messages."""
     if api in ("chat", "completions"):
         found = {}
         for choice in (as_dict(c) for d in docs for c in as_list(d.get("choices"))):
@@ -300,7 +300,7 @@ def message_of(doc):
 
 
 def usage_of(api, docs):
-    """The last usage of the exchange."""
+    """The token counts in the last usage of the exchange."""
     if api == "responses":
         usages = [as_dict(response_of(d).get("usage")) for d in docs]
     elif api == "messages":
@@ -342,7 +342,7 @@ def messages_usage(usages):
 
 
 def identity(docs, field):
-    """`model` or `id` of the first event or body that has one."""
+    """The member `field`, `model` or `id`, of the first event or body that has it. None if none has."""
     for doc in docs:
         for holder in (doc, as_dict(doc.get("response")), as_dict(doc.get("message"))):
             if str_or_none(holder.get(field)):

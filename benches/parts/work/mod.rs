@@ -6,11 +6,11 @@ mod wire;
 
 pub(crate) use wire::chunks;
 
-/// A part and its work.
+/// A measured operation, such as parsing a stream, and its work.
 pub(crate) struct Part {
     /// The operation and its input.
     pub(crate) name: String,
-    /// Number of items per iteration.
+    /// Number of items, such as chunks or decisions, per iteration.
     pub(crate) items: u64,
     /// Number of bytes per iteration. 0 if no bytes are read or written.
     pub(crate) bytes: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Part {
     pub(crate) work: Box<dyn FnMut()>,
 }
 
-/// All parts, with routing in fleets of these sizes.
+/// All parts. The decisions of routing are measured with each of these numbers of backends.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
     let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
     wire::parts()

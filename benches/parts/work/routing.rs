@@ -17,7 +17,7 @@ use tokenweir_routing::{
 /// Size in bytes of a prompt of 32k tokens.
 const LONG_PROMPT_BYTES: usize = 4 * 32_768;
 
-/// Backends that have each received different prompts.
+/// The estimates and the policy of a fleet whose backends have each received different prompts.
 struct Fleet {
     load_estimators: Vec<LoadEstimator>,
     all: Vec<usize>,
@@ -26,7 +26,7 @@ struct Fleet {
     now: Instant,
 }
 
-/// Decisions among this many backends, and their recording.
+/// The parts that pick a backend among this many, and that record such a decision.
 pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
     let fleet = Rc::new(Fleet::new(backend_count));
     let prompts =
@@ -58,7 +58,7 @@ pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
     deciding.into_iter().chain(explaining).collect()
 }
 
-/// The processing of a prompt of 32k tokens.
+/// The parts that hash a prompt of 32k tokens, and that record its blocks in a table.
 pub(super) fn prompts() -> [Part; 2] {
     let body = vec![b'x'; LONG_PROMPT_BYTES];
     let blocks = PromptFingerprint::new(1, std::iter::once(&body[..])).blocks;
@@ -83,7 +83,7 @@ fn prompt(bytes: usize, seed: u8) -> PromptFingerprint {
     PromptFingerprint::new(1, [&head[..], &tail[..]].into_iter())
 }
 
-/// The prompts that a backend has received.
+/// The prompts that the backend with this number has received.
 fn sent(backend: usize) -> impl Iterator<Item = PromptFingerprint> {
     (0..4).map(move |seed| prompt(32_768, (backend * 4 + seed) as u8))
 }

@@ -24,7 +24,7 @@ use tokenweir_request::record::{
 
 const STREAM: &str = "python/chat-stream-long.http";
 
-/// Each sink with the record of a stream. The bytes are those of the stream.
+/// The parts that give each sink the record of a stream. Their bytes are those of the stream.
 pub(super) fn parts() -> Vec<Part> {
     let bytes = chunks(STREAM).iter().map(Vec::len).sum();
     let sampled =

@@ -54,7 +54,7 @@ pub(super) fn parts() -> Vec<Part> {
     streams.chain(peeks).chain(pages).chain([splice]).collect()
 }
 
-/// Events as a backend writes them for `return_token_ids`.
+/// These events with one token id each, as a backend writes them for `return_token_ids`.
 fn with_ids(chunks: Vec<Vec<u8>>) -> Vec<Bytes> {
     let with_ids = |(id, chunk)| {
         let event = String::from_utf8(chunk).unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A request of about this many bytes.
+/// A chat request of about this many bytes.
 fn body(bytes: usize) -> String {
     format!(
         r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}],"stream":true}}"#,

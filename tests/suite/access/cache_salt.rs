@@ -10,8 +10,8 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
 
-/// Starts a gateway with three tenants whose keys are their names. Tenant `free` may send its own
-/// salt.
+/// Starts a gateway that derives the salt, with three tenants whose keys are their names. Only tenant `free`
+/// may send its own salt.
 async fn derived(fake: &ScriptedBackend) -> Running {
     let named = |name: &str| TenantEntry {
         name: name.into(),
@@ -33,7 +33,7 @@ async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8
     gateway.raw(with(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
 }
 
-/// Returns the body that the backend received.
+/// Sends a request with the key of the tenant. Returns the body that the backend received.
 async fn forwarded(
     gateway: &Running,
     fake: &ScriptedBackend,

@@ -13,12 +13,12 @@ use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permissi
 use tokenweir_request::access::TenantEntry;
 use tokenweir_request::record::Outcome;
 
-/// A body with this member.
+/// A chat body with this additional member.
 fn body_with(member: &str) -> String {
     format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"hello"}}],{member},"n":1}}"#)
 }
 
-/// A member that uses a field of the control table.
+/// A JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
 fn member(path: &str) -> String {
     let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
     match path.split_once('.') {
@@ -35,7 +35,7 @@ async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running 
     start_with(&[fake.addr], Setup { access, ..Setup::default() }).await
 }
 
-/// Asserts that a request is rejected because of `field`.
+/// Asserts that the gateway rejects the request with 400 because of `field`, and that its record says so.
 async fn assert_rejected(gateway: &Running, request: &str, field: &str) {
     let answer = gateway.raw(request).await;
     assert_eq!(status(&answer), 400, "{request}");

@@ -7,17 +7,17 @@ use std::hint::black_box;
 use std::time::Instant;
 use tokenweir_request::access::{ApiKeys, KeyDigest, KeyFile};
 
-/// Measurements of both classes together.
+/// Mean number of measurements of each class of guesses.
 const SAMPLES: usize = 1_000_000;
-/// Lookups per measurement.
+/// Number of lookups in one measurement.
 const LOOKUPS_PER_MEASUREMENT: u32 = 4;
-/// Measurements of the lookup before a difference counts. A dependence on the keys shows in each of
-/// them; a change of the speed of the machine shows in one.
+/// Number of repetitions after which a difference counts. A dependence on the keys shows in each of them; a
+/// change of the speed of the machine shows in one.
 const MAX_REPETITIONS: usize = 3;
 /// Threshold of |t| above which dudect considers two classes different.
 const MAX_ABS_T: f64 = 4.5;
 
-/// Running mean and variance (Welford).
+/// Running mean and variance by Welford's algorithm.
 #[derive(Default, Clone, Copy)]
 struct Moments {
     count: f64,
@@ -52,7 +52,7 @@ fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 
     for _ in 0..2 * SAMPLES {
         // Random order, so that periodic noise does not affect one class more.
         let class = usize::from(random.bool());
-        // Created anew at the same place. With preallocated guesses, the memory location could
+        // The headers are created anew at the same place: with guesses in memory, the memory location could
         // influence the duration.
         let headers = guess(&classes[class][random.usize(..classes[class].len())]);
         let start = Instant::now();

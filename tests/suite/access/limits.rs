@@ -27,7 +27,7 @@ fn tokens(per_minute: u32) -> TenantEntry {
     limited(UsageLimits { tokens_per_minute: Some(per_minute), ..UsageLimits::default() })
 }
 
-/// Number of open requests of the tenant.
+/// Number of open requests of all keys.
 fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
 }
@@ -94,8 +94,8 @@ async fn a_failed_request_returns_its_permit() {
     }
 }
 
-/// Sends a request, and a second one whose response shows whether the tokens of the first exceed
-/// the limit.
+/// Sends the same request twice to a gateway with this limit of tokens per minute. Returns the status and
+/// head of the second response: 429 if the first request used more than the limit.
 async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, String) {
     let gateway = gated(fake, tokens(limit)).await;
     let first = gateway.raw(keyed(request)).await;
@@ -180,6 +180,6 @@ async fn responses_carry_the_remaining_limit() {
     assert_eq!(
         status(&gateway.raw(keyed(&listed)).await),
         200,
-        "the model list is no inference request"
+        "a request for the model list is not limited"
     );
 }

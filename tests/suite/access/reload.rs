@@ -18,7 +18,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// A keys file with one tenant.
+/// The text of a keys file with one tenant and the hash of this key.
 fn file(tenant: &str, key: &str) -> String {
     let hash = KeyDigest::from_key(key.as_bytes());
     format!("tenants:\n- name: {tenant}\n  keys:\n  - {{ name: k, hash: '{hash}' }}\n")
@@ -41,7 +41,7 @@ impl Program {
         Self { process: GatewayProcess::spawn(command).await, folder }
     }
 
-    /// Replaces the keys file.
+    /// Replaces the keys file by this text, with a rename.
     fn replace(&self, keys: &str) {
         let (new, place) = (self.folder.join("new"), self.folder.join("keys.yaml"));
         fs::write(&new, keys).unwrap();
@@ -63,7 +63,7 @@ impl Program {
         self.process.get("/status").await
     }
 
-    /// Waits until requests with a key have this status.
+    /// Waits until a request with this key gets this status.
     async fn until(&self, key: &str, expected: u16) {
         wait_until!(status(&self.ask(key, &get("/v1/models")).await) == expected);
     }

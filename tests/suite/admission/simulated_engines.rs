@@ -19,7 +19,7 @@ fn chat(tokens: usize) -> String {
     post(CHAT, &body)
 }
 
-/// Two small engines with four sequences and a cache of 1,024 tokens each.
+/// Two small simulated engines with four sequences and a cache of 1,024 tokens each.
 async fn engines() -> Vec<SocketAddr> {
     start_simulator(SimulatorSettings {
         backends: 2,

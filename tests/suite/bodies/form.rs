@@ -4,12 +4,12 @@ use super::Case;
 use super::json::{MODELS, choose, mutated};
 use fastrand::Rng;
 
-/// A form before serialization.
+/// A multipart form before it is written as bytes.
 #[derive(Clone)]
 pub(super) struct Form {
     content_type: String,
     boundary: String,
-    /// Header lines and value of each part.
+    /// The header lines and the value of each part.
     parts: Vec<(String, Vec<u8>)>,
     before: String,
     behind: String,
@@ -17,7 +17,8 @@ pub(super) struct Form {
 
 type Change = fn(&mut Rng, &mut Form);
 
-/// The classes. The first has forms as common clients send them.
+/// The classes of forms: name, and how a plain form is changed. The first has forms as common clients send
+/// them.
 pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: plain", |_, _| {}),
     ("form: no model", |rng, form| {
@@ -224,7 +225,7 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: mutated", |_, _| {}),
 ];
 
-/// A random case of a class.
+/// A random form of the class with this index.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let (class, change) = CLASSES[class];
     let mut form = plain(rng);

@@ -3,12 +3,13 @@
 use super::Case;
 use fastrand::Rng;
 
-/// Model names. One needs more than ASCII.
+/// The model names in the bodies. One is not ASCII.
 pub(super) const MODELS: [&str; 5] = ["base", "secret-lora", "org/model-7b", "mod\u{e9}l", "model"];
 
 type Make = fn(&mut Rng) -> Vec<u8>;
 
-/// The classes. The first has bodies as common clients send them.
+/// The classes of JSON bodies: name, and how a body is made. The first has bodies as common clients send
+/// them.
 pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: plain", |rng| members(rng, &[]).into()),
     ("json: no model", |rng| {
@@ -125,7 +126,7 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
     }),
 ];
 
-/// A random case of a class.
+/// A random body of the class with this index.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let types =
         ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-16"];
@@ -139,7 +140,7 @@ pub(super) fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }
 
-/// Changes, removes or duplicates some bytes.
+/// The bytes after one to three random changes: some are changed, removed or duplicated.
 pub(super) fn mutated(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     const LIKELY_BYTES: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
     for _ in 0..rng.usize(1..4) {
@@ -168,7 +169,7 @@ fn marked(rng: &mut Rng) -> String {
     format!("{mark}{}", members(rng, &[]))
 }
 
-/// An object with these members or a model, in random order with other members and whitespace.
+/// A JSON object with the members `given` or else a model, in random order with other members and whitespace.
 fn members(rng: &mut Rng, given: &[(&str, String)]) -> String {
     let others = [
         "\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":\\\"secret-lora\\\"}\"}]",

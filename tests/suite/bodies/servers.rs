@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/bodies/server.py");
 
-/// How FastAPI and Starlette read each case. `None` if they are not installed.
+/// How Python servers read each case: FastAPI and Starlette. `None`: Python has no such packages.
 pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     let named = std::env::var("BODIES_PYTHON").ok();
     let program = named.as_deref().unwrap_or("python3");

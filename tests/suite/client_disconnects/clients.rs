@@ -47,7 +47,7 @@ pub(super) enum Client {
 const CANCEL_CODE: [u8; 4] = [0, 0, 0, 8];
 
 impl Client {
-    /// Sends a request with the first `length` bytes of the body.
+    /// Connects as `way` needs it, and sends a request with the first `length` bytes of the body.
     pub(super) async fn ask(to: SocketAddr, way: Way, body: &str, length: usize) -> Self {
         let is_whole = length == body.len();
         let sent = &body[..length];
@@ -80,7 +80,7 @@ impl Client {
         Self::Http1(stream)
     }
 
-    /// Reads until `wanted` has occurred `times` times.
+    /// Reads the response until it contains `wanted` `times` times.
     pub(super) async fn read_until(&mut self, wanted: &str, times: usize) {
         let mut all = Vec::new();
         while String::from_utf8_lossy(&all).matches(wanted).count() < times {
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Disconnects. Returns the parts that must stay open.
+    /// Disconnects in this way. Returns the client if its connection must stay open.
     pub(super) async fn leave(self, way: Way) -> Option<Self> {
         match (self, way) {
             (Self::Http1(stream), Way::Reset) => stream.set_zero_linger().unwrap(),

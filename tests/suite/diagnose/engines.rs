@@ -17,7 +17,7 @@ pub(super) struct Traffic {
     pub(super) output: (u32, u32),
 }
 
-/// An engine, its metrics, and a diagnosis that has no other input.
+/// A simulated engine, its metrics page, and a diagnosis that gets nothing else.
 pub(super) struct EngineFixture {
     engine: Engine,
     now: Duration,
@@ -42,7 +42,7 @@ impl EngineFixture {
         }
     }
 
-    /// Runs five seconds of this traffic and one diagnosis.
+    /// Runs the engine for five seconds with this traffic, and then one diagnosis.
     pub(super) fn step(&mut self, traffic: Traffic) -> Diagnosis {
         let end = self.now + EVERY;
         let count = poisson(traffic.rate * EVERY.as_secs_f64(), &mut self.random) as usize;
@@ -71,7 +71,7 @@ impl EngineFixture {
                 None => self.now = arrivals.last().copied().unwrap_or(end).min(end),
             }
         }
-        // A batch that was longer than the step.
+        // These arrivals came during the last batch, which ended after the five seconds.
         arrivals.into_iter().rev().for_each(|at| self.submit(traffic, at));
         self.look()
     }
@@ -89,7 +89,7 @@ impl EngineFixture {
     fn on_token(&mut self, token: &GeneratedToken) {
         let (sum, count) = match token.nth {
             1 => (&mut self.page.first_token_seconds, &mut self.page.first_tokens),
-            // vLLM counts one time for each step, also if drafts were accepted in it.
+            // vLLM counts one time for each step, also if the step accepted several draft tokens.
             _ if token.gap.is_zero() => return,
             _ => (&mut self.page.gap_seconds, &mut self.page.gaps),
         };
@@ -116,7 +116,7 @@ impl EngineFixture {
         self.watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at)
     }
 
-    /// Preemptions per request.
+    /// Number of preemptions per request so far.
     fn preemptions_per_request(&self) -> f64 {
         self.engine.load().preemptions as f64 / self.sent as f64
     }
@@ -126,7 +126,7 @@ fn add(counter: &mut Option<f64>, value: f64) {
     *counter = counter.map(|total| total + value);
 }
 
-/// The names of the verdicts in this number of steps.
+/// The names of all verdicts in this number of steps, sorted, each once.
 fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'static, str>> {
     let mut names = Vec::new();
     for _ in 0..steps {
@@ -139,12 +139,14 @@ fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'st
 
 const WARM_UP_STEPS: u64 = 84;
 
-/// A cache of 6,400 tokens.
+/// An engine with a cache of 6,400 tokens.
 const SMALL: EngineSpec = EngineSpec { blocks: 400, ..EngineSpec::DEFAULT };
 const CHAT: Traffic = Traffic { rate: 1.5, prompt: (80, 160), output: (200, 400) };
 const LONG: Traffic = Traffic { rate: 0.4, prompt: (5_000, 9_000), output: (20, 40) };
 
-/// Number of seeds with exactly the expected verdict, and number of seeds with other verdicts.
+/// Runs the diagnosis with `seeds` seeds: first with `traffic`, then for a minute with a rate that is `times`
+/// to 1.5 `times` as high. Returns the number of seeds with exactly the verdict `wanted`, and the number with
+/// another verdict.
 fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, times: f64, wanted: &str) -> (u64, u64) {
     let (mut right, mut wrong) = (0, 0);
     for seed in 0..seeds {
@@ -189,7 +191,7 @@ fn the_recommended_batch_size_ends_the_thrashing() {
         names(&mut bench, busy, 3 * MINUTE_STEPS);
         let before = bench.preemptions_per_request();
         assert!(before > 0.1, "{before}");
-        // About 120 prompt tokens and 300 output tokens.
+        // The mean request has about 120 prompt tokens and 300 output tokens.
         let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();
         let mut bench = EngineFixture::new(EngineSpec { max_num_seqs: safe, ..SMALL }, seed);
         names(&mut bench, busy, 3 * MINUTE_STEPS);

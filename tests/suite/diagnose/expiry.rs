@@ -3,7 +3,7 @@
 use super::faults::FAULTS;
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// Removes all load from a step.
+/// Removes all load and its consequences from a step.
 fn end_load(tick: &mut Tick) {
     (tick.requests, tick.running, tick.waiting, tick.kv) = (0.0, 0.0, 0.0, 0.0);
     (tick.cancelled, tick.stalls, tick.stalled, tick.preemptions) = (0.0, 0.0, 0.0, 0.0);

@@ -5,7 +5,7 @@ use super::fleet_model::{Shape, Tick};
 /// Applies the symptoms of a severity from 0 to 1 to a step of a backend.
 type Symptoms = fn(severity: f64, &Shape, &mut Tick, &mut fastrand::Rng);
 
-/// A pathology of the first backend.
+/// A pathology of the first backend of a fleet, as a change of its healthy steps.
 pub(super) struct Fault {
     /// The rule that must name it.
     pub(super) name: &'static str,
@@ -15,7 +15,7 @@ pub(super) struct Fault {
     others: Symptoms,
 }
 
-/// One for each rule.
+/// The pathologies, one for each rule of the diagnosis.
 pub(super) const FAULTS: [Fault; 14] = [
     Fault { name: "blind", min_backends: 1, first: blind, others: healthy },
     Fault { name: "kv_thrashing", min_backends: 1, first: thrashing, others: healthy },
@@ -41,7 +41,7 @@ pub(super) const FAULTS: [Fault; 14] = [
 // === impl Fault ===
 
 impl Fault {
-    /// Applies the symptoms of a severity from 0 to 1 to a step of the backend with this index.
+    /// Changes a step of the backend with this index. `severity`: from 0, barely noticeable, to 1.
     pub(super) fn apply(
         &self,
         index: usize,
@@ -140,7 +140,7 @@ fn held_blocks(severity: f64, shape: &Shape, tick: &mut Tick, random: &mut fastr
 fn queued(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
     tick.waiting = (3.0 + 10.0 * severity * random.f64()).round();
     tick.running = tick.running.max(4.0);
-    // The requests start late, but within the TTFT objective of users.
+    // The requests start late, but within the TTFT objective.
     tick.queue = 0.05;
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Shape {
     pub(super) cancel: f64,
 }
 
-/// The events of one step.
+/// The values of one step of a backend. Each may be changed by a fault before the metrics are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tick {
     pub(super) requests: f64,
@@ -48,7 +48,7 @@ pub(super) struct Tick {
     pub(super) lag: f64,
     /// Requests from other sources than the gateway.
     pub(super) foreign: f64,
-    /// Requests at the engine that the gateway does not have. Negative for the opposite.
+    /// Requests in flight at the gateway beyond those at the engine. Negative: the engine has more.
     pub(super) beyond: f64,
     pub(super) stalled: f64,
     pub(super) stalls: f64,
@@ -59,11 +59,11 @@ pub(super) struct Tick {
     pub(super) reusable: f64,
     pub(super) reusable_here: f64,
     pub(super) gateway_queue: f64,
-    /// Share of the tokens that are generated.
+    /// Share of the output tokens that the engine generates. 0: it starts no request.
     pub(super) made: f64,
     pub(super) has_page: bool,
     pub(super) is_up: bool,
-    /// Whether the process restarts.
+    /// Whether the engine process restarts before this step, so that its counters begin at zero.
     pub(super) restarts: bool,
 }
 
@@ -76,22 +76,22 @@ pub(super) struct FleetBackend {
     stalls: u64,
 }
 
-/// The fleet.
+/// A fleet whose backends are simulated step by step, with its diagnosis.
 pub(super) struct Plant {
     pub(super) backends: Vec<FleetBackend>,
     pub(super) random: fastrand::Rng,
-    /// What the gateway knows of the fleet. Without backends: nothing.
+    /// What the diagnosis is told about the fleet as a whole. Without backends in it: nothing.
     pub(super) fleet: FleetObservation,
     watch: Diagnoser,
     now: Instant,
 }
 
-/// Healthy steps before an event: eight minutes in which the baselines are learned.
+/// Number of healthy steps before a fault: eight minutes, in which the diagnosis learns the baselines.
 pub(super) const BASELINE_STEPS: u64 = 96;
 pub(super) const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
 
-/// The last of this many diagnoses of the backends `gpu-0`, `gpu-1`, … `samples` makes the samples of a
-/// step from its number and its time.
+/// Runs this many diagnoses of the backends `gpu-0`, `gpu-1`, … and returns the last. `samples` makes the
+/// samples of a step from the number and the time of the step.
 pub(super) fn last_diagnosis(
     steps: u64,
     samples: impl Fn(u64, Instant) -> Vec<DiagnosisSample>,
@@ -106,7 +106,7 @@ pub(super) fn last_diagnosis(
     diagnoses.last().unwrap_or_default()
 }
 
-/// The page of an engine with this number of cache blocks whose counters are zero.
+/// A metrics page of an engine with this number of cache blocks, whose counters are zero.
 pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     let zero = Some(0.0);
     EngineLoad {
@@ -132,7 +132,7 @@ pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
 // === impl Shape ===
 
 impl Shape {
-    /// A healthy backend with a normal load.
+    /// A healthy backend with a normal load. All backends of a fleet have this shape.
     pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
         let between =
             |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
@@ -150,7 +150,7 @@ impl Shape {
         }
     }
 
-    /// A random step of the backend.
+    /// A random healthy step of the backend.
     fn tick(&self, random: &mut fastrand::Rng) -> Tick {
         let requests = poisson(self.rate * EVERY.as_secs_f64(), random);
         let noise = |random: &mut fastrand::Rng| 0.9 + 0.2 * random.f64();
@@ -191,7 +191,7 @@ impl Shape {
     }
 }
 
-/// A Poisson-distributed number of arrivals in a step.
+/// A random number of arrivals from the Poisson distribution with this mean.
 pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
     let (limit, mut product, mut count) = ((-mean).exp(), random.f64(), 0.0);
     while product > limit {
@@ -216,7 +216,7 @@ impl FleetBackend {
             EngineLoad { started, ..empty_page(load.block_size.unwrap(), load.blocks.unwrap()) };
     }
 
-    /// The sample for the diagnosis after a step.
+    /// Adds a step to the counters of the engine. Returns the sample that the diagnosis gets.
     fn sample(&mut self, tick: &Tick, at: Instant) -> DiagnosisSample {
         if tick.restarts {
             Self::start(&mut self.load);
@@ -255,7 +255,7 @@ impl FleetBackend {
         let counts = BackendRequestCounts {
             first_outputs: begun as u64,
             first_output_seconds: begun * ttft,
-            // TTFT values are spread: some are twice as long as the mean.
+            // TTFT values vary: some are twice as long as the mean.
             slow_first_outputs: if ttft >= SLOW_START {
                 (begun * 0.6) as u64
             } else if ttft >= SLOW_START / 2.0 {
@@ -291,7 +291,7 @@ impl FleetBackend {
 // === impl Plant ===
 
 impl Plant {
-    /// Healthy backends with the same traffic whose baselines are learned.
+    /// A fleet of healthy backends with the same traffic, whose baselines the diagnosis has learned.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
         let mut plant = Self::new(backend_count, seed, Instant::now());
         for _ in 0..BASELINE_STEPS {
@@ -300,7 +300,7 @@ impl Plant {
         plant
     }
 
-    /// Healthy backends with the same traffic.
+    /// A fleet of healthy backends with the same traffic, before the first step.
     pub(super) fn new(backend_count: usize, seed: u64, start: Instant) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
@@ -314,7 +314,7 @@ impl Plant {
         }
     }
 
-    /// Computes one step. `change` modifies the values of each backend.
+    /// Computes one step and the diagnosis after it. `change` modifies the values of each backend.
     pub(super) fn step(
         &mut self,
         mut change: impl FnMut(usize, &Shape, &mut Tick, &mut fastrand::Rng),

@@ -3,13 +3,13 @@
 
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// The verdicts of this rule in the three minutes that begin with an event, with their backend.
-/// `change` gets the number of the step and the index of the backend.
+/// The backends of all verdicts of this rule in the three minutes after the baseline, one for each verdict
+/// and step. `change` gets the number of the step and the index of the backend.
 fn named(rule: &str, backends: usize, change: impl Fn(u64, usize, &mut Tick)) -> Vec<String> {
     named_within(3, rule, backends, change)
 }
 
-/// The same in this number of minutes.
+/// The result of [`named`] for this number of minutes.
 fn named_within(
     minutes: u64,
     rule: &str,
@@ -52,8 +52,8 @@ fn a_fast_backend_beside_a_slow_one_with_a_queue_is_not_called_underused() {
             }
         })
     };
-    assert_eq!(with_requests(10.0), [""; 0], "it gets its share");
-    assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "it gets few requests");
+    assert_eq!(with_requests(10.0), [""; 0], "gpu-0 gets its share");
+    assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "gpu-0 gets few requests");
 }
 
 #[test]

@@ -20,7 +20,7 @@ struct HeldOutFault {
     is_undecided: fn(&Verdict) -> bool,
 }
 
-/// Numbers of scenarios by result.
+/// Numbers of scenarios by the result of the diagnosis.
 #[derive(Debug, Default, Clone, Copy)]
 struct Score {
     named: u32,
@@ -72,7 +72,7 @@ fn has_cause(verdict: &Verdict, name: &str, cause: &str) -> bool {
     verdict.verdict == name && verdict.cause.as_deref().is_some_and(|it| it.starts_with(cause))
 }
 
-/// An engine with random speed and effects, and room for 256 sequences.
+/// An engine with a random speed and a random cost model, and room for 256 sequences.
 fn engine(random: &mut fastrand::Rng) -> EngineSpec {
     let between =
         |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
@@ -97,7 +97,7 @@ fn engine(random: &mut fastrand::Rng) -> EngineSpec {
     }
 }
 
-/// Requests per second that a full batch of `sequences` completes, about.
+/// Approximate number of requests per second that an engine with a full batch of `sequences` completes.
 fn batch_rate(spec: &EngineSpec, sequences: f64, traffic: &Traffic) -> f64 {
     let mean = |range: (u32, u32)| f64::from(range.0 + range.1) / 2.0;
     let prefill = mean(traffic.prompt) * spec.prefill_token.as_secs_f64();
@@ -159,9 +159,9 @@ fn longer_answers(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) 
     (spec, usual, Traffic { output: (usual.output.0 * 2, usual.output.1 * 2), ..usual })
 }
 
-/// Steps of the usual traffic: seven minutes.
+/// Number of steps with the usual traffic: seven minutes.
 const USUAL_STEPS: u64 = 420 / EVERY.as_secs();
-/// Steps of the fault: two minutes, because a queue must grow before it harms clients.
+/// Number of steps with the fault: two minutes, because a queue must grow before it harms clients.
 const FAULT_STEPS: u64 = 120 / EVERY.as_secs();
 
 fn run(fault: &HeldOutFault, seed: u64) -> Score {

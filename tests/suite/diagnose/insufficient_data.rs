@@ -7,7 +7,8 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The diagnosis of a backend with this page after a number of samples.
+/// The diagnosis of one backend after this number of samples, all with this metrics page. `None`: the page is
+/// missing.
 fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
     last_diagnosis(samples, |_, at| {
         vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]
@@ -29,7 +30,7 @@ fn an_old_version_with_half_of_the_metrics_is_diagnosed_as_far_as_possible() {
     assert_eq!(missing["kv_thrashing"], ["kv_usage", "preemptions"]);
     assert_eq!(missing["memory_leak"], ["kv_usage"]);
     assert_eq!(missing["stalls"], ["gateway"]);
-    assert!(!missing.contains_key("gpu_underused"), "its metrics are available");
+    assert!(!missing.contains_key("gpu_underused"), "the metrics of gpu_underused are available");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_diagnose::{EVERY, RULES};
 
-/// Correct and wrong verdicts of a rule.
+/// The correct, missed and wrong verdicts of a rule, and the longest time in seconds until a correct one.
 #[derive(Debug, Default, Clone, Copy)]
 struct Score {
     named: u32,
@@ -16,10 +16,11 @@ struct Score {
     seconds: u64,
 }
 
-/// Further steps in which other verdicts count as wrong.
+/// Number of steps after the first minute in which wrong verdicts still count.
 const FURTHER_STEPS: u64 = 6;
 
-/// The verdicts by rule and backend, with the step of the fault at which each appeared.
+/// All verdicts by rule and backend, with the step of the fault at which each first appeared. 0: before the
+/// fault.
 fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, String), u64> {
     let mut plan = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let backend_count = fault.min_backends + plan.usize(0..3);

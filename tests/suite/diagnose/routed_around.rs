@@ -22,7 +22,8 @@ fn healthy(backends: usize, seed: u64) -> Plant {
     plant
 }
 
-/// One request in 30 s at the first backend, and constant load at the others.
+/// The traffic of a backend that routing avoids: one request in 30 s at the first backend, and constant load
+/// at the others. `lag` is the first backend's, in seconds.
 fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
     tick.running = tick.running.max(3.0);
     if place == 0 {
@@ -78,7 +79,7 @@ fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requ
         }
         last
     };
-    let held = run(2.0, 6).expect("two requests a minute show that it lasts");
+    let held = run(2.0, 6).expect("two requests a minute show that the cause lasts");
     assert!(held.is_some_and(|cause| cause.contains("routing avoids it")));
     assert_eq!(run(0.005, 6), None, "these requests show that it is over");
 }
@@ -108,7 +109,7 @@ fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
     }
 }
 
-/// An available backend that lists one model.
+/// An available backend with this index that lists one model.
 fn listing(place: usize, model: &str) -> FleetBackend {
     FleetBackend {
         id: BackendId::new(&format!("gpu-{place}")),
@@ -140,8 +141,8 @@ fn long_prompts_never_lead_to_a_larger_batch_and_are_no_slow_engine() {
     assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
 }
 
-/// A fleet of two backends. `sample` makes the page and the observations of a backend at a step from
-/// their usual values.
+/// The diagnosis of two backends after this number of steps. `sample` changes the metrics page and the
+/// gateway's observations of a backend at a step from their usual values.
 fn two_backends(
     steps: u64,
     sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),
@@ -184,7 +185,7 @@ fn an_engine_that_computes_long_prompts_is_not_called_slow() {
         at_first(&diagnosis, "slow_engine").cloned()
     };
     assert_eq!(verdict_with(150_000), None);
-    let slow = verdict_with(1_000).expect("its prompts are short");
+    let slow = verdict_with(1_000).expect("a backend with short prompts is slow");
     assert!(slow.remedy.contains("that of the other backend is 20 ms"), "{}", slow.remedy);
 }
 

@@ -8,7 +8,7 @@ use super::plan::FrontEnd;
 use super::stream_errors;
 use super::texts;
 
-/// Writes one transcription in either dialect.
+/// Writes one transcription in the format of vLLM or of `OpenAI`.
 pub(crate) fn transcription(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     if framing.chance(75) {
         chunks(framing, is_damaged, ends);
@@ -86,8 +86,8 @@ fn events(framing: &mut Framing, ends: Ends) {
     match ends {
         Ends::Error => stream_errors::failure(framing, FrontEnd::VllmPython),
         Ends::WithoutDone => {}
-        // The event repeats the text of all earlier events, so it is no further output if there were
-        // any. Its unknown fields are output neither.
+        // If earlier events have output, this event repeats it, so it has none. Its unknown fields have none
+        // either.
         Ends::Usual => {
             let json = format!(
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,

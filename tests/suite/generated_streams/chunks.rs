@@ -9,22 +9,22 @@ use super::texts;
 use std::fmt::Write;
 use tokenweir_protocol::openai::Api;
 
-/// Writes the chunks of one response.
+/// The writer of the chunks of one response.
 pub(crate) struct Chunks<'a> {
     pub plan: &'a Plan,
     pub framing: &'a mut Framing,
     id: String,
-    /// Tokens of each choice: generated, and reported by an event.
+    /// For each choice, the number of generated tokens, and the number of those that an event has reported.
     made: Vec<u64>,
     reported: Vec<u64>,
-    /// Additional length of the next text.
+    /// Number of bytes that are added to the next text.
     padding: usize,
 }
 
 const MODEL: &str = "org/model-7b";
 
 impl<'a> Chunks<'a> {
-    /// Starts a stream.
+    /// A writer that has written nothing.
     pub(crate) fn new(plan: &'a Plan, framing: &'a mut Framing) -> Self {
         let id = format!("gen-{:x}", framing.random.u32(..));
         framing.stream.names = Some((id.clone(), MODEL.into()));
@@ -32,7 +32,7 @@ impl<'a> Chunks<'a> {
         Self { made, reported, padding: plan.padding, plan, framing, id }
     }
 
-    /// Writes the whole stream, with a malformed part if `is_damaged`.
+    /// Writes the whole stream, with a malformed event or malformed usage if `is_damaged`.
     pub(crate) fn write(mut self, is_damaged: bool, ends: Ends) {
         let steps = &self.plan.steps;
         let failing = match ends {
@@ -100,7 +100,7 @@ impl<'a> Chunks<'a> {
         self.framing.event("", &json, meaning);
     }
 
-    /// Number of tokens that the event of a step reports.
+    /// Number of tokens that the event of a step reports. `None`: it reports none.
     fn reported_tokens(&mut self, step: &Step) -> Option<u64> {
         let increase = self.made[step.choice] - self.reported[step.choice];
         if self.plan.usage == UsageAsked::Continuous {
@@ -110,7 +110,7 @@ impl<'a> Chunks<'a> {
         self.reports_in_lists(step).then_some(step.tokens)
     }
 
-    /// Whether the event has a list with one element for each of its tokens.
+    /// Whether the event has a list, of token ids or logprobs, with one element for each of its tokens.
     fn reports_in_lists(&self, step: &Step) -> bool {
         let has_own_finish = self.plan.front_end != FrontEnd::VllmPython;
         match step.what {
@@ -236,7 +236,7 @@ impl<'a> Chunks<'a> {
         if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
     }
 
-    /// A chunk around its choices. `usage` can be empty.
+    /// The JSON of a chunk with these choices and this `usage`, which can be empty.
     pub(crate) fn envelope(&self, choices: &str, usage: &str) -> String {
         let (id, plan) = (&self.id, self.plan);
         let object =
@@ -257,7 +257,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Writes content that resembles usage, an error or an end, but is none.
+    /// Writes an event with members that resemble usage, an error or an end, but are none at their place.
     fn decoy(&mut self) {
         let nested = r#"{"index":0,"delta":{},"x":{"finish_reason":"abort","usage":{"completion_tokens":9}}}"#;
         let json = match self.framing.random.u8(..3) {
@@ -312,7 +312,7 @@ impl<'a> Chunks<'a> {
         Counts { input: Some(prompt_tokens), cached, ..Counts::default() }
     }
 
-    /// A `usage` object with this number of output tokens.
+    /// The JSON of a `usage` object with this number of output tokens.
     fn counts(&self, output: u64) -> String {
         let input = self.plan.prompt_tokens;
         let details = match (self.plan.cached, self.plan.front_end) {
@@ -329,7 +329,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// How the events of a stream end.
+/// How the generated events of a stream end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     Usual,

@@ -20,18 +20,18 @@ use tokenweir_request::observe::{
 };
 use tokenweir_request::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
 
-/// The client's side of an exchange.
+/// What the client received and what the gateway recorded of an exchange.
 pub(crate) struct Seen {
     /// The body that the client received.
     pub bytes: Vec<u8>,
-    /// The body ended with an error.
+    /// Whether the body ended with an error.
     pub is_broken: bool,
     pub records: Vec<RequestRecord>,
-    /// The byte range of the frame of each report of a first output.
+    /// The byte range of the frame during which the gateway reported a first output, for each report.
     pub first_outputs: Vec<Range<usize>>,
 }
 
-/// Runs the exchange.
+/// Runs the exchange: a backend with this script, the observer of the gateway, and a client.
 pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     let sink = Arc::new(Capture::default());
     let mut exchange = Exchange::open(record(case), sink.clone(), live);
@@ -40,8 +40,7 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     exchange.on_request_sent(Arc::new(Stub));
     exchange.on_head(case.status, &headers);
     let script = Script::of(case, sink.clone());
-    // Before it breaks off, the body is pending once more, so that the server can write buffered
-    // frames.
+    // A body that breaks is pending once more before it, so that the server can write buffered frames.
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
     let pauses = script.frames.iter().filter(is_wait).count();
     let waits = pauses + usize::from(case.close == Close::Broken);
@@ -52,8 +51,8 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     Seen { bytes, is_broken, records, first_outputs }
 }
 
-/// Polls frames as hyper does, until the body ends or fails. Drops the body when it is pending more
-/// often than the script waits.
+/// Polls frames as hyper does, until the body ends or fails. If the body is pending more than `waits` times,
+/// drops it. Returns the bytes, and whether the body failed.
 fn take(mut body: ObservedBody<Script, ()>, mut waits: usize) -> (Vec<u8>, bool) {
     let mut context = Context::from_waker(Waker::noop());
     let mut bytes = Vec::new();
@@ -73,11 +72,11 @@ fn take(mut body: ObservedBody<Script, ()>, mut waits: usize) -> (Vec<u8>, bool)
     (bytes, false)
 }
 
-/// A body that arrives in frames.
+/// The body of the backend's response, as frames that arrive one after the other.
 struct Script {
     frames: VecDeque<Step>,
     close: Close,
-    /// The length is known: the body ends with its last frame.
+    /// Whether the length of the body is known, so that the body ends with its last frame.
     has_length: bool,
     sink: Arc<Capture>,
 }
@@ -85,7 +84,7 @@ struct Script {
 enum Step {
     Data(Bytes),
     Trailers,
-    /// Pending once.
+    /// The body is pending once.
     Wait,
 }
 
@@ -112,7 +111,7 @@ impl Script {
     }
 }
 
-/// The frame boundaries: at the events, at random positions, or at every byte.
+/// The positions at which frames end: those of the events, random ones, or each byte.
 fn cuts(case: &Case, random: &mut Rng) -> Vec<usize> {
     let all = case.arrived;
     let mut cuts: Vec<usize> = match random.u8(..20) {
@@ -160,7 +159,7 @@ impl Body for Script {
 struct Capture {
     records: Mutex<Vec<RequestRecord>>,
     first_outputs: Mutex<Vec<Range<usize>>>,
-    /// The byte range of the last frame.
+    /// The byte range of the last frame that the backend delivered.
     frame: Mutex<Range<usize>>,
 }
 
@@ -195,7 +194,7 @@ impl BackendMonitor for Stub {
     fn on_stall(&self, _: bool) {}
 }
 
-/// A record with the values that are known when the request has been sent.
+/// A record with the values that a gateway knows when it has sent the request.
 fn record(case: &Case) -> RequestRecord {
     let request_id = RequestId::from_headers(&HeaderMap::new(), 1);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);

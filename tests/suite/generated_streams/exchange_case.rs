@@ -8,13 +8,13 @@ use super::{audio, chance, typed_events, unknown_events};
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
-/// An exchange to run.
+/// A random exchange: a response, and how much of it arrives.
 pub(crate) struct Case {
     pub api: Api,
     pub status: u16,
     pub content_type: &'static str,
     pub stream: GeneratedStream,
-    /// The gateway injected the usage request.
+    /// Whether the gateway, not the client, requested usage.
     pub is_usage_injected: bool,
     /// Number of bytes of the response that arrive.
     pub arrived: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Case {
     pub random: Rng,
 }
 
-/// How the bytes end.
+/// How the exchange ends after the bytes that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
     /// The response ends completely in terms of HTTP.
@@ -35,7 +35,7 @@ pub(crate) enum Close {
 }
 
 impl Case {
-    /// Draws the exchange of this seed.
+    /// The exchange of this seed. The same seed gives the same exchange.
     pub(crate) fn draw(api: Api, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         if chance(&mut random, 4) {
@@ -78,7 +78,7 @@ impl Case {
         Self { api, status: 200, content_type, stream, is_usage_injected, arrived, close, random }
     }
 
-    /// Whether the format of the events is known.
+    /// Whether the gateway knows the format of the events of this API.
     pub(crate) fn has_known_format(&self) -> bool {
         self.api != Api::Other
     }
@@ -88,7 +88,7 @@ impl Case {
         self.status == 200
     }
 
-    /// A response with an error status and an error body.
+    /// A response with an error status and an error document.
     fn refused(api: Api, mut random: Rng) -> Self {
         let status = [400, 401, 404, 422, 429, 499, 500, 502, 503, 504][random.usize(..10)];
         let is_json = chance(&mut random, 80);
@@ -124,7 +124,7 @@ impl Case {
     }
 }
 
-/// Draws the number of bytes that arrive and the party that closes.
+/// The number of bytes that arrive, and how the exchange ends.
 fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     let all = stream.bytes.len();
     let anywhere = random.usize(..=all);
@@ -141,8 +141,8 @@ fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     }
 }
 
-/// The position, or the beginning of the malformed event at it: the regular end of the body would
-/// complete some of these events.
+/// `at`, or the beginning of a malformed event that contains this position: some of these events would be
+/// complete at the regular end of the body.
 fn before_a_malformed_event(stream: &GeneratedStream, at: usize) -> usize {
     let is_inside = |event: &&Event| {
         event.meaning.is_malformed && (event.begins_at..event.complete_at).contains(&at)

@@ -6,7 +6,7 @@ use super::expected_stream::{Counts, Kind, Meaning};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
 
-/// The compared values.
+/// The values of a record that are compared.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct RecordFields {
     pub outcome: &'static str,
@@ -23,17 +23,16 @@ pub(crate) struct RecordFields {
     pub output_events: u64,
     pub tokens_in_events: u64,
     pub uncounted_events: u64,
-    /// Whether the timestamps of the first event, first output, first answer and last event are
-    /// set.
+    /// Whether the times of the first event, the first output, the first answer and the last event are set.
     pub marks: [bool; 4],
     pub status: Option<u16>,
-    /// The observed response is complete.
+    /// Whether the observed response is complete.
     pub is_whole: bool,
     pub is_backend_fault: bool,
 }
 
 impl RecordFields {
-    /// The actual values.
+    /// The values of a record that the gateway made.
     pub(crate) fn from_record(record: &RequestRecord) -> Self {
         let observed = &record.observed;
         let timings = &record.timings;
@@ -77,7 +76,7 @@ impl RecordFields {
         }
     }
 
-    /// The expected values.
+    /// The values that the record of this exchange must have.
     pub(crate) fn expected(case: &Case) -> Self {
         let mut fields = Self { status: Some(case.status), ..Self::default() };
         if case.is_stream() {
@@ -89,7 +88,7 @@ impl RecordFields {
         fields
     }
 
-    /// A body that is no stream is parsed when it is complete.
+    /// Adds the values of a response that is no stream. The gateway parses it when it is complete.
     fn add_document(&mut self, case: &Case) {
         self.usage_source = "missing";
         if case.close == Close::Whole {
@@ -149,7 +148,7 @@ impl RecordFields {
             self.is_malformed |= is_malformed;
             match self.usage_event {
                 Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
-                // Usage in another event: the server always sends it with each event.
+                // Usage in an event that is no usage event: this server always sends usage.
                 Some("missing") if usage.is_some() => {
                     self.usage_event = Some("always_sent");
                 }
@@ -160,13 +159,14 @@ impl RecordFields {
         self.marks[1] = self.output_events > 0;
         let are_choices_ended = self.finish_reasons.iter().all(Option::is_some);
         let has_content = self.output_events > 0 || !self.finish_reasons.is_empty();
-        // No choice is an event of an unknown format.
+        // Streams of an unknown format have no choices.
         self.is_whole = self.marks[3]
             || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
         self.count(estimated);
     }
 
-    /// Source and exactness of the output count.
+    /// Sets the source and the number of the output tokens. `estimated` is the number if it must be
+    /// estimated.
     fn count(&mut self, estimated: u64) {
         // A count before an error is not final.
         let is_ended = self.is_whole && self.error.is_none();
@@ -181,7 +181,7 @@ impl RecordFields {
         };
     }
 
-    /// The outcome: the first condition that holds.
+    /// Sets the outcome by the first condition that holds.
     fn judge(&mut self, case: &Case) {
         let is_whole = self.is_whole || self.marks[3];
         (self.outcome, self.ending) = match case.close {

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-/// One response of a backend.
+/// A generated response of a backend: its bytes, and what they mean.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedStream {
     /// The complete body.
     pub bytes: Vec<u8>,
     /// The events in order.
     pub events: Vec<Event>,
-    /// The positions at which a comment line has begun.
+    /// Number of body bytes after which the beginning of each comment line has arrived.
     pub comments: Vec<usize>,
-    /// The range of the usage event, including the blank line.
+    /// The byte range of the usage event, with its blank line. `None`: the stream has none.
     pub usage_event: Option<Range<usize>>,
     /// The `id` and `model` in the events.
     pub names: Option<(String, String)>,
-    /// Labels for statistics.
+    /// The kinds of content of the stream, for statistics.
     pub kinds: Vec<&'static str>,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct GeneratedStream {
 pub(crate) struct Event {
     /// Number of body bytes before the event.
     pub begins_at: usize,
-    /// Number of body bytes after which its data is complete. The regular end of the body then
-    /// completes the event.
+    /// Number of body bytes after which its data is complete. If the body then ends regularly, the event
+    /// counts.
     pub data_ends_at: usize,
     /// Number of body bytes after which the event is complete.
     pub complete_at: usize,
@@ -33,31 +33,31 @@ pub(crate) struct Event {
     pub meaning: Meaning,
 }
 
-/// The meaning of one event.
+/// What an event means to the gateway.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meaning {
-    /// Generated output.
+    /// The generated output in the event.
     pub output: Option<Output>,
-    /// Minimum number of choices of the response.
+    /// Number of choices that the response has at least, by this event.
     pub choices: usize,
-    /// The choice that ended, and the reason as in records.
+    /// The choice that ended, and its finish reason as in records.
     pub finish: Option<(usize, &'static str)>,
-    /// Token counts of the whole response so far.
+    /// The token counts of the whole response so far, if the event has usage.
     pub usage: Option<Counts>,
-    /// Whether it is the usage event: usage and an empty list of choices.
+    /// Whether this is the usage event: it has usage and an empty list of choices.
     pub is_usage_event: bool,
-    /// An error: `code` and `type`, if present.
+    /// The `code` and the `type` of the error that the event reports.
     pub error: Option<(Option<&'static str>, Option<&'static str>)>,
-    /// Whether it is the last event of its API.
+    /// Whether this is the event with which its API ends a stream.
     pub is_last: bool,
     /// Whether the event is malformed.
     pub is_malformed: bool,
     /// Whether the event carries `id` and `model`.
     pub has_names: bool,
-    /// Whether the event is known to begin or end something, so that unknown fields around its
-    /// delta are no output.
+    /// Whether the type of the event shows that it begins or ends something. Unknown fields outside its delta
+    /// are then no output.
     pub is_marked: bool,
-    /// Whether the event repeats earlier output, so that it has none.
+    /// Whether the event only repeats earlier output, so that it has none.
     pub is_repetition: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Meaning {
 pub(crate) struct Output {
     /// The kind of output.
     pub kind: Kind,
-    /// Number of tokens, if the event reports it.
+    /// Number of tokens of the output, if the event reports it.
     pub tokens: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Output {
 pub(crate) enum Kind {
     Answer,
     Reasoning,
-    /// Tokens without text.
+    /// Tokens that show no text.
     Textless,
     /// An unknown field, or data that is not an event of the API.
     Unknown,
@@ -92,7 +92,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Later values replace earlier ones.
+    /// Replaces the counts by the later ones that are present.
     pub(crate) fn update(&mut self, later: Counts) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
@@ -103,13 +103,13 @@ impl Counts {
 }
 
 impl Meaning {
-    /// An event with output that no API defines.
+    /// The meaning of an event with output that no API defines.
     pub(crate) fn unknown() -> Self {
         let output = Some(Output { kind: Kind::Unknown, tokens: None });
         Self { output, ..Self::default() }
     }
 
-    /// Adds an unknown field with a value, inside a delta or elsewhere.
+    /// Changes the meaning for an unknown field that has a value, inside a delta or elsewhere.
     pub(crate) fn add_unknown(&mut self, is_in_delta: bool) {
         let is_marked = self.is_marked || self.finish.is_some() || self.is_usage_event;
         if self.is_repetition {
@@ -122,8 +122,8 @@ impl Meaning {
 }
 
 impl Event {
-    /// Whether the event is dispatched when `arrived` bytes have come. `is_ended`: the body has then
-    /// ended regularly.
+    /// Whether the gateway sees the event when `arrived` bytes have come. `is_ended`: the body has then ended
+    /// regularly.
     pub(crate) fn has_arrived(&self, arrived: usize, is_ended: bool) -> bool {
         self.complete_at <= arrived || (is_ended && self.data_ends_at <= arrived)
     }

@@ -4,14 +4,13 @@ use super::expected_stream::{Event, GeneratedStream, Meaning};
 use super::{chance, members};
 use fastrand::Rng;
 
-/// The form in which one stream is written.
+/// The writer of one stream, with the form in which it writes.
 pub(crate) struct Framing {
     pub stream: GeneratedStream,
     pub random: Rng,
     ending: Ending,
     has_space: bool,
-    /// Probability in percent of comments, blank lines, unknown fields and split data between the
-    /// events.
+    /// Probability in percent of comments, blank lines, unknown fields and split data.
     noise: u8,
     /// Probability in percent of another order of members and of unknown members.
     variation: u8,
@@ -30,7 +29,7 @@ enum Ending {
 }
 
 impl Framing {
-    /// A random form: mostly that of vLLM, with LF and one space.
+    /// A writer with a random form: mostly that of vLLM, with LF and one space after the colon.
     pub(crate) fn new(mut random: Rng) -> Self {
         let is_plain = chance(&mut random, 60);
         let ending = match random.u8(..5) {
@@ -83,7 +82,7 @@ impl Framing {
         let start = self.begin(kind, &meaning);
         let is_split = self.chance(self.noise) && json.starts_with('{') && json.ends_with('}');
         if is_split {
-            // Line feeds can follow the first brace and precede the last.
+            // Data in three lines: JSON permits a line feed after the first brace and before the last.
             self.data("{".as_bytes());
             self.data(&json.as_bytes()[1..json.len() - 1]);
             self.data("}".as_bytes());
@@ -125,7 +124,7 @@ impl Framing {
             match self.random.u8(..3) {
                 0 => self.comment(),
                 1 => self.line(b""),
-                // A block without data is no event, and its type is discarded.
+                // A block without data is no event, and its type is dropped.
                 _ => {
                     self.line(b"event: error");
                     self.line(b"");
@@ -133,7 +132,7 @@ impl Framing {
             }
         }
         let start = self.stream.bytes.len();
-        // Other lines in the block of the usage event would be removed with it.
+        // Other lines of the block of a usage event would be removed with it.
         if !meaning.is_usage_event && self.chance(self.noise) {
             match self.random.u8(..3) {
                 0 => self.line(b"id: 7"),
@@ -150,7 +149,7 @@ impl Framing {
     }
 
     fn end(&mut self, start: usize, meaning: Meaning) {
-        // The first byte of the line ending of the blank line completes an event.
+        // The first byte of the blank line completes an event.
         let complete_at = self.stream.bytes.len() + 1;
         self.line(b"");
         if meaning.is_usage_event {
@@ -179,7 +178,7 @@ impl Framing {
             Ending::CrLf => b"\r\n",
             Ending::Cr => b"\r",
             Ending::Mixed => match self.random.u8(..3) {
-                // After a CR, a blank line with LF would complete a CRLF.
+                // After a CR, a blank line that is an LF would only complete a CRLF.
                 0 if !(self.is_after_cr && line.is_empty()) => b"\n",
                 1 => b"\r\n",
                 _ => b"\r",

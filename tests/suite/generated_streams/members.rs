@@ -5,7 +5,7 @@ use super::chance;
 use super::expected_stream::Meaning;
 use fastrand::Rng;
 
-/// Values that carry something, and values that carry nothing.
+/// Values of unknown members that are content, and values that are not.
 const CONTENTS: [&str; 5] = [
     "7",
     "true",
@@ -15,7 +15,8 @@ const CONTENTS: [&str; 5] = [
 ];
 const NOTHINGS: [&str; 5] = ["null", "false", "\"\"", "[]", "{ }"];
 
-/// Writes the event in another way.
+/// The JSON of the event with its members in another order and with unknown members. Changes the meaning
+/// accordingly.
 pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> String {
     let mut json = json.to_owned();
     if chance(random, 30)
@@ -31,7 +32,8 @@ pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> Strin
     }
     let mut members: Vec<String> = split(&json).into_iter().map(str::to_owned).collect();
     if chance(random, 30) {
-        // The client would lose content with a usage event that is removed.
+        // No content may be added to a usage event: the gateway removes it, and the client would lose the
+        // content.
         let value = draw(random, !meaning.is_usage_event);
         members.push(format!("\"x_unknown\":{value}"));
         if CONTENTS.contains(&value) {
@@ -48,7 +50,7 @@ fn draw(random: &mut Rng, may_have_content: bool) -> &'static str {
     values[random.usize(..values.len())]
 }
 
-/// The members of an object.
+/// The members of a JSON object as texts.
 fn split(object: &str) -> Vec<&str> {
     let inner = &object[1..object.len() - 1];
     let (mut members, mut start, mut depth) = (Vec::new(), 0, 0);

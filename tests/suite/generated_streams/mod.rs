@@ -64,7 +64,8 @@ fn every_generated_stream_of_an_unknown_format_gives_its_record() {
     check(Api::Other, 6_000);
 }
 
-/// Runs this many exchanges, or `GENERATED_STREAMS` times as many. Fails with the seeds of the exchanges with faults.
+/// Runs `count` exchanges, or `GENERATED_STREAMS` times as many. Fails with the seeds and the faults of the
+/// exchanges that have faults.
 fn check(api: Api, count: u64) {
     let factor = std::env::var("GENERATED_STREAMS").ok().and_then(|factor| factor.parse().ok());
     let count = count * factor.unwrap_or(1);
@@ -99,7 +100,7 @@ fn check(api: Api, count: u64) {
     assert!(rarest.is_some_and(|(_, times)| *times >= 10), "{rarest:?} is too rare to be tested");
 }
 
-/// The faults of an exchange.
+/// What is wrong with an exchange. `open`: number of exchanges that the registry still has.
 fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec<String> {
     let mut faults = Vec::new();
     let [record] = &seen.records[..] else {
@@ -127,8 +128,8 @@ fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec
     faults
 }
 
-/// The gateway holds a response back until its first output, so the frame that completes the first
-/// event with output must report it.
+/// Whether the frame that completes the first event with output also reported it. The gateway holds the
+/// response back until then.
 fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
     let mut outputs = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     let first = outputs.next().map(|event| event.complete_at).filter(|at| *at <= case.arrived);
@@ -138,8 +139,8 @@ fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
     }
 }
 
-/// The names must be observed once an event that carries them is complete. They can be observed
-/// earlier.
+/// Whether the record has the names of the stream: at the latest when an event with names is complete. It may
+/// have them earlier.
 fn has_names(case: &Case, record: &RequestRecord) -> bool {
     let observed = [&record.observed.response_id, &record.observed.response_model];
     let written = case.stream.names.as_ref().map(|(id, model)| [id, model]);
@@ -151,9 +152,9 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
     })
 }
 
-/// The client must get all bytes that arrived, except an injected usage event. If it disconnects
-/// during an event that could be the usage event, it may lack the beginning of that event, and an
-/// event with a finish reason before it, which waits for the fingerprint.
+/// The fault in the bytes that the client received. It must receive all bytes that arrived, except an
+/// injected usage event. If it disconnects during an event that could be the usage event, it may lack the
+/// beginning of that event, and an event with a finish reason before it, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
     let removed =

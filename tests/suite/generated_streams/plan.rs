@@ -1,11 +1,11 @@
-//! A random plan of a response in chunks.
+//! A random plan of a response in chunks: what each event contains, without its bytes.
 
 use super::chance;
 use super::expected_stream::Kind;
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
-/// All properties of a response except its bytes.
+/// The content of a response in chunks, without its bytes.
 pub(crate) struct Plan {
     pub api: Api,
     pub front_end: FrontEnd,
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub padding: usize,
 }
 
-/// The server whose dialect is used.
+/// The server whose format of chunks is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrontEnd {
     VllmPython,
@@ -30,7 +30,7 @@ pub(crate) enum FrontEnd {
     LlamaCpp,
 }
 
-/// The events that report usage.
+/// Which events report usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsageAsked {
     Nowhere,
@@ -39,7 +39,7 @@ pub(crate) enum UsageAsked {
     Continuous,
 }
 
-/// How events report their tokens, besides usage.
+/// How events report their number of tokens, besides usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenReporting {
     Nothing,
@@ -48,12 +48,12 @@ pub(crate) enum TokenReporting {
     Both,
 }
 
-/// One event of one choice.
+/// One event of one choice, before it is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
     pub choice: usize,
     pub what: StepKind,
-    /// Number of tokens that the engine generated for it.
+    /// Number of tokens that the engine generated for the event.
     pub tokens: u64,
 }
 
@@ -63,16 +63,16 @@ pub(crate) enum StepKind {
     Role,
     /// Text of this kind in this field of a delta.
     Text(Kind, Field),
-    /// A token whose text is withheld.
+    /// A token whose text the engine withholds.
     HeldBack,
-    /// An event without content for a generated token, because a parser consumed it.
+    /// An event without content: a parser of the server consumed the text of its token.
     Silence,
-    /// The end of the choice: the raw reason, its name in the record, and whether the event has
+    /// The end of the choice: the finish reason as sent, its name in records, and whether the event also has
     /// text.
     Finish(&'static str, &'static str, bool),
 }
 
-/// The field that carries a text in chat.
+/// The member of a delta that carries a text in chat.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Field {
     Content,
@@ -82,7 +82,7 @@ pub(crate) enum Field {
     Refusal,
 }
 
-/// Finish reasons of chunks, raw and as in records.
+/// Finish reasons: as a server sends them, and as records have them.
 const REASONS: [(&str, &str); 9] = [
     ("stop", "stop"),
     ("stop", "stop"),
@@ -96,7 +96,7 @@ const REASONS: [(&str, &str); 9] = [
 ];
 
 impl Plan {
-    /// Draws a response of chat or completions.
+    /// A random response of the chat or completions API.
     pub(crate) fn draw(api: Api, random: &mut Rng) -> Self {
         let front_end = match random.u8(..10) {
             0..5 => FrontEnd::VllmPython,
@@ -135,7 +135,7 @@ impl Plan {
         plan
     }
 
-    /// Whether an event reports its tokens by ids or logprobs.
+    /// Whether the events report their number of tokens by ids or logprobs.
     pub(crate) fn reports_tokens(&self) -> bool {
         self.token_reporting != TokenReporting::Nothing
     }
@@ -149,7 +149,7 @@ impl Plan {
             let role = |choice| Step { choice, what: StepKind::Role, tokens: 0 };
             self.steps.extend((0..self.choices).map(role));
         }
-        // The choices are interleaved at random.
+        // The events of the choices are interleaved at random.
         for lane in &mut lanes {
             lane.reverse();
         }

@@ -5,8 +5,8 @@ use super::expected_stream::{Counts, Kind, Meaning, Output};
 use super::framing::Framing;
 use super::plan::FrontEnd;
 
-/// Writes a malformed event, or an event that only resembles one. `whole` is a valid event;
-/// `is_chunk` if the events of the API have choices.
+/// Writes a malformed event, or an event that only resembles one. `whole` is a valid event. `is_chunk`: the
+/// events of the API have choices.
 pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let deep = "[".repeat(5_000);
     let (kind, data): (&str, Vec<u8>) = match framing.random.u8(..7) {
@@ -32,7 +32,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
             let closed = format!("{{\"x\":{deep}{}}}", "]".repeat(5_000));
             ("deep nesting", closed.into(), Meaning::unknown())
         }
-        // A text decoder replaces the character and continues.
+        // A text decoder replaces the invalid bytes and continues.
         1 => {
             let mut data =
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
@@ -49,7 +49,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     framing.raw(&data, meaning);
 }
 
-/// A `usage` object with a malformed count: its JSON, and the counts that are still valid.
+/// A `usage` object with a malformed count: its JSON, and the counts that are valid.
 pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Counts) {
     const NO_COUNTS: [&str; 10] = [
         "-1",
@@ -90,7 +90,7 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
     }
 }
 
-/// Writes an error in one of the forms that servers use.
+/// Writes an error in one of the forms that this front end and other servers use.
 pub(crate) fn failure(framing: &mut Framing, front_end: FrontEnd) {
     let named = Some((Some("500"), Some("InternalServerError")));
     let (kind, json, error) = match framing.random.u8(..5) {

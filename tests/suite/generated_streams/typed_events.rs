@@ -1,4 +1,4 @@
-//! Responses and Messages: events with types and without `[DONE]`.
+//! The Responses and Messages APIs: events with types, and no `[DONE]`.
 
 use super::chunks::Ends;
 use super::expected_stream::{Counts, Kind, Meaning, Output};
@@ -8,7 +8,7 @@ use super::texts;
 
 const MODEL: &str = "org/model-7b";
 
-/// Writes a response of the Responses API.
+/// Writes a stream of the Responses API.
 pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     let id = format!("resp_{:x}", framing.random.u32(..));
     framing.stream.names = Some((id.clone(), MODEL.into()));
@@ -24,7 +24,7 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     }
     let thinks = if framing.chance(30) { framing.random.u8(..5) } else { 0 };
     let answers = framing.random.u8(..12);
-    // The first events are reasoning. A fault can be among them.
+    // The first events are reasoning. The malformed event can be among them.
     let broken = if is_damaged { framing.random.u8(..=answers) } else { u8::MAX };
     let answer_kind = [
         "response.output_text.delta",
@@ -67,7 +67,8 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     }
 }
 
-/// Completed, or incomplete under either name; with usage or, rarely, without.
+/// Writes the last event: completed, or incomplete, also if its type is `response.completed`. It mostly has
+/// usage.
 fn last_response(
     framing: &mut Framing,
     state: &impl Fn(&str, &str, &str) -> String,
@@ -113,7 +114,7 @@ fn last_response(
     typed(framing, kind, &state(kind, status, &rest), meaning);
 }
 
-/// Writes a response of the Messages API.
+/// Writes a stream of the Messages API.
 pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     let id = format!("msg_{:x}", framing.random.u32(..));
     framing.stream.names = Some((id.clone(), MODEL.into()));
@@ -171,7 +172,7 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     typed(framing, "message_stop", r#"{"type":"message_stop"}"#, meaning);
 }
 
-/// Writes the blocks of a message. Returns the number of output events.
+/// Writes the content blocks of a message. Returns the number of output events.
 fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
     let thinks = if framing.chance(30) { framing.random.u64(1..6) } else { 0 };
     let answers = framing.random.u64(..12);
@@ -222,7 +223,7 @@ fn piece(is_reasoning: bool, is_empty: bool) -> Meaning {
     Meaning { output: Some(Output { kind, tokens: None }), ..Meaning::default() }
 }
 
-/// Writes an event whose type is in its data and usually also in its `event` field.
+/// Writes an event whose type is in its data and mostly also in its `event` field.
 #[expect(clippy::needless_pass_by_value, reason = "callers make the meaning for this call")]
 fn typed(framing: &mut Framing, kind: &str, json: &str, meaning: Meaning) {
     let field = if framing.chance(5) { "" } else { kind };

@@ -7,7 +7,7 @@ use super::framing::Framing;
 use super::plan::FrontEnd;
 use super::{stream_errors, texts};
 
-/// Writes one stream.
+/// Writes one stream whose events have no known format.
 pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
     framing.stream.kinds.push("unknown events");
     for _ in 0..framing.random.u8(..10) {
@@ -27,7 +27,7 @@ pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
             (true, 1..) => framing.event(kind, &json, Meaning::unknown()),
             _ => framing.raw(json.as_bytes(), Meaning::unknown()),
         }
-        // Text that is not JSON does not show its end.
+        // Text that is not JSON does not show where it ends.
         if let Some(event) = framing.stream.events.last_mut().filter(|_| json.starts_with("plain"))
         {
             event.data_ends_at = event.complete_at;

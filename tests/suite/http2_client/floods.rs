@@ -14,11 +14,11 @@ use tokenweir_request::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Number of frames per write.
+/// Number of frames that are sent in one write.
 const FRAMES_PER_WRITE: usize = 100;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// Number of frames per flood.
+/// Number of frames per flood. The variable `HTTP2_FRAMES` overrides it.
 fn frames() -> usize {
     std::env::var("HTTP2_FRAMES").map_or(5_000, |frames| frames.parse().unwrap())
 }
@@ -28,12 +28,12 @@ fn frames() -> usize {
 struct Flooded {
     /// Number of frames that were sent.
     sent: usize,
-    /// How the connection ended. `None`: it is still open.
+    /// How the connection ended. `None`: it stayed open and served a valid request.
     ended: Option<Ended>,
 }
 
-/// Sends the frames that `next` creates until the connection closes or all are sent. Then sends a
-/// valid request on another stream. Reads received frames in parallel.
+/// Sends the frames that `next` creates until the connection closes or all are sent. Then sends a valid
+/// request on another stream. Reads the frames of the gateway meanwhile.
 async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
     let (all, mut sent) = (frames(), 0);
@@ -49,7 +49,7 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
         }
         let head = frame(HEADERS, END_HEADERS, last, &encode_headers(&valid_headers()));
         let body = frame(DATA, END_STREAM, last, expected.body.as_bytes());
-        // The connection can close at this point, too.
+        // The gateway can close the connection at this point, too.
         let _ = writer.write_all(&[head, body].concat()).await;
     };
     let both = async { tokio::join!(writing, reader.ended(last)).1 };
@@ -59,7 +59,7 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     Flooded { sent, ended }
 }
 
-/// Asserts that a valid client is served.
+/// Asserts that another client is served.
 async fn assert_serves(gateway: &Running) {
     let (request, expected) = victim("other");
     let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(request)).await.expect("an answer");
@@ -159,8 +159,8 @@ async fn invalid_window_updates_are_rejected() {
     assert_eq!(fake.seen().len(), 1);
 }
 
-/// A client whose window stays closed is a slow client: the backend is stopped, and its connection
-/// is closed when the client disconnects.
+/// A client whose window stays closed is a slow client: the gateway stops to read from the backend, and
+/// closes that connection when the client disconnects.
 #[tokio::test]
 async fn a_closed_window_stops_the_backend_and_not_the_gateway() {
     const FLOOD: usize = 64 << 20;

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A running gateway.
+/// A running gateway with all outputs about requests.
 pub(super) struct Program {
     /// Address of the client listener.
     pub(super) clients: SocketAddr,
@@ -24,7 +24,7 @@ pub(super) struct Program {
     texts: PathBuf,
 }
 
-/// The output so far, and the thread that reads it.
+/// The bytes of an output so far, and the thread that reads them.
 type Output = (Arc<Mutex<Vec<u8>>>, JoinHandle<()>);
 
 /// The outputs of the program after its end.
@@ -35,7 +35,7 @@ pub(super) struct Ended {
     pub(super) content: Vec<u8>,
 }
 
-/// Receives spans.
+/// An HTTP server that stores what the gateway exports to it.
 pub(super) struct Collector {
     pub(super) addr: SocketAddr,
     received: Arc<Mutex<Vec<u8>>>,
@@ -43,7 +43,8 @@ pub(super) struct Collector {
 }
 
 impl Program {
-    /// `more` is appended to the payload log settings. Without it, there is no payload log.
+    /// Starts the gateway. `more` is appended to the settings of the payload log. If it is empty, there is no
+    /// payload log.
     pub(super) async fn start(
         format: &str,
         more: &str,
@@ -98,12 +99,12 @@ impl Program {
         });
         let outputs = Some([out, err]);
         let program = Self { clients, operators, child, outputs, capture, texts };
-        // The models of the backend are known.
+        // Wait until the gateway knows the models of the backend.
         wait_until!(program.admin("/status").await.contains("\"tiny\""));
         program
     }
 
-    /// A page of the admin listener.
+    /// The response of the admin listener to a request for this path.
     pub(super) async fn admin(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.operators).await.unwrap();
         let request =
@@ -114,7 +115,7 @@ impl Program {
         page
     }
 
-    /// Waits until this many requests have been recorded.
+    /// Waits until the gateway has recorded this many requests.
     pub(super) async fn wait_for_requests(&self, count: usize) {
         wait_until!({
             let page = self.admin("/metrics").await;
@@ -124,7 +125,7 @@ impl Program {
         });
     }
 
-    /// Stops the program with a signal.
+    /// Stops the program with a signal and waits for its end. Returns its outputs.
     pub(super) fn stop(&mut self) -> Ended {
         let id = self.child.id().to_string();
         let is_signalled = Command::new("kill").args(["-TERM", &id]).status().unwrap().success();
@@ -150,7 +151,7 @@ impl Drop for Program {
     }
 }
 
-/// Collects an output in a thread.
+/// Collects the bytes of an output in a thread.
 fn collect(mut from: impl Read + Send + 'static) -> Output {
     let text = Arc::new(Mutex::new(Vec::new()));
     let into = text.clone();
@@ -164,7 +165,7 @@ fn collect(mut from: impl Read + Send + 'static) -> Output {
 }
 
 impl Collector {
-    /// Answers every request with 200 and stores its bytes.
+    /// Starts the server. It answers each request with 200.
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -178,7 +179,7 @@ impl Collector {
         Self { addr, received, accepting }
     }
 
-    /// All received bytes.
+    /// All bytes that the server has received.
     pub(super) fn received(&self) -> Vec<u8> {
         self.received.lock().unwrap().clone()
     }

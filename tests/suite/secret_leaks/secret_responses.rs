@@ -3,7 +3,7 @@
 use crate::support::scripted_backend::{Step, chunk, event_stream_head, json as whole};
 use serde_json::{Value, json};
 
-/// The prefix of every secret.
+/// The beginning of every secret.
 pub(super) const SECRET_PREFIX: &str = "canary7f3a-";
 
 /// The secret with this name.
@@ -11,7 +11,7 @@ pub(super) fn secret(name: &str) -> String {
     format!("{SECRET_PREFIX}{name}-end")
 }
 
-/// An API.
+/// An API that the test covers.
 pub(super) struct Api {
     pub(super) name: &'static str,
     pub(super) path: &'static str,
@@ -24,7 +24,7 @@ pub(super) const APIS: [Api; 4] = [
     Api { name: "messages", path: "/v1/messages" },
 ];
 
-/// The events of a stream.
+/// The events of a stream of this API, with a secret in each text field.
 fn events(api: &Api) -> Vec<Value> {
     let (text, thought, call) = (secret("answer"), secret("reasoning"), secret("tool-arguments"));
     match api.name {
@@ -66,7 +66,7 @@ fn events(api: &Api) -> Vec<Value> {
     }
 }
 
-/// A response without streaming.
+/// A response of this API that is no stream, with a secret in each text field.
 fn document(api: &Api) -> Value {
     let (text, thought, call) =
         (secret("whole-answer"), secret("whole-reasoning"), secret("whole-arguments"));
@@ -92,13 +92,13 @@ fn error(code: u16) -> Value {
         "param": secret("error-param"), "code": code } })
 }
 
-/// The beginning of a stream with these events.
+/// The bytes of a stream that has begun with these events.
 fn stream(events: &[Value]) -> Vec<u8> {
     let chunks = events.iter().flat_map(|event| chunk(&event.to_string()));
     [event_stream_head(), chunks.collect()].concat()
 }
 
-/// The script of the backend.
+/// The steps of the backend with the behaviour `play`.
 pub(super) fn answer(api: &Api, is_stream: bool, play: &str) -> Vec<Step> {
     let mut events_to_send = events(api);
     match play {

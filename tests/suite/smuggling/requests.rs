@@ -1,8 +1,8 @@
-//! The requests, by class, with their expected results.
+//! The requests of the smuggling tests, by class, with their expected results.
 
 use super::CHAT;
 
-/// A request in raw bytes.
+/// A request as raw bytes, with what must happen to it.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
@@ -11,21 +11,21 @@ pub(crate) struct Case {
     pub(crate) gone: &'static [&'static str],
 }
 
-/// The expected result of the request and of its connection.
+/// The expected result of a request and of its connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
     /// Rejected with this status. No request reaches the backend.
     Refused(u16),
-    /// The request and the next one reach the backend.
+    /// The request and the next one on the connection reach the backend.
     Served,
-    /// The request reaches the backend. Then the connection closes.
+    /// The request reaches the backend. Then the gateway closes the connection.
     ServedLast,
-    /// The request reaches the backend. The bytes behind it are no request.
+    /// The request reaches the backend. The bytes after it are rejected.
     ServedThenRefused,
 }
 
 impl Verdict {
-    /// Number of requests that the backend receives.
+    /// Number of requests that the backend receives of the case itself.
     pub(crate) fn requests(self) -> usize {
         usize::from(!matches!(self, Self::Refused(_)))
     }
@@ -35,7 +35,7 @@ use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
 
 /// The body of a request that is served.
 pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
-/// A request that is hidden where a body may be.
+/// A request in a place where a body may be. It must not be read as a request.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
 /// All cases.
@@ -53,17 +53,17 @@ fn with(lines: &str, rest: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{lines}\r\n{rest}")
 }
 
-/// A request with these header lines and a body with a content length.
+/// A request with these header lines and [`BODY`] with its content length.
 fn whole(lines: &str) -> String {
     with(&format!("{lines}content-length: {}\r\n", BODY.len()), BODY)
 }
 
-/// The body in one chunk and the last chunk.
+/// [`BODY`] as one HTTP chunk, and the last chunk.
 fn chunked() -> String {
     format!("{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
 }
 
-/// Forms of `Content-Length` that servers have parsed differently.
+/// Requests with forms of `Content-Length` that servers have parsed differently.
 fn lengths() -> Vec<Case> {
     let length = BODY.len();
     let sent = |value: &str| with(&format!("content-length: {value}\r\n"), BODY);
@@ -101,7 +101,7 @@ fn lengths() -> Vec<Case> {
     ]
 }
 
-/// Forms of `Transfer-Encoding`, alone and with a length.
+/// Requests with forms of `Transfer-Encoding`, alone and together with a length.
 fn encodings() -> Vec<Case> {
     let encoded = |line: &str| with(&format!("{line}\r\n"), &chunked());
     let length = |value: &str, body: &str| {
@@ -163,7 +163,7 @@ fn encodings() -> Vec<Case> {
     cases
 }
 
-/// Line endings, and characters that other parsers treat as line endings.
+/// Requests with unusual line endings, and with characters that other parsers treat as line endings.
 fn lines() -> Vec<Case> {
     let plain = whole("");
     let head = plain.len() - BODY.len();
@@ -204,7 +204,7 @@ fn lines() -> Vec<Case> {
     ]
 }
 
-/// Chunked bodies that servers have parsed differently.
+/// Requests with chunked bodies that servers have parsed differently.
 fn chunks() -> Vec<Case> {
     let length = BODY.len();
     let sent = |body: &str| with("transfer-encoding: chunked\r\n", body);
@@ -252,7 +252,7 @@ fn chunks() -> Vec<Case> {
     ]
 }
 
-/// Versions, methods and hosts.
+/// Requests with unusual versions, methods and hosts.
 fn heads() -> Vec<Case> {
     let version = |version: &str| whole("").replacen("HTTP/1.1", version, 1);
     let host = |lines: &str| whole("").replacen("host: g\r\n", lines, 1);
@@ -302,7 +302,7 @@ fn heads() -> Vec<Case> {
     ]
 }
 
-/// Request targets.
+/// Requests with unusual targets.
 fn targets() -> Vec<Case> {
     let to = |target: &str| whole("").replacen(CHAT, target, 1);
     vec![
@@ -338,7 +338,7 @@ fn targets() -> Vec<Case> {
     ]
 }
 
-/// Hop-by-hop headers.
+/// Requests with hop-by-hop headers.
 fn hops() -> Vec<Case> {
     let hop = |name, verdict, lines: &str, gone| Case { gone, ..case(name, verdict, whole(lines)) };
     let upgrade =

@@ -30,7 +30,7 @@ impl Authority {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // A unique name. With equal names, a client could take one authority for another.
+        // The name is unique: with equal names, a client could take one authority for another.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -41,7 +41,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Issues a certificate for a name, valid until the end of the year `until`.
+    /// Issues a certificate for a host name, valid until the end of the year `until`.
     pub(crate) fn signs(&self, name: &str, until: i32) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -59,17 +59,17 @@ impl Pair {
         (chain.map(Result::unwrap).collect(), key)
     }
 
-    /// The certificate in DER.
+    /// The certificate in DER form.
     pub(crate) fn der(&self) -> Vec<u8> {
         self.parsed().0[0].to_vec()
     }
 }
 
-/// A temporary directory of certificate files for one test.
+/// A folder with the certificate files of one test.
 pub(crate) struct Files(PathBuf);
 
 impl Files {
-    /// Creates an empty directory.
+    /// Creates the folder.
     pub(crate) fn new(test: &str) -> Self {
         Self(folder(&format!("tls-{test}")))
     }
@@ -89,8 +89,8 @@ fn roots(authority: &Authority) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// Starts a TLS server that forwards decrypted bytes to a plain TCP port. If `clients` is given,
-/// clients must present a certificate of that authority.
+/// Starts a TLS server that forwards the decrypted bytes to the plain TCP port `to`. With `clients`, a client
+/// must present a certificate of that authority.
 pub(crate) async fn start_tls_terminator(
     to: SocketAddr,
     pair: &Pair,
@@ -127,7 +127,7 @@ pub(crate) async fn start_tls_terminator(
     addr
 }
 
-/// A TLS client that trusts an authority and can have a client certificate.
+/// A TLS client that trusts an authority. `own` is its client certificate, if it has one.
 pub(crate) fn client(
     authority: &Authority,
     own: Option<&Pair>,
@@ -149,7 +149,7 @@ pub(crate) fn client(
     TlsConnector::from(Arc::new(config))
 }
 
-/// Connects to a port and expects a certificate for `name`.
+/// Connects to a port and makes a TLS handshake that expects a certificate for `name`.
 pub(crate) async fn connect(
     client: &TlsConnector,
     to: SocketAddr,

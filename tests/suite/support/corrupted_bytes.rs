@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Replaces one to three bytes.
+/// The bytes with one to three random bytes replaced.
 pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let others = proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4);
     (wire, others).prop_map(|(mut wire, others)| {

@@ -10,24 +10,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// When the backend crashes.
+/// The point of an inference request at which the backend crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CrashPoint {
-    /// After this many bytes of a request.
+    /// After this many bytes of the requests on a connection.
     Asked(usize),
     /// After this many response bytes on a connection.
     Answered(usize),
 }
 
-/// A backend that can crash.
+/// A proxy in front of a scripted backend. For the gateway, it is a backend that can crash.
 pub(crate) struct CrashableBackend {
     /// Address of the backend. It is the same after a restart.
     pub addr: SocketAddr,
     backend_addr: SocketAddr,
     trigger: Arc<CrashTrigger>,
     accept_task: Option<JoinHandle<()>>,
-    /// Bound and never listening: no other program gets the port while the backend is down, and a
-    /// connection to it is refused.
+    /// A socket that is bound and never listens: while the backend is down, no other program gets the port,
+    /// and connections to it are refused.
     _reserved_port: Socket,
 }
 
@@ -49,12 +49,12 @@ impl CrashableBackend {
         Self { addr, backend_addr: backend, trigger, accept_task, _reserved_port: reserved_port }
     }
 
-    /// Sets the crash point.
+    /// Sets the point at which the backend crashes once.
     pub(crate) fn set_crash_point(&self, crash_point: CrashPoint) {
         *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
-    /// Crashes now, unless it has crashed already. Returns whether it had.
+    /// Crashes now, unless the crash point has been reached before. Returns whether it had been reached.
     pub(crate) async fn crash(&mut self) -> bool {
         let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
         self.trigger.crashed.notify_one();
@@ -64,7 +64,7 @@ impl CrashableBackend {
         had_crashed
     }
 
-    /// Restarts at the same address.
+    /// Listens again at the same address, without a crash point.
     pub(crate) fn restart(&mut self) {
         self.trigger = Arc::default();
         let listener = listen(self.addr);
@@ -83,7 +83,7 @@ fn listen(addr: SocketAddr) -> TcpListener {
     TcpListener::from_std(socket.into()).unwrap()
 }
 
-/// A socket that shares its port with other sockets of this user that ask for it.
+/// A socket that shares its address with other sockets of this user that permit it.
 fn bind_shared(addr: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
@@ -97,7 +97,7 @@ async fn accept_connections(
     backend: SocketAddr,
     trigger: Arc<CrashTrigger>,
 ) {
-    // Dropped with this task, which closes both ends of every proxied connection.
+    // The set is dropped with this task, which closes both ends of every proxied connection.
     let mut proxied_connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -139,7 +139,7 @@ async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: 
     }
 }
 
-/// Forwards bytes up to the crash point. Returns whether the connection stays open.
+/// Forwards the bytes up to the crash point, and crashes there. Returns whether the connection stays open.
 async fn forward(
     bytes: &[u8],
     bytes_until_crash: Option<usize>,
@@ -150,14 +150,15 @@ async fn forward(
     let is_passed = to.write_all(&bytes[..last.unwrap_or(bytes.len())]).await.is_ok();
     if last.is_some() && trigger.crash_point.lock().unwrap().take().is_some() {
         trigger.crashed.notify_one();
-        // The proxied connection is dropped with the accept task.
+        // The crash ends the accept task, which drops this connection.
         std::future::pending::<()>().await;
     }
     is_passed && !bytes.is_empty()
 }
 
 impl CrashTrigger {
-    /// Number of bytes until the crash, if the crash point applies to this connection.
+    /// Number of bytes until the crash on this connection. `None`: no crash is set, or not for this
+    /// connection.
     fn bytes_until_crash(
         &self,
         is_inference: bool,

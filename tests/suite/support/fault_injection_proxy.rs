@@ -30,13 +30,13 @@ enum InjectedFault {
     PassThrough,
     /// No byte of the response passes.
     Hangs,
-    /// The given number of response bytes passes. Then the connection is closed or reset.
+    /// This many response bytes pass. Then the proxy closes or resets the connection.
     Truncate { after: usize, by_reset: bool },
     /// The response passes in small chunks.
     SlowTrickle,
-    /// The client gets this error status instead.
+    /// The gateway gets this error status instead of the response.
     ErrorStatus(&'static str),
-    /// The client gets bytes that are not HTTP.
+    /// The gateway gets bytes that are not HTTP.
     InvalidHttp,
 }
 
@@ -62,7 +62,7 @@ impl FaultInjectionProxy {
         Self { addr, schedule, accept_task }
     }
 
-    /// Disables faults on new connections.
+    /// Ends the injection of faults on connections without a fault so far.
     pub(crate) fn tame(&self) {
         self.schedule.is_disabled.store(true, Ordering::SeqCst);
     }
@@ -122,7 +122,8 @@ async fn proxy_connection(
     }
 }
 
-/// Forwards response bytes with the fault. Returns whether the connection stays open.
+/// Forwards a part of a response as the fault demands. `forwarded`: number of bytes before it. Returns
+/// whether the connection stays open.
 async fn forward_response(
     bytes: &[u8],
     fault: Option<InjectedFault>,
@@ -152,7 +153,7 @@ async fn forward_response(
             true
         }
         InjectedFault::ErrorStatus(status) => {
-            // The gateway may have disconnected.
+            // The gateway may have closed the connection.
             let _ = gateway.write_all(&json(status, "{}")).await;
             false
         }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
-/// Opens a connection with a stream window of 16 KiB.
+/// Makes an HTTP/2 handshake with a window of 16 KiB for each stream.
 pub(crate) async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Sender {
@@ -21,7 +21,7 @@ pub(crate) async fn handshake(
     sender
 }
 
-/// Posts JSON and returns the response when its headers have arrived.
+/// Posts JSON. Returns the response as soon as its headers have arrived.
 pub(crate) async fn post(sender: &mut Sender, path: &str, body: &str) -> Response<Incoming> {
     let request = Request::post(format!("http://gateway{path}"))
         .header("content-type", "application/json")

@@ -9,7 +9,7 @@ use std::path::Path;
 type Tokens<'a> = &'a [String];
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// What imports what, and for which reasons.
+/// For each importing file or module, what it imports, and the paths or files that show it.
 type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// One module of the crate.
@@ -38,15 +38,14 @@ impl ImportGraph {
         graph
     }
 
-    /// The groups of files that import each other, directly or through other files. Each group is
-    /// a list of its imports: `importing file -> imported file: paths`.
+    /// The groups of files that import each other, directly or through other files. Each group lists its
+    /// imports as `importing file -> imported file: paths`.
     pub(crate) fn cycles(&self) -> Vec<Vec<String>> {
         cycles_of(&self.imports())
     }
 
-    /// The groups of modules of one folder that import each other. A module is a file of the folder,
-    /// or a folder with its files. Each group is a list of its imports: `importing module ->
-    /// imported module: files`.
+    /// The groups of modules of one folder that import each other. A module is a file of the folder, or a
+    /// folder with its files. Each group lists its imports as `importing module -> imported module: files`.
     pub(crate) fn module_cycles(&self) -> Vec<Vec<String>> {
         let imports = self.imports();
         let folders: BTreeSet<&Path> =
@@ -82,8 +81,8 @@ impl ImportGraph {
         imports
     }
 
-    /// The file that declares the item with a path. `None`: the path ends at a module, or begins
-    /// with an external crate or a type.
+    /// The file that declares the item with this path, as `module` sees it. `None`: the path ends at a
+    /// module, or begins with an external crate or a type.
     fn declaring_file(&self, module: &[String], path: &[String], depth: usize) -> Option<&str> {
         let (mut position, mut is_local) = (module.to_vec(), false);
         for (index, name) in path.iter().enumerate() {
@@ -109,7 +108,7 @@ impl ImportGraph {
         None
     }
 
-    /// Reads a file and the modules that it declares. Whether there is such a file.
+    /// Reads a file and the modules that it declares. Returns whether the file exists.
     fn read_file(&mut self, read: Read<'_>, file: &Path, position: &[String]) -> bool {
         let Some(text) = read(file) else { return false };
         let is_folder = matches!(file.file_name().unwrap().to_str(), Some("lib.rs" | "mod.rs"));
@@ -162,7 +161,7 @@ impl ImportGraph {
     }
 }
 
-/// The module of a folder that contains a file. `None`: the file is in another folder, or declares the
+/// The module of `folder` that contains a file. `None`: the file is in another folder, or declares the
 /// modules of this one.
 fn module_in(folder: &Path, file: &str) -> Option<String> {
     let below = Path::new(file).strip_prefix(folder).ok()?;
@@ -171,7 +170,8 @@ fn module_in(folder: &Path, file: &str) -> Option<String> {
     is_module.then(|| first.display().to_string())
 }
 
-/// The groups whose members import each other, directly or through others.
+/// The groups of files or modules that import each other, directly or through others, as lists of their
+/// imports.
 fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
     let reachable = |start: &str| {
         let (mut found, mut next) = (BTreeSet::new(), vec![start.to_owned()]);
@@ -203,7 +203,7 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
     groups.into_values().collect()
 }
 
-/// Reads one tree of a `use` declaration and returns the tokens after it.
+/// Reads one tree of a `use` declaration into the module. Returns the tokens after it.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
         assert_ne!(tokens[0], "*", "{} imports all names of {}", module.file, path.join("::"));
@@ -242,7 +242,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The number of tokens of the item at the start: up to the first `;` or the end of its block.
+/// Number of tokens of the item at the beginning: up to the first `;`, or to the end of its block.
 fn item_length(tokens: Tokens<'_>) -> usize {
     let mut depth = 0;
     for (index, token) in tokens.iter().enumerate() {
@@ -311,7 +311,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Whether a quotation mark begins a character. Otherwise it begins a lifetime.
+/// Whether the quotation mark at the beginning starts a character literal. Otherwise it starts a lifetime.
 fn is_character(text: &str) -> bool {
     text[1..].starts_with('\\') || text.chars().nth(2) == Some('\'')
 }

@@ -60,21 +60,20 @@ impl KubernetesApiServer {
         *self = Self::at(self.addr).await;
     }
 
-    /// Returns the next request.
+    /// Waits for the next request and returns it.
     pub(crate) async fn asked(&mut self) -> Asked {
         let asked = tokio::time::timeout(WAIT_TIMEOUT, self.requests.recv()).await;
         asked.expect("a request within the timeout").unwrap()
     }
 
-    /// Answers the next request, which must be a list request, with these slices at a resource
-    /// version.
+    /// Answers the next request, which must list slices, with these slices and this resource version.
     pub(crate) async fn list(&mut self, version: u64, slices: &[Value]) {
         let asked = self.asked().await;
         assert!(!asked.is_watch(), "{}", asked.target);
         asked.answer(200, &listed(version, slices)).await;
     }
 
-    /// Starts the response to the next request, which must be a watch from a resource version.
+    /// Starts the response to the next request, which must be a watch from this resource version.
     pub(crate) async fn watch(&mut self, version: u64) -> Watch {
         let asked = self.asked().await;
         assert!(asked.is_watch() && asked.version() == Some(version), "{}", asked.target);
@@ -88,7 +87,7 @@ impl Drop for KubernetesApiServer {
     }
 }
 
-/// The JSON of an `EndpointSliceList`.
+/// The JSON of an `EndpointSliceList` with these slices and this resource version.
 pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
     json!({
         "kind": "EndpointSliceList",
@@ -98,8 +97,8 @@ pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
     })
 }
 
-/// The JSON of an `EndpointSlice` at a resource version, with one pod on a loopback port.
-/// `is_ready` of `None` means a terminating pod.
+/// The JSON of an `EndpointSlice` with this resource version, with one pod on a loopback port. `is_ready`:
+/// whether the pod is ready; `None`: it is terminating.
 pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>) -> Value {
     let (ready, ends) = (is_ready.unwrap_or(false), is_ready.is_none());
     json!({
@@ -116,7 +115,7 @@ pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>)
     })
 }
 
-/// The JSON of a failure `Status`.
+/// The JSON of a `Status` that reports a failure.
 pub(crate) fn status(code: u16, reason: &str) -> Value {
     json!({
         "kind": "Status",
@@ -148,19 +147,19 @@ impl Asked {
         self.query("watch").is_some_and(|value| value == "true")
     }
 
-    /// The resource version from which a watch starts.
+    /// The resource version from which the request watches. `None` without one.
     pub(crate) fn version(&self) -> Option<u64> {
         self.query("resourceVersion")?.parse().ok()
     }
 
-    /// A parameter of the query.
+    /// The value of a parameter of the query. `None` if the query has no such parameter.
     pub(crate) fn query(&self, name: &str) -> Option<&str> {
         let (_, query) = self.target.split_once('?')?;
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// Responds with a status and a document, and closes the connection.
+    /// Responds with this status and document, and closes the connection.
     pub(crate) async fn answer(mut self, status: u16, document: &Value) {
         let body = document.to_string();
         let head = format!(
@@ -171,7 +170,7 @@ impl Asked {
         let _ = self.stream.write_all(format!("{head}{body}").as_bytes()).await;
     }
 
-    /// Starts a watch stream.
+    /// Starts the response to a watch.
     pub(crate) async fn start_stream(mut self) -> Watch {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
                     connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -183,7 +182,7 @@ impl Asked {
 // === impl Watch ===
 
 impl Watch {
-    /// Sends an event in two chunks.
+    /// Sends a watch event of this type in two chunks.
     pub(crate) async fn tell(&mut self, kind: &str, object: &Value) {
         let line = format!("{}\n", json!({ "type": kind, "object": object }));
         let (first, second) = line.split_at(line.len() / 2);

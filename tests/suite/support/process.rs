@@ -25,19 +25,19 @@ pub(crate) struct GatewayProcess {
     log: Arc<Mutex<String>>,
 }
 
-/// Clients that send requests without pause.
+/// Running clients that send one request after the other, without pause.
 pub(crate) struct Load {
     clients: JoinSet<()>,
     is_over: Arc<AtomicBool>,
     outcomes: watch::Receiver<Outcomes>,
 }
 
-/// The outcomes of requests.
+/// The outcomes of the requests of [`Load`] so far.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Number of complete responses.
+    /// Number of requests with a complete response.
     pub served: u64,
-    /// Reasons of the other outcomes.
+    /// What was wrong with each other request.
     pub failed: Vec<String>,
 }
 
@@ -54,23 +54,23 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 }
 
 impl GatewayProcess {
-    /// Starts the gateway and waits until it is ready.
+    /// Starts the gateway with this configuration file, and waits until it is ready.
     pub(crate) async fn start(config: &Path) -> Self {
         Self::start_with(config, &[]).await
     }
 
-    /// Starts the gateway with additional environment variables.
+    /// As [`GatewayProcess::start`], with additional environment variables.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         Self::run(command, Some(config), variables).await
     }
 
-    /// Starts the gateway without a configuration file, with these environment variables.
+    /// As [`GatewayProcess::start`], without a configuration file and with these environment variables.
     pub(crate) async fn start_without_file(variables: &[(&str, &str)]) -> Self {
         Self::run(Command::new(env!("CARGO_BIN_EXE_tokenweir")), None, variables).await
     }
 
-    /// Starts the gateway with a limit of open files.
+    /// As [`GatewayProcess::start`], with a limit of open files.
     pub(crate) async fn start_with_file_limit(config: &Path, files: usize) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
@@ -78,7 +78,7 @@ impl GatewayProcess {
         Self::run(command, Some(config), &[]).await
     }
 
-    /// Starts the gateway in front of a backend with only these environment variables.
+    /// Starts the gateway in front of a backend. Its environment has only these variables.
     pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         command.args([
@@ -103,7 +103,7 @@ impl GatewayProcess {
         process
     }
 
-    /// Starts a command that serves, and waits until it listens.
+    /// Starts a command that serves, and waits until its log shows its addresses.
     pub(crate) async fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
@@ -112,7 +112,7 @@ impl GatewayProcess {
         let written = log.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                // For the output of a failed test.
+                // This is for the output of a failed test.
                 eprintln!("{line}");
                 let mut log = written.lock().unwrap();
                 log.push_str(&line);
@@ -128,27 +128,27 @@ impl GatewayProcess {
         Self { child, clients: address("clients"), admin, log }
     }
 
-    /// Address of the client listener, which serves without TLS.
+    /// Address of the client listener. Fails if the listener uses TLS.
     pub(crate) fn clients(&self) -> SocketAddr {
         self.clients.expect("the banner names the client listener before the admin listener")
     }
 
-    /// The log so far.
+    /// The lines of the log so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Fetches a page of the admin listener. Returns an empty string if the listener is closed.
+    /// Fetches a page of the admin listener, with its head. An empty string if the listener is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
         self.send_admin_request("GET", path).await
     }
 
-    /// Reloads the configuration and returns the response.
+    /// Tells the admin listener to reload the configuration. Returns the response.
     pub(crate) async fn reload(&self) -> String {
         self.send_admin_request("POST", "/-/reload").await
     }
 
-    /// The value of a series.
+    /// The value of a series on the metrics page.
     pub(crate) async fn value(&self, series: &str) -> f64 {
         crate::metrics::value(&self.get("/metrics").await, series)
     }
@@ -164,14 +164,14 @@ impl GatewayProcess {
         response
     }
 
-    /// Sends a signal, such as `HUP`.
+    /// Sends the process a signal, such as `HUP`.
     pub(crate) async fn signal(&self, name: &str) {
         let id = self.child.id().expect("a running process").to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status().await.unwrap();
         assert!(sent.success());
     }
 
-    /// Waits until the process has exited.
+    /// Waits until the process has exited. Returns its exit status.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         tokio::time::timeout(WAIT_TIMEOUT, self.child.wait())
             .await
@@ -219,7 +219,7 @@ impl Load {
         Self { clients, is_over, outcomes }
     }
 
-    /// Waits until `requests` further requests have been served, or one has failed.
+    /// Waits until `requests` more requests have been served, or one has failed.
     pub(crate) async fn goes_on(&mut self, requests: u64) {
         let goal = self.outcomes.borrow().served + requests;
         let is_enough =
@@ -227,7 +227,7 @@ impl Load {
         self.outcomes.wait_for(is_enough).await.unwrap();
     }
 
-    /// Stops the clients and returns the outcomes.
+    /// Stops the clients after their current requests. Returns the outcomes.
     pub(crate) async fn end(mut self) -> Outcomes {
         self.is_over.store(true, Ordering::Relaxed);
         while self.clients.join_next().await.is_some() {}
@@ -248,8 +248,8 @@ fn request(model: &str, reuses_connection: bool) -> String {
     )
 }
 
-/// Sends one request and reads its response to the last byte. Keeps the connection unless the
-/// response closes it.
+/// Sends one request and reads its response to the last byte. Keeps the connection unless the response closes
+/// it. Returns what was wrong.
 async fn exchange_request(
     gateway: SocketAddr,
     idle_connection: &mut Option<TcpStream>,

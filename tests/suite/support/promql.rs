@@ -1,5 +1,5 @@
-//! A small `PromQL` parser that finds the metrics and labels in a query. It is independent of the
-//! code that generates the queries.
+//! A small `PromQL` parser that finds the metrics and labels in a query. It shares no code with the generator
+//! of the queries.
 
 /// A metric in a query with its matchers as (label, value).
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) fn names(query: &str) -> QueryNames {
     names
 }
 
-/// Reads an identifier and what belongs to it. Returns the rest of the text.
+/// Reads an identifier, with its matchers or labels, into `names`. Returns the rest of the text.
 fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
@@ -51,7 +51,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
-    // `sum by (x) (y)`: the identifier before a grouping is no metric.
+    // `sum by (x) (y)`: the identifier `sum` before the grouping is no metric.
     let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')
@@ -68,7 +68,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     rest
 }
 
-/// Reads matchers up to the closing brace.
+/// Reads label matchers up to the closing brace. Returns them and the rest of the text.
 fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut matchers = Vec::new();
     loop {

@@ -31,7 +31,7 @@ pub(crate) struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// A connection after its preface and settings.
+/// An HTTP/2 connection whose preface and settings have been sent.
 pub(crate) struct Http2 {
     pub writer: OwnedWriteHalf,
     pub reader: Reader,
@@ -54,13 +54,13 @@ pub(crate) enum Ended {
     Closed,
 }
 
-/// Encodes a frame.
+/// The bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Encodes headers as literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
+/// The bytes of a header block: literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
 pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -73,7 +73,7 @@ pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     block
 }
 
-/// Encodes an integer with a prefix of seven bits (RFC 7541 §5.1).
+/// Appends an integer with a prefix of seven bits (RFC 7541 §5.1).
 fn encode_integer(block: &mut Vec<u8>, number: usize) {
     if number < 127 {
         return block.push(number as u8);
@@ -88,7 +88,7 @@ fn encode_integer(block: &mut Vec<u8>, number: usize) {
 }
 
 impl Http2 {
-    /// Connects with these settings.
+    /// Connects and sends the preface and these settings.
     pub(crate) async fn connect(to: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let socket = TcpStream::connect(to).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -101,14 +101,14 @@ impl Http2 {
         Self { writer, reader: Reader { half, buffer: Vec::new() } }
     }
 
-    /// Writes bytes. Ignores the error of a closed connection.
+    /// Writes bytes. A closed connection is no error.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = self.writer.write_all(bytes).await;
     }
 }
 
 impl Reader {
-    /// Reads the next frame. `None` at the end of the connection.
+    /// Reads the next frame. `None`: the connection has ended.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.take() {
@@ -130,7 +130,7 @@ impl Reader {
         Some(Frame { kind, flags, stream, payload })
     }
 
-    /// Reads until this stream has ended.
+    /// Reads until this stream has ended. Returns how it ended.
     pub(crate) async fn ended(&mut self, stream: u32) -> Ended {
         let mut body = Vec::new();
         while let Some(frame) = self.next().await {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::RequestRecord;
 
-/// The record of a response with this body. Asserts that the body passes unchanged.
+/// The record of a request to whose path a backend responds with this body. Asserts that the client gets the
+/// body unchanged.
 pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
@@ -20,8 +21,8 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
     gateway.record().await
 }
 
-/// The bytes that a client gets without having requested usage, if the gateway injects the usage
-/// request.
+/// The body that a client receives that did not request usage, if the gateway requests it. `sent` is the
+/// stream of the backend.
 pub(crate) async fn response_with_injected_usage(
     kind: Kind,
     path: &str,
@@ -45,7 +46,7 @@ pub(crate) fn request(path: &str) -> String {
     post(path, form).replace("application/json", "multipart/form-data; boundary=b")
 }
 
-/// The fields of a record that tests compare. Tokens are `[input, output, cached, reasoning]`.
+/// The fields of a record that tests compare, as JSON. The tokens are `[input, output, cached, reasoning]`.
 pub(crate) fn facts(record: &RequestRecord) -> Value {
     let observed = &record.observed;
     let usage = &observed.usage;

@@ -4,21 +4,21 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One recorded exchange with its expected record fields.
+/// A recorded exchange with a vLLM, and the record fields that it must give.
 pub(crate) struct Recording {
     /// Folder and name, such as `python/chat-stream`.
     pub name: String,
     /// The path of the request.
     pub path: String,
-    /// The body of the request.
+    /// The body of the request. `None`: the request has none.
     pub request: Option<String>,
     /// The status line and headers of the response, unchanged.
     pub head: String,
-    /// The bytes after the headers, with their framing.
+    /// The bytes after the headers, with chunked framing if the response has it.
     pub framed: Vec<u8>,
     /// The body without framing, in the chunks that the server wrote.
     pub pieces: Vec<Vec<u8>>,
-    /// The fields that an independent parser (`oracle.py`) computed.
+    /// The fields that an independent parser (`tests/wire/oracle.py`) found in the response.
     pub expected: Value,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
 
-/// Versions and front ends of vLLM: the folders of recorded exchanges.
+/// The folders of recorded exchanges, one for each front end and version of vLLM.
 const SERVERS: [&str; 4] = ["python", "rust", "python-0.33", "rust-0.33"];
 
 /// All recorded exchanges that have a response.
@@ -63,7 +63,7 @@ impl Recording {
         header(&self.head, name)
     }
 
-    /// The body without framing.
+    /// The whole body without framing.
     pub(crate) fn body(&self) -> Vec<u8> {
         self.pieces.concat()
     }
@@ -76,7 +76,8 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Splits off the headers of the final response; informational responses are skipped.
+/// Splits a response into the headers of the final response and the bytes after them. Skips informational
+/// responses. `None`: the headers are not complete.
 fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
     let end = raw.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8(raw[..end].to_vec()).unwrap();

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-/// A step of the script after a request has been read.
+/// A step of the backend after it has read a request.
 #[derive(Clone)]
 pub(crate) enum Step {
     /// Writes bytes.
@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Wait,
     /// Yields to other tasks this many times.
     YieldTurns(usize),
-    /// Waits until the gateway closes the connection, and notifies the test.
+    /// Waits until the gateway closes the connection, and reports that to [`ScriptedBackend::closed`].
     AwaitClose,
     /// Closes the connection (FIN).
     Close,
@@ -27,7 +27,7 @@ pub(crate) enum Step {
     Reset,
 }
 
-/// The server software, as a backend reports it.
+/// The server software: what `/v1/models` names as the owner, and its metrics page.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     owner: &'static str,
@@ -41,7 +41,7 @@ pub(crate) const VLLM: Kind = Kind {
               vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
-/// SGLang.
+/// SGLang, without a metrics page.
 pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
 /// llama.cpp. The gateway sends it no parameters that it may not know.
 pub(crate) const LLAMA_CPP: Kind =
@@ -51,41 +51,41 @@ pub(crate) const LLAMA_CPP: Kind =
 pub(crate) const TENSORRT_LLM: Kind =
     Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
 
-/// vLLM behind Ray Serve, whose proxy has a health check of its own. The page is at another port.
+/// vLLM behind Ray Serve, whose proxy has another health check path. The metrics page is at another port.
 pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
 
 const PROBE_PATHS: [&str; 3] = ["/health", "/metrics", "/kv_event_sources"];
 
-/// The response to `/metrics`, instead of the page of the server software.
+/// What the backend sends for `/metrics` instead of the page of its server software.
 pub(crate) enum Page {
-    /// These bytes, a complete response.
+    /// These bytes, which are a whole response.
     Whole(Vec<u8>),
     /// These bytes. Then the connection closes.
     Cut(Vec<u8>),
-    /// These bytes. Then no byte follows.
+    /// These bytes. Then the connection stays open and silent.
     Drip(Vec<u8>),
     /// These bytes, then lines without end.
     Endless(Vec<u8>),
-    /// The page as it is at the time of the request.
+    /// The page that the function returns at the time of the request, as a whole response.
     Live(Box<dyn Fn() -> String + Send + Sync>),
 }
 
 impl Page {
-    /// A complete response with this page.
+    /// A whole response with this page.
     pub(crate) fn of(page: &str) -> Self {
         let length = page.len();
         Self::Whole(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}").into())
     }
 }
 
-/// A received request.
+/// A received inference request.
 #[derive(Clone)]
 pub(crate) struct Seen {
-    /// The request line and headers, including the blank line.
+    /// The request line and the headers, with the blank line.
     pub head: String,
     /// The body.
     pub body: Vec<u8>,
-    /// Number of requests before it on the same connection.
+    /// Number of inference requests before it on the same connection.
     pub earlier: usize,
 }
 
@@ -113,7 +113,7 @@ struct State {
     inference_connections: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
     event_sources: Mutex<Option<String>>,
-    /// Responses that replace the built-in ones: status and body by path.
+    /// Status and body of the responses that replace the built-in ones, by path.
     pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
     /// Number of requests for `/health`, `/metrics` and `/kv_event_sources`.
     probe_counts: [AtomicUsize; 3],
@@ -152,7 +152,7 @@ impl ScriptedBackend {
         let accept_task = tokio::spawn({
             let state = state.clone();
             async move {
-                // Dropped with this task, so that a dropped backend closes all its connections.
+                // The set is dropped with this task, so that a dropped backend closes all its connections.
                 let mut connections = tokio::task::JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
                     stream.set_nodelay(true).unwrap();
@@ -169,8 +169,8 @@ impl ScriptedBackend {
         Self::start(move |_| steps.clone()).await
     }
 
-    /// Starts two backends. The one that gets the first request follows `first`, and each other request has
-    /// the steps `then`.
+    /// Starts two backends. The one that gets the first request follows the steps `first`. Both follow the
+    /// steps `then` for all other requests.
     pub(crate) async fn first_of_two(
         first: impl Into<Vec<Step>>,
         then: impl Into<Vec<Step>>,
@@ -192,17 +192,18 @@ impl ScriptedBackend {
         Self::following([Step::Send(bytes.into())]).await
     }
 
-    /// Lets one [`Step::Wait`] pass.
+    /// Lets one [`Step::Wait`] end, now or when it is reached.
     pub(crate) fn go(&self) {
         self.state.gate.add_permits(1);
     }
 
-    /// Waits until an [`Step::AwaitClose`] has seen its connection close.
+    /// Waits until a [`Step::AwaitClose`] has seen that its connection is closed, or until a [`Step::Send`]
+    /// has failed.
     pub(crate) async fn closed(&self) {
         self.closes.lock().await.recv().await.unwrap();
     }
 
-    /// The inference requests so far.
+    /// The inference requests since the last call of [`ScriptedBackend::take_received`].
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.received.lock().unwrap().clone()
     }
@@ -212,32 +213,32 @@ impl ScriptedBackend {
         wait_until!(self.seen().len() >= count);
     }
 
-    /// The inference requests since the last call.
+    /// The inference requests since the last call of this function.
     pub(crate) fn take_received(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.received.lock().unwrap())
     }
 
-    /// Sets whether `/health` answers 200.
+    /// Sets whether `/health` answers with 200.
     pub(crate) fn set_healthy(&self, healthy: bool) {
         self.state.is_healthy.store(healthy, Ordering::SeqCst);
     }
 
-    /// Sets the models of `/v1/models`. `BASE:ADAPTER` is an adapter on a base model.
+    /// Sets the models in `/v1/models`. `BASE:ADAPTER` stands for an adapter on a base model.
     pub(crate) fn set_models(&self, models: &[&str]) {
         *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
     }
 
-    /// Sets the status of `/v1/models`.
+    /// Sets the status of the response to `/v1/models`.
     pub(crate) fn set_models_status(&self, status: &'static str) {
         *self.state.models_status.lock().unwrap() = status;
     }
 
-    /// Number of requests for `/v1/models`.
+    /// Number of requests for `/v1/models` so far.
     pub(crate) fn models_asked(&self) -> usize {
         self.state.models_requests.load(Ordering::SeqCst)
     }
 
-    /// Sets the list of publishers of KV events, which begins with 404.
+    /// Sets the list of publishers of KV events. Before, the backend answers 404 to requests for it.
     pub(crate) fn set_event_sources(&self, sources: String) {
         *self.state.event_sources.lock().unwrap() = Some(sources);
     }
@@ -247,12 +248,12 @@ impl ScriptedBackend {
         *self.state.page.lock().unwrap() = page.map(Arc::new);
     }
 
-    /// Sets the response to a path of the server itself, such as `/is_paused`.
+    /// Sets the response to a path that the server itself answers, such as `/is_paused`.
     pub(crate) fn set_page(&self, path: &'static str, status: &'static str, body: &str) {
         self.state.pages.lock().unwrap().insert(path, (status, body.into()));
     }
 
-    /// Sets a model list with this context length.
+    /// Makes `/v1/models` list this model with this context length in tokens.
     pub(crate) fn set_context(&self, model: &str, length: u32) {
         let models = serde_json::json!({ "object": "list", "data": [{
             "id": model, "object": "model", "owned_by": "vllm", "max_model_len": length,
@@ -260,12 +261,12 @@ impl ScriptedBackend {
         self.set_page("/v1/models", "200 OK", &models.to_string());
     }
 
-    /// Number of requests for `/health` and `/metrics`.
+    /// Number of requests for `/health` and for `/metrics` so far.
     pub(crate) fn looks(&self) -> [usize; 2] {
         [0, 1].map(|index| self.state.probe_counts[index].load(Ordering::SeqCst))
     }
 
-    /// Number of requests for the list of publishers of KV events.
+    /// Number of requests for the list of publishers of KV events so far.
     pub(crate) fn event_sources_asked(&self) -> usize {
         self.state.probe_counts[2].load(Ordering::SeqCst)
     }
@@ -287,7 +288,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
         let path = seen.head.split(' ').nth(1).unwrap_or("");
-        // A proxy before the engine would remove this.
+        // A proxy in front of the engine would remove this prefix.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
         for (probe_path, count) in PROBE_PATHS.iter().zip(&state.probe_counts) {
             count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
@@ -340,7 +341,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     }
 }
 
-/// Sends a page. Returns whether the connection stays open.
+/// Sends a metrics page. Returns whether the connection stays open.
 async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
     let bytes = match page {
         Page::Live(page) => return Box::pin(send_page(stream, &Page::of(&page()))).await,
@@ -354,7 +355,7 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
         Page::Cut(_) => {}
         Page::Drip(_) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
         Page::Endless(_) => {
-            // Large chunks, so that the size limit is reached before the timeout.
+            // The pieces are large, so that the size limit is reached before the timeout.
             let piece = b"vllm:endless 1\n".repeat(4_096);
             while stream.write_all(&piece).await.is_ok() {}
         }
@@ -426,12 +427,13 @@ fn model(id: &str, owner: &str) -> serde_json::Value {
     })
 }
 
-/// A chunked event stream with these events, complete.
+/// A whole response with these events as a chunked event stream.
 pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
     [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// The steps of a chunked event stream that begins, waits for the test, and ends.
+/// The steps of an event stream that begins with the events `begun`, waits for the test, and ends with the
+/// events `rest`.
 pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
     let begun = begun_stream(begun);
@@ -439,35 +441,35 @@ pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
 }
 
-/// A chunked event stream with these events, without its end.
+/// A response with these events as a chunked event stream that has not ended.
 pub(crate) fn begun_stream(events: &[&str]) -> Vec<u8> {
     event_stream_head().into_iter().chain(events.iter().flat_map(|event| chunk(event))).collect()
 }
 
-/// The step that sends the begin of a chunked event stream.
+/// The step that begins a chunked event stream with these events.
 pub(crate) fn begin(events: &[&str]) -> Step {
     Step::Send(begun_stream(events))
 }
 
-/// The headers of a chunked event stream.
+/// The response head of a chunked event stream.
 pub(crate) fn event_stream_head() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
       transfer-encoding: chunked\r\n\r\n"
         .to_vec()
 }
 
-/// One event as one HTTP chunk.
+/// A server-sent event with this data, as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
     framed(&[&format!("data: {event}\n\n")])
 }
 
-/// Encodes pieces of a body as one HTTP chunk each, so that the gateway reads them separately.
+/// Each piece as one HTTP chunk, so that the gateway reads the pieces separately.
 pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
     let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
     pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
 }
 
-/// A complete JSON response.
+/// A whole response with this JSON body.
 pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -476,12 +478,12 @@ pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The role event of a chat stream.
+/// The data of the first event of a chat stream, which has the role.
 pub(crate) const ROLE: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
-/// A content event.
+/// The data of an event with the text `Hi`.
 pub(crate) const WORD: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#;
-/// The finish event.
+/// The data of the event with the finish reason.
 pub(crate) const FINISH: &str =
     r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-/// The usage event.
+/// The data of the usage event.
 pub(crate) const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;

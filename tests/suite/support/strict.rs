@@ -21,15 +21,15 @@ const FORBIDDEN_HEADERS: [&str; 13] = [
     "x-vllm-priority",
 ];
 
-/// One response.
+/// The status and the body of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub status: u16,
     pub body: String,
 }
 
-/// Checks a forwarded request. Every line ends in CRLF, every name is a token, one `content-length`
-/// of digits gives the length of the body, and there are no hop-by-hop headers.
+/// Checks a forwarded request: each line ends in CRLF, each name is a token, one `content-length` of digits
+/// is the length of the body, and no header is in [`FORBIDDEN_HEADERS`]. Returns what is wrong.
 pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
     let require = |holds: bool, problem: &str| {
         if holds { Ok(()) } else { Err(format!("{problem} in {:?}", seen.head)) }
@@ -63,7 +63,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Parses the responses of one connection. Bytes that are no response are an error.
+/// The final responses on a connection. Returns `Err` for bytes that are no response.
 pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! A gateway inside the test process, on real sockets. The test receives its records.
+//! A gateway inside the test process, on real sockets. A test receives the records of its requests.
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use http::{HeaderName, HeaderValue};
@@ -67,63 +67,63 @@ pub(crate) struct Running {
     pub addr: SocketAddr,
     /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// The backend pool.
+    /// The backends of the gateway.
     pub pool: Arc<BackendPool>,
-    /// Which groups of prompts fill the caches.
+    /// The cache map: which groups of prompts fill the caches of the backends.
     pub cache_map: Arc<CacheMap>,
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
-    /// Statistics of the trace capture.
+    /// Statistics of the trace capture. `None`: the gateway writes none.
     capture: Option<TraceCaptureStats>,
     _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
     _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
     _health_checks: HealthCheckSupervisor,
 }
 
-/// The options of a test's gateway.
+/// The settings of the gateway of a test.
 pub(crate) struct Setup {
-    /// Timeout for response headers.
+    /// Maximum time from a request to the response headers of a backend.
     pub header_timeout: Duration,
-    /// Maximum size of a request body.
+    /// Maximum size of a request body in bytes.
     pub max_body: usize,
     /// The memory limit of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
     /// Maximum pause within a request body.
     pub body_idle: Duration,
-    /// Maximum time without bytes of a WebSocket.
+    /// Maximum time without a byte on a WebSocket connection.
     pub websocket_idle: Duration,
-    /// Limits of the listeners.
+    /// Limits of the listeners, such as timeouts and numbers of connections.
     pub limits: ServerLimits,
-    /// Overload limits.
+    /// The limits from which on the gateway rejects requests because of its own load.
     pub gate: OverloadLimits,
-    /// The pool of file descriptors for backend connections.
+    /// The file descriptors that connections to backends may use.
     pub descriptors: FileDescriptorPool,
-    /// TLS of both listeners.
+    /// TLS settings of both listeners.
     pub tls: ServerTls,
-    /// TLS towards the backends. `None`: plain HTTP.
+    /// TLS settings towards the backends. `None`: the gateway uses plain HTTP.
     pub outbound: Option<Arc<OutboundTls>>,
-    /// Maximum time for open streams at shutdown.
+    /// Maximum time that a shutdown waits for open requests.
     pub drain: Duration,
     /// The routing policy.
     pub policy: Policy,
-    /// Model aliases.
+    /// Models with their aliases.
     pub models: Vec<ModelConfig>,
-    /// Maximum number of model names of backends that become label values.
+    /// Maximum number of model names from backends that become label values.
     pub max_models: usize,
-    /// Shadow policies.
+    /// Policies that are evaluated for each decision and never applied.
     pub shadow: Vec<PolicyKind>,
-    /// Size of the decision log.
+    /// Number of decisions in the decision log.
     pub decision_log_size: usize,
-    /// Propagation of the trace context.
+    /// How the trace context is propagated. `None`: it is not.
     pub propagation: Option<Propagation>,
     /// Whether the gateway requests usage for clients that do not.
     pub injects_usage: bool,
-    /// Share of streams with continuous usage.
+    /// Share of streams, from 0 to 1, for which the gateway requests continuous usage.
     pub continuous_usage: f64,
-    /// Settings of the response observation.
+    /// Settings of the observation of responses.
     pub observation: observe::ObservationSettings,
-    /// Admission settings. `None`: no admission queue.
+    /// Admission settings. `None`: the gateway has no admission queue.
     pub admission: Option<admission::AdmissionSettings>,
     /// Access control of clients.
     pub access: Arc<AccessControl>,
@@ -131,61 +131,62 @@ pub(crate) struct Setup {
     pub guard: AdminAuthorizer,
     /// How the tier of a request is determined.
     pub tiers: TierResolver,
-    /// Label values that are known at the start.
+    /// Label values that have series from the start.
     pub known: KnownLabelValues,
-    /// The path in the URL of each backend.
+    /// The path in the URL of each backend, before the path of a request.
     pub prefix: &'static str,
-    /// URL of the metrics page of each backend. `None`: the backend serves it.
+    /// URL of the metrics page of each backend. `None`: the page is at the address of the backend.
     pub metrics_url: Option<MetricsUrl>,
-    /// The `Authorization` header of requests to backends. `None`: the one of the client.
+    /// The API key with which the gateway authenticates at the backends. `None`: it forwards the header of
+    /// the client.
     pub backend_key: Option<&'static str>,
     /// Number of GPUs of each backend.
     pub gpus: Option<u32>,
-    /// Price of one GPU for one hour.
+    /// Price of one GPU for one hour, without a currency.
     pub gpu_hour_price: Option<f64>,
-    /// The GPU exporters, which are scraped every 100 ms.
+    /// The GPU exporters, which the gateway scrapes every 100 ms.
     pub gpu_exporters: Vec<GpuExporter>,
-    /// Reads user, session and conversation of requests.
+    /// Reads user, session and conversation from requests.
     pub identities: IdentityReader,
     /// The level of the metrics.
     pub level: MetricsLevel,
-    /// Histogram buckets.
+    /// Buckets of histograms that differ from the defaults.
     pub buckets: BucketOverrides,
-    /// The SLOs.
+    /// The objectives whose fulfilment the metrics report.
     pub slos: Vec<Objective>,
-    /// Interval between scrapes of a backend.
+    /// Interval between two scrapes of a backend.
     pub scrape_interval: Duration,
-    /// Headers with the session id.
+    /// The request headers that can have the session id.
     pub session_headers: Vec<HeaderName>,
-    /// Requests whose clients may return.
+    /// Settings for requests whose clients may return. `None`: clients may not.
     pub resume: Option<ResumeSettings>,
-    /// Share of requests in the trace capture.
+    /// Share of requests, from 0 to 1, that the trace capture records.
     pub captured: f64,
-    /// File of the trace capture.
+    /// File of the trace capture. `None`: there is no capture.
     pub capture: Option<PathBuf>,
     /// Retry settings.
     pub retry: retry::RetrySettings,
     /// Circuit breaker settings.
     pub health: resilience::CircuitBreakerSettings,
-    /// Timeout for the first output.
+    /// Maximum time from a request to its first output. `None`: no limit.
     pub first_output: Option<Duration>,
-    /// Timeout of the whole request.
+    /// Maximum time of a whole request. `None`: no limit.
     pub total: Option<Duration>,
     /// Paths that the configuration adds.
     pub routes: ConfiguredRoutes,
-    /// The current diagnosis.
+    /// The diagnosis that the gateway reports.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// Settings of the quality monitor.
     pub quality: quality::QualitySettings,
     /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
-    /// When a pooled connection gets no further request. `None`: the default.
+    /// Age after which a pooled connection gets no further request. `None`: the default.
     pub connection_age: Option<Duration>,
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
+    /// Whether the gateway wakes sleeping engines, and when it puts idle ones to sleep.
     pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
-    /// The roles of the first backends. The others have none.
+    /// The roles of the first backends, in order. The other backends have none.
     pub roles: &'static [Role],
 }
 
@@ -198,7 +199,7 @@ impl Sink for RecordingSink {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // The test may have ended.
+            // The test may have ended already.
             let _ = self.0.send((*record).clone());
         }
     }
@@ -269,7 +270,7 @@ impl Default for Setup {
     }
 }
 
-/// The admission settings of a configuration.
+/// The admission settings for a configuration, as the gateway derives them.
 pub(crate) fn admission_settings(
     configured: &config::AdmissionConfig,
 ) -> admission::AdmissionSettings {
@@ -277,7 +278,7 @@ pub(crate) fn admission_settings(
         thresholds: configured.marks(),
         queue_capacity: configured.queue_capacity,
         max_wait: configured.max_wait,
-        // Tests that need a refusal at once set no wait.
+        // No configured wait means no wait, so that a refusal comes at once.
         max_backend_wait: configured.max_backend_wait.unwrap_or_default(),
         objectives: Vec::new(),
         classes: configured.classes(),
@@ -285,13 +286,13 @@ pub(crate) fn admission_settings(
     }
 }
 
-/// An admin listener that demands the token `operator`.
+/// An admin listener that requires the token `operator`.
 pub(crate) fn operator_token() -> AdminAuthorizer {
     let token_digest = Some(KeyDigest::from_key(b"operator"));
     AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
 }
 
-/// Starts a gateway in front of these backends and waits until every backend was scraped once.
+/// Starts a gateway in front of these backends, and waits until it has scraped each of them.
 pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
 }
@@ -302,7 +303,7 @@ pub(crate) async fn gateway_answering(bytes: impl Into<Vec<u8>>) -> (ScriptedBac
     gateway_answering_with(Setup::default(), bytes).await
 }
 
-/// As [`gateway_answering`], with options of the gateway.
+/// As [`gateway_answering`], with these settings of the gateway.
 pub(crate) async fn gateway_answering_with(
     setup: Setup,
     bytes: impl Into<Vec<u8>>,
@@ -317,7 +318,7 @@ pub(crate) async fn gateway_scripted(
     gateway_scripted_with(Setup::default(), script).await
 }
 
-/// As [`gateway_scripted`], with options of the gateway.
+/// As [`gateway_scripted`], with these settings of the gateway.
 pub(crate) async fn gateway_scripted_with(
     setup: Setup,
     script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
@@ -327,12 +328,12 @@ pub(crate) async fn gateway_scripted_with(
     (backend, gateway)
 }
 
-/// Starts a backend that follows these steps, and a gateway in front of it.
+/// Starts a backend that follows these steps for each inference request, and a gateway in front of it.
 pub(crate) async fn gateway_following(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
     gateway_following_with(Setup::default(), steps).await
 }
 
-/// As [`gateway_following`], with options of the gateway.
+/// As [`gateway_following`], with these settings of the gateway.
 pub(crate) async fn gateway_following_with(
     setup: Setup,
     steps: impl Into<Vec<Step>>,
@@ -341,7 +342,7 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// Creates the backend pool. No backend has been scraped.
+/// The backend pool of the gateway. No backend has been scraped.
 fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
@@ -374,7 +375,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     Arc::new(BackendPool::with_settings(backends, &settings))
 }
 
-/// Creates the client for the backends.
+/// The HTTP client for requests to the backends.
 fn client(setup: &Setup) -> HttpClient {
     let defaults = client::HttpClientTimeouts::default();
     let limits = client::HttpClientTimeouts {
@@ -393,7 +394,7 @@ fn client(setup: &Setup) -> HttpClient {
     client.with_descriptors(setup.descriptors.clone())
 }
 
-/// Starts a gateway with options.
+/// As [`start`], with these settings.
 #[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let pool = pool(backends, &setup);
@@ -546,12 +547,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
 }
 
 impl Running {
-    /// The record of the next request that ends.
+    /// Waits for the end of the next request. Returns its record.
     pub(crate) async fn record(&self) -> RequestRecord {
         self.records.lock().await.recv().await.expect("a request ends")
     }
 
-    /// The records so far.
+    /// The records that the test has not taken yet.
     pub(crate) async fn take_records(&self) -> Vec<RequestRecord> {
         let mut records = self.records.lock().await;
         std::iter::from_fn(|| records.try_recv().ok()).collect()
@@ -568,71 +569,71 @@ impl Running {
         wait_until!(counter.counts().written >= lines);
     }
 
-    /// Sends raw bytes and reads until the gateway closes the connection.
+    /// Sends raw bytes on a new connection. Returns what the gateway sends until it closes the connection.
     pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.send(request).await;
         let mut answer = Vec::new();
-        // A cut connection can end in a reset. The bytes before it count.
+        // The end of a cut connection can be a reset. The bytes before it count.
         let _ = stream.read_to_end(&mut answer).await;
         answer
     }
 
-    /// Connects to the client listener.
+    /// Opens a connection to the client listener.
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
     }
 
-    /// Posts JSON on a new connection.
+    /// Posts JSON on a new connection. Returns the whole response as raw bytes.
     pub(crate) async fn post(&self, path: &str, body: &str) -> Vec<u8> {
         self.raw(post(path, body)).await
     }
 
-    /// Posts JSON on a new connection, whose response the test reads.
+    /// Posts JSON on a new connection. Returns the connection, from which the test reads the response.
     pub(crate) async fn begin(&self, path: &str, body: &str) -> TcpStream {
         self.send(post(path, body)).await
     }
 
-    /// Sends raw bytes on a new connection, whose response the test reads.
+    /// Sends raw bytes on a new connection. Returns the connection, from which the test reads the response.
     pub(crate) async fn send(&self, request: impl AsRef<[u8]>) -> TcpStream {
         let mut client = self.connect().await;
         client.write_all(request.as_ref()).await.unwrap();
         client
     }
 
-    /// Fetches a page of the admin listener as text.
+    /// Fetches a page of the admin listener. Returns the whole response as text.
     pub(crate) async fn admin(&self, path: &str) -> String {
         self.get_admin_page_as(path, "*/*").await
     }
 
-    /// Fetches a page of the admin listener with an `accept` header.
+    /// As [`Running::admin`], with this `accept` header.
     pub(crate) async fn get_admin_page_as(&self, path: &str, accept: &str) -> String {
         let page = self.get_admin_bytes(path, &format!("accept: {accept}")).await;
         String::from_utf8(page).unwrap()
     }
 
-    /// Fetches a page of the admin listener, with its head, with this request header.
+    /// Fetches a page of the admin listener with this header line. Returns the whole response.
     pub(crate) async fn get_admin_bytes(&self, path: &str, header: &str) -> Vec<u8> {
         operate(self.admin, "GET", path, &format!("{header}\r\n")).await
     }
 
-    /// Posts to the admin listener as the page of the gateway does.
+    /// Sends a POST to the admin listener as the admin page does. Returns the response.
     pub(crate) async fn change(&self, path: &str) -> Vec<u8> {
         operate(self.admin, "POST", path, AS_JSON).await
     }
 
-    /// Fetches the JSON of a page of the admin listener.
+    /// Fetches a JSON document of the admin listener.
     pub(crate) async fn document(&self, path: &str) -> serde_json::Value {
         let page = self.admin(path).await;
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// Stops the gateway and waits until it has drained.
+    /// Stops the gateway, waits until open requests have ended, and returns how that went.
     pub(crate) async fn stop(&mut self) -> DrainOutcome {
         self.begin_stop();
         self.serving.take().unwrap().await.unwrap()
     }
 
-    /// Starts the shutdown of the gateway.
+    /// Starts the shutdown of the gateway without waiting.
     pub(crate) fn begin_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -640,7 +641,7 @@ impl Running {
     }
 }
 
-/// The header that the admin listener demands of a request that changes something.
+/// The header line that the admin listener requires in a request that changes something.
 pub(crate) const AS_JSON: &str = "content-type: application/json\r\n";
 
 /// Sends a request with these header lines to an admin listener. Returns the response.
@@ -654,7 +655,7 @@ pub(crate) async fn operate(admin: SocketAddr, method: &str, path: &str, headers
     read_rest(stream).await
 }
 
-/// A JSON POST with `connection: close`.
+/// A POST request with a JSON body and `connection: close`.
 pub(crate) fn post(path: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
@@ -663,19 +664,19 @@ pub(crate) fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// Reads the rest of a response.
+/// Reads a response until the gateway closes the connection.
 pub(crate) async fn read_rest(mut client: TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();
     rest
 }
 
-/// Reads a response until it contains this text, and returns its bytes so far.
+/// Reads a response until it contains this text. Returns the bytes so far.
 pub(crate) async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
     read_until_times(client, wanted, 1).await
 }
 
-/// Reads a response until it contains this text this many times.
+/// Reads a response until it contains this text this many times. Returns the bytes so far.
 pub(crate) async fn read_until_times(
     client: &mut TcpStream,
     wanted: &str,
@@ -689,14 +690,14 @@ pub(crate) async fn read_until_times(
     answer
 }
 
-/// Advances the clock of the gateway.
+/// Advances the clock of the gateway by `time`.
 pub(crate) async fn advance_time(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// Runs a future while the clock of the gateway is paused, independent of the speed of the machine.
+/// Runs a future while the clock of the gateway is paused, so that the speed of the machine does not matter.
 pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     // A paused clock jumps to the next timer when all tasks wait, except while a blocking task
     // runs.
@@ -710,13 +711,13 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     result
 }
 
-/// The status of a raw response.
+/// The status code of a raw response. 0 without one.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
     head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
-/// The body of a raw response without chunked framing, and whether it is complete.
+/// The body of a raw response without chunked framing, and whether the body is complete.
 pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

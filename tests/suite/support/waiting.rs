@@ -1,6 +1,6 @@
-//! Waiting for an event of a test.
+//! Macros that wait for an event of a test.
 
-/// Time after which a test fails because an event that it waits for has not happened.
+/// Time after which a test fails because an awaited event has not happened.
 pub(crate) const WAIT_LIMIT: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Polls an expression until it is `Some`, and returns the value. The expression may await.
