@@ -5,13 +5,14 @@
 //! prefill  = uncached × per_token
 //! ttft     = base + queue + prefill + adapter + overdue
 //! cost     = (base + queue + prefill × (1 + waiting)) × crowding
-//!            + prefill × k × (2 + pressure ÷ (1 − k))
+//!            + prefill × 2 × k + pressure × full × uncached ÷ prompt
 //!            + adapter + overdue + half an objective, if ttft exceeds the objective
 //!
 //! queue    = max(backlog × per_token, slot_wait)
 //! waiting  = waiting requests per backend, at most 8
 //! crowding = (1 + requests) ÷ (1 + mean of requests over the candidates)
-//! k        = kv_usage + (uncached + output) ÷ capacity
+//! k        = kv_usage + (uncached + output) ÷ capacity, at most 1
+//! full     = max(k − 0.9, 0) ÷ 0.1
 //! ```
 //!
 //! The first line is the delay of this request and of those that wait behind its prefill. In brackets: the
@@ -57,7 +58,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvAwareSettings {
-    /// Charge for prefill at a backend whose KV cache is half full.
+    /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
+    /// added up to a usage of 0.9.
     pub pressure: f64,
     /// Share of the prompt that counts as cached at the backend of its session, if less is known to
     /// be cached.
@@ -72,15 +74,15 @@ pub struct KvAwareSettings {
 
 impl Default for KvAwareSettings {
     fn default() -> Self {
-        Self { pressure: 0.2, session: 0.5, horizon_seconds: 5.0, ttft_objective_seconds: 0.0 }
+        Self { pressure: 0.5, session: 0.5, horizon_seconds: 5.0, ttft_objective_seconds: 0.0 }
     }
 }
 
 /// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill:
 /// the evicted blocks are computed again, and then evict other blocks.
 const EVICTION: f64 = 2.0;
-/// KV cache usage above which the pressure does not grow, so that it stays finite.
-const MAX_PRESSURE_USAGE: f64 = 0.98;
+/// KV cache usage up to which the engine rarely preempts requests.
+const FREE_USAGE: f64 = 0.9;
 /// Waiting requests per backend above which the cost of prefill does not grow.
 const MAX_WAITING: f64 = 8.0;
 /// Cost added to a late candidate, relative to the objective.
@@ -172,7 +174,9 @@ pub(super) fn terms_with(
         (Some(usage), Some(capacity)) => usage + (uncached + candidate.output) / capacity as f64,
         (usage, _) => usage.unwrap_or(0.0),
     };
-    let k = k.clamp(0.0, MAX_PRESSURE_USAGE);
+    let k = k.clamp(0.0, 1.0);
+    let full = (k - FREE_USAGE).max(0.0) / (1.0 - FREE_USAGE);
+    let uncached_share = uncached / candidate.prompt.max(1.0);
     let PrefillCost { base, per_token } = candidate.prefill;
     let (backlog, prefill) = (candidate.backlog * per_token, uncached * per_token);
     // The engine computes the prompts of the backlog while the request waits for a slot.
@@ -186,7 +190,7 @@ pub(super) fn terms_with(
         queue: queue * crowding,
         prefill: prefill * crowding,
         charge: prefill * fleet.waiting * crowding,
-        pressure: prefill * k * (EVICTION + settings.pressure / (1.0 - k)),
+        pressure: prefill * k * EVICTION + settings.pressure * full * uncached_share,
         adapter,
         overdue: candidate.overdue,
         late: if is_late { LATE_PENALTY * objective } else { 0.0 },
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_tokens_to_compute_grows_faster_the_fuller_the_cache_is() {
+    fn the_cost_grows_with_the_usage_of_the_cache_and_fastest_near_a_full_one() {
         let at = |usage| cost(Candidate { kv_usage: Some(usage), ..idle_candidate() });
         let costs: Vec<f64> = (0..=19).map(|n| at(f64::from(n) / 20.0)).collect();
         assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
