@@ -48,9 +48,9 @@ class Setup:
         self.others = [router for router in self.scores if router not in (OURS, CLAIRVOYANT)]
 
     def mean(self, router: str, key: str = "goodput") -> float:
-        """Mean over the seeds, goodputs in percent."""
+        """Mean over the seeds, shares in percent."""
         values = [score[key] for score in self.scores[router]]
-        return mean(values) * (1 if key == "ttft_p99" else 100)
+        return mean(values) * (1 if key in ("ttft_p99", "turnovers") else 100)
 
     def interval(self, router: str) -> float:
         """Half of the 95 % interval of the goodput over the traffic seeds."""
@@ -124,6 +124,8 @@ def remarks(setups: list[Setup]) -> None:
     ratios = sorted(setup.p99_ratio() for setup in setups)
     print(f"\nregret at most 1: {sum(r <= 1 for r in regrets)}, at most 3: {sum(r <= 3 for r in regrets)} of {len(setups)}; greatest {max(regrets):.1f}")
     print(f"TTFT p99 relative to the lowest: median {ratios[len(ratios) // 2]:.2f}, greatest {ratios[-1]:.1f}, at most 1.5 in {sum(r <= 1.5 for r in ratios)}")
+    turnovers = sorted(setup.mean(OURS, "turnovers") for setup in setups)
+    print(f"turnovers of the caches: least {turnovers[0]:.1f}, at least 3 in {sum(t >= 3 for t in turnovers)}")
     bounded = [setup for setup in setups if setup.bound]
     print(f"share of the bound: {mean(setup.mean(OURS) / setup.bound for setup in bounded):.1f} % in {len(bounded)} setups")
     spread = [setup.interval(OURS) for setup in setups]

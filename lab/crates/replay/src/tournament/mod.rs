@@ -182,7 +182,8 @@ fn score(
 ) -> RouterScore {
     let end = last_start(requests) / setup.speed;
     let results = Simulation::new(setup, requests, kind, seed).run(|_| {});
-    RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end)
+    let capacity = setup.specs.iter().map(|spec| f64::from(spec.capacity())).sum();
+    RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end, capacity)
 }
 
 /// Time of the last start of a session in seconds at speed 1.

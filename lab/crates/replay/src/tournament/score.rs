@@ -21,6 +21,8 @@ pub struct RouterScore {
     /// Share of the computed tokens that belong to requests whose TTFT exceeded the [`PATIENCE`] of a
     /// client.
     pub wasted: f64,
+    /// Tokens that the engines computed, relative to the tokens that all KV caches hold.
+    pub turnovers: f64,
     /// Share of prompt tokens from a prefix cache.
     pub cached: f64,
     /// Jain's index of the goodputs of the tenants with at least [`MIN_TENANT_REQUESTS`] requests. 1:
@@ -34,12 +36,14 @@ const PATIENCE: f64 = 30.0;
 const MIN_TENANT_REQUESTS: usize = 20;
 
 impl RouterScore {
-    /// The score over the requests that arrived in a window of time, in seconds.
+    /// The score over the requests that arrived in a window of time, in seconds. `capacity`: the tokens that all
+    /// KV caches hold.
     pub(super) fn new(
         results: &RunResults,
         requests: &[TraceRequest],
         objectives: &LatencyObjectives,
         window: Range<f64>,
+        capacity: f64,
     ) -> Self {
         let is_counted = |number: &usize| window.contains(&results.arrivals[*number]);
         let count = (0..requests.len()).filter(is_counted).count().max(1) as f64;
@@ -69,6 +73,7 @@ impl RouterScore {
             ttft_p99: sample_quantile(&mut ttft, 0.99).unwrap_or(0.0),
             refused: 1.0 - served.len() as f64 / count,
             wasted: sum(&|served| is_late(served) * computed(served)) / sum(&computed).max(1.0),
+            turnovers: sum(&computed) / capacity,
             cached: sum(&|served| served.cached.into()) / sum(&|it| it.prompt.into()).max(1.0),
             fairness: jain_index(tenants.values()),
         }

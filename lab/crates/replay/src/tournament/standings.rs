@@ -102,6 +102,7 @@ mod tests {
                 ttft_p99: 1.0,
                 refused: 0.0,
                 wasted: 0.0,
+                turnovers: 0.0,
                 cached: 0.0,
                 fairness: 1.0,
             }]
