@@ -92,7 +92,7 @@ pub(crate) fn check(webhooks: &[WebhookConfig]) -> Result<(), RuleViolation> {
             return violation("write the token in `token`, not in the URL".to_owned());
         }
         if let Err(error) = parse_url(url) {
-            return violation(error.to_string().replace("backend", "URL"));
+            return violation(error.to_string());
         }
     }
     Ok(())

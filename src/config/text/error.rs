@@ -106,8 +106,8 @@ const KEYS_FILE_WORDS: [&str; 11] = [
 /// Maximum number of different characters between a mistyped word and a key of a keys file. A secret has more.
 const MAX_MISTYPED_CHARS: usize = 2;
 
-/// The keys whose values excerpts never show.
-const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
+/// The last words of the keys whose values excerpts never show, such as `api_key` and `password`.
+const SECRET_WORDS: [&str; 5] = ["key", "token", "secret", "password", "salt"];
 
 impl ConfigError {
     /// An error without a location.
@@ -297,13 +297,26 @@ fn value_column(line: &[char], key_end: usize) -> Option<usize> {
     Some(colon + 1 + blanks)
 }
 
-/// The column, counted from 0, of the first possible secret in a line: the value of a secret key,
-/// or the user name and password in a URL. `None`: the line has neither.
+/// The column, counted from 0, of the first possible secret in a line: the value of a secret key other
+/// than `{ env: NAME }` and `{ file: PATH }`, or the user name and password in a URL. `None`: the line has neither.
 fn secret_column(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
     let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
-    let secret_keys = SECRET_KEYS.iter().filter_map(|key| find_column(key));
-    let after_key = secret_keys.filter_map(|key| value_column(&chars, key)).min();
+    let is_secret = |colon: &usize| {
+        let before = chars.get(..*colon).unwrap_or_default().iter().rev();
+        let key = before.skip_while(|c| c.is_whitespace() || matches!(c, '"' | '\''));
+        SECRET_WORDS.iter().any(|word| {
+            let letters = key.clone().take(word.len()).map(char::to_ascii_lowercase);
+            letters.eq(word.chars().rev())
+        })
+    };
+    let is_location = |value: &usize| {
+        let text: String = chars.iter().skip(*value).filter(|c| **c != ' ').take(6).collect();
+        text.starts_with("{env:") || text.starts_with("{file:")
+    };
+    let colons = (0..chars.len()).filter(|index| chars[*index] == ':');
+    let values = colons.filter(is_secret).filter_map(|colon| value_column(&chars, colon));
+    let after_key = values.filter(|value| !is_location(value)).min();
     let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
     let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
     let in_url = in_url.filter(|start| has_user(*start));
@@ -391,6 +404,13 @@ mod tests {
         for column in [1, 5, 20, 30] {
             let shown = render_at("- { api_key: sk-123, url: x }", 1, column, 3);
             assert!(shown.contains("1 | - { api_key: [redacted]\n"), "{shown}");
+        }
+        for line in [
+            "{ password: sk-123, x: 1 }",
+            "{ x: 1, 'cache_salt_secret' : sk-123 }",
+            "{\"authToken\":\"sk-123\"}",
+        ] {
+            assert!(!render_at(line, 1, 3, 1).contains("sk-123"), "{line}");
         }
         let shown = render_at("url: http://user:sk-123@host", 1, 6, 9);
         assert!(shown.contains("1 | url: http://[redacted]\n"), "{shown}");
