@@ -143,7 +143,7 @@ impl UpstreamBody {
         &self.original
     }
 
-    /// The bytes that the last backend got: the edited copy, or the original if no copy was made.
+    /// The bytes that the last backend got: the edited copy, or the original.
     pub(crate) fn into_sent(self) -> Bytes {
         let copy = self.edited_copy.into_inner().unwrap_or_else(PoisonError::into_inner);
         copy.map_or(self.original, |(_, bytes)| bytes)
@@ -152,17 +152,24 @@ impl UpstreamBody {
     /// The bytes for a backend, and the usage that the gateway requests in them.
     pub(crate) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
         let injection = self.usage_injection(backend);
-        if self.model_edit.is_none()
-            && self.control_edits.is_empty()
-            && injection == UsageInjection::None
-        {
-            return (self.original.clone(), injection);
+        (self.bytes_with(injection), injection)
+    }
+
+    /// The bytes that request this usage.
+    fn bytes_with(&self, injection: UsageInjection) -> Bytes {
+        if self.edited_copy_bytes() == 0 {
+            return self.original.clone();
         }
         let mut copy = self.edited_copy.lock().unwrap_or_else(PoisonError::into_inner);
-        let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
-        let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection)));
-        let (_, bytes) = copy.insert(current);
-        (bytes.clone(), injection)
+        let current = copy.take().filter(|(copied_for, _)| *copied_for == injection);
+        let is_unchanged = injection == UsageInjection::None
+            && self.model_edit.is_none()
+            && self.control_edits.is_empty();
+        if is_unchanged {
+            return self.original.clone();
+        }
+        let current = current.unwrap_or_else(|| (injection, self.apply_edits(injection)));
+        copy.insert(current).1.clone()
     }
 
     fn usage_injection(&self, backend: &Backend) -> UsageInjection {
@@ -205,4 +212,28 @@ impl UpstreamBody {
 /// gateway decides alike whether it requests continuous usage.
 fn usage_sampling_value(request_id: &str) -> f64 {
     unit(request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sent_body_is_that_of_the_last_backend() {
+        let original = Bytes::from_static(br#"{"model":"m"}"#);
+        let body = UpstreamBody {
+            usage_edit: Splice::insert(&original, r#""stream_options":{"include_usage":true}"#),
+            original: original.clone(),
+            model_edit: None,
+            control_edits: Vec::new(),
+            api: Some(Api::Chat),
+            continuous_usage_edit: None,
+            usage_sampling_value: 1.0,
+            max_continuous_usage: 1.0,
+            edited_copy: Mutex::default(),
+        };
+        assert_ne!(body.bytes_with(UsageInjection::FinalEvent), original);
+        assert_eq!(body.bytes_with(UsageInjection::None), original);
+        assert_eq!(body.into_sent(), original);
+    }
 }

@@ -111,7 +111,7 @@ impl EarlyResponse {
         !self.lock().comments.is_empty()
     }
 
-    /// Takes the comments that are to be sent.
+    /// Takes the SSE comments that wait to be sent to the client. `None`: there are none.
     pub(super) fn take_comments(&self) -> Option<Bytes> {
         let mut state = self.lock();
         (!state.comments.is_empty()).then(|| state.comments.split().freeze())
