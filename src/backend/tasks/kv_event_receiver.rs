@@ -224,15 +224,19 @@ impl EventSink for RankSink {
     }
 
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
-        self.rank.count_batch();
-        self.apply_batch(payload).inspect_err(|error| {
-            self.cache.count_error();
-            tracing::warn!(
-                backend = %self.backend,
-                %error,
-                "KV events of the backend cannot be applied: its cache counts as unknown"
-            );
-        })
+        let result = self.apply_batch(payload);
+        match &result {
+            Ok(_) => self.rank.count_batch(),
+            Err(error) => {
+                self.cache.count_error();
+                tracing::warn!(
+                    backend = %self.backend,
+                    %error,
+                    "KV events of the backend cannot be applied: its cache counts as unknown"
+                );
+            }
+        }
+        result
     }
 
     fn on_state(&mut self, state: StreamState) {
