@@ -65,7 +65,8 @@ pub struct SleepSettings {
 #[derive(Debug, Clone, Copy, Default)]
 struct StateSummary {
     server_kind: Option<EngineKind>,
-    /// The reported load, without its age, which depends on the time of the read.
+    /// Whether the backend is down, and its last reported load without the age of the load, which depends on the
+    /// time at which this summary is read.
     condition: BackendCondition,
     /// Start of the scrape that reported the load in `condition`.
     scraped_at: Option<Instant>,

@@ -33,10 +33,10 @@ const USAGE_ON_REQUEST: u8 = 1;
 /// Usage mode: the events contain a `usage` member without a request for continuous usage: `null`,
 /// or counts (vLLM with `--enable-force-include-usage`).
 const USAGE_ALWAYS: u8 = 2;
-/// Usage mode: the gateway could not remove continuous usage from an event of this backend, and does
-/// not request it again. Greater modes than this one are kept until a restart.
+/// Usage mode: the gateway could not remove continuous usage from an event of this backend, so it requests
+/// none. Only [`EVENT_UNREMOVABLE`] replaces this mode before a restart.
 const COUNTS_UNREMOVABLE: u8 = 3;
-/// Usage mode: the gateway could not remove a usage event of this backend, and requests no usage.
+/// Usage mode: the gateway could not remove a usage event of this backend, so it requests no usage until a restart.
 const EVENT_UNREMOVABLE: u8 = 4;
 
 /// Weight of a new stream in the exponentially weighted means.

@@ -125,7 +125,7 @@ pub struct KnownLabelValues {
     pub tiers: Vec<String>,
     /// Tenants of the keys file that have a label value of their own.
     pub tenants: Vec<String>,
-    /// Names of the objectives in `slos`.
+    /// Names of the objectives in the configuration section `slos`.
     pub slos: Vec<String>,
 }
 

@@ -65,7 +65,7 @@ pub enum BackendAddressError {
     #[error("`{0}` is not a URL; write http://host:port")]
     NotUrl(String),
     /// The URL has a scheme other than `http` and `https`.
-    #[error("`{0}`: the scheme of a backend must be http:// or https://")]
+    #[error("`{0}`: the scheme must be http:// or https://")]
     UnsupportedScheme(String),
     /// The URL has a query, or ends with `/v1`, with which the paths of requests begin.
     #[error("`{0}`: leave out `/v1` and the query; the gateway appends the path of each request")]

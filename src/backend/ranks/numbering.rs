@@ -8,9 +8,11 @@
 /// header and spreads requests evenly would seem to follow the header.
 #[derive(Debug)]
 pub(in crate::backend) struct Numbering {
+    /// The numbers of the ranks on the metrics page, in ascending order.
     numbers: Vec<u32>,
+    /// The values of the header to try.
     values: Vec<u32>,
-    /// The number of the rank that got each probe.
+    /// For each probe request so far, in order: the number of the rank that got it.
     seen: Vec<u32>,
 }
 

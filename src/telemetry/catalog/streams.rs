@@ -104,7 +104,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_inter_token_latency_seconds",
-        help: "Time from one event with output to the next, divided by its tokens, where their number is known.",
+        help: "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| {

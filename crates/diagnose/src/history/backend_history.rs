@@ -14,7 +14,7 @@ use tokenweir_engine::dialect::EngineLoad;
 /// The history of one backend.
 #[derive(Debug)]
 pub struct BackendHistory {
-    /// The steps of the last five minutes, the oldest first.
+    /// What happened between each two samples of the last five minutes, the oldest first.
     steps: VecDeque<HistoryStep>,
     /// The last sample. If it had no metrics page, its page is replaced by the last known page.
     last_sample: Option<DiagnosisSample>,

@@ -343,5 +343,5 @@ async fn a_peer_that_is_no_publisher_is_reported() {
     assert!(subscription.error().await.contains("more than 16777216 bytes"));
     let (mut stream, _) = listener.accept().await.unwrap();
     shake(&mut stream, "PUSH").await.unwrap();
-    assert!(subscription.error().await.contains("is a socket of type PUSH, expected PUB"));
+    assert!(subscription.error().await.contains("has a PUSH socket, expected PUB"));
 }

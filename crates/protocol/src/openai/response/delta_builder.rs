@@ -33,7 +33,7 @@ pub(super) struct DeltaBuilder {
     is_refusal: bool,
     /// Whether an unknown field of a delta or a content block has a value.
     has_unknown_output: bool,
-    /// Whether an unknown field elsewhere has a value.
+    /// Whether an unknown field outside deltas and content blocks has a value.
     has_unknown_field: bool,
     /// Whether the event has the first `role` member of a choice, so that it begins the choice.
     has_first_role: bool,
