@@ -101,7 +101,7 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
         let now = clock::now();
         let readiness = admin.proxy.pool.readiness(now);
         match admin.unready_reason(&readiness, now) {
-            Some(reason) if readiness.is_ready() => {
+            Some(reason) if readiness.is_ready => {
                 (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
             }
             Some(states) => {

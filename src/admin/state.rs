@@ -151,7 +151,7 @@ impl Admin {
     /// Why requests cannot be served: the states of all backends, of which none is available, or
     /// panics that end most requests. `None`: requests can be served.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
-        if !readiness.is_ready() {
+        if !readiness.is_ready {
             return Some(readiness.summary());
         }
         let panics = Self::panics_in_window(now);
