@@ -5,6 +5,7 @@
 //! are arguments. Only [`clock`] reads clocks.
 
 pub mod clock;
+pub mod event_period;
 pub mod headers;
 pub mod histogram;
 pub mod http1;
