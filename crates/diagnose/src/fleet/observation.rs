@@ -189,11 +189,6 @@ impl FleetObservation {
         is_critical_harm(self.waited, self.requests)
     }
 
-    /// Whether so many requests fail that the harm is critical.
-    pub(super) fn is_failure_critical(&self) -> bool {
-        is_critical_harm(self.failed, self.requests)
-    }
-
     /// Whether any backend gets new requests.
     pub(super) fn has_capacity(&self) -> bool {
         self.backends.iter().any(|backend| backend.is_up)
