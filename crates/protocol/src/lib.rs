@@ -12,6 +12,7 @@ pub mod http1;
 pub mod json;
 pub mod limits;
 pub mod metric_kind;
+pub mod mutex;
 pub mod named_enum;
 pub mod openai;
 pub mod sse;

@@ -1,8 +1,9 @@
 //! Panic mode: if too many backends are ejected, the gateway ignores ejections.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::event_period::EventPeriod;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 
 /// Logs the start and the end of panic mode, in which ejected backends get requests too.
@@ -35,7 +36,7 @@ impl PanicModeLog {
     /// Records a request that is routed in panic mode. The first such request logs the start of
     /// panic mode. Returns whether the start was logged.
     pub(super) fn begin(&self, up: usize, ejected: usize, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let (period, requests) = &mut *state;
         *requests += 1;
         let is_new = period.record(now);
@@ -53,7 +54,7 @@ impl PanicModeLog {
     /// Records that no backends are in panic mode now. Logs the end of panic mode when no request was
     /// routed in panic mode for ten seconds. Returns whether the end was logged.
     pub(super) fn end(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let (period, requests) = &mut *state;
         let Some(duration) = period.end(now) else { return false };
         let (seconds, requests) = (duration.as_secs(), std::mem::take(requests));
