@@ -144,6 +144,8 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
         let (code, _, err) = run(&admin, &[arguments, &["--token-file", &file]].concat()).await;
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
     }
+    let (code, _, err) = run(&admin, &["status", "--token-file", "/no/such/file"]).await;
+    assert_eq!(code, Some(3), "{err}");
     let (code, _, err) = run(&gateway.addr.to_string(), &["status"]).await;
     assert_eq!(code, Some(3));
     assert!(err.contains("not the admin listener of a gateway"), "{err}");
