@@ -29,16 +29,8 @@ fuzz_target!(|pages: &[u8]| {
         bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
         let prompt = Arc::new(PromptFingerprint { bytes: 700 * number, ..Default::default() });
         let requirements = BackendRequirements {
-            model: None,
-            path: None,
-            max_tokens: None,
-            choices: 1,
-            longer_than: None,
-            prompt: &prompt,
             is_stream: number % 2 == 0,
-            backend: None,
-            session: None,
-            seed: number,
+            ..BackendRequirements::none(&prompt, number)
         };
         let awake = load.is_asleep() != Some(true);
         let leased = pool.lease(requirements, &[], clock::now());

@@ -11,7 +11,7 @@ use crate::telemetry::status::{
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
-use tokenweir_api::DrainSummary;
+use tokenweir_diagnose::DrainSummary;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::engine_metrics::ScrapeError;
@@ -122,7 +122,7 @@ pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Inst
 }
 
 /// The drain of a backend as the admin listener shows it.
-fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
+pub(crate) fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
     DrainSummary {
         by: drain.initiator.to_string(),
         reason: drain.reason.as_deref().map(Into::into),

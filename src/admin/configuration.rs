@@ -3,8 +3,9 @@
 use crate::telemetry::status::ConfigReloadStatus;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use tokenweir_protocol::mutex::lock;
 use tokio::sync::{mpsc, oneshot};
 
 /// The active configuration without secrets, and the counts of reloads.
@@ -67,7 +68,7 @@ impl ActiveConfiguration {
 
     /// The result of the last reload, and the counts of reloads.
     pub fn reloads(&self) -> ConfigReloadStatus {
-        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.reloads)
     }
 
     /// Why the last reload failed, or why a discovery file cannot be used. `None`: the last reload
@@ -93,7 +94,7 @@ impl ActiveConfiguration {
     }
 
     fn update_reloads(&self, change: impl FnOnce(&mut ConfigReloadStatus)) {
-        change(&mut self.reloads.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.reloads));
     }
 }
 

@@ -20,9 +20,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tokenweir_diagnose::Verdict;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 
 /// The document of `/status`: the fields of the snapshot, and facts of other parts of the gateway.
 #[derive(Serialize)]
@@ -46,7 +47,7 @@ const MAX_LISTED_DECISIONS: usize = 50;
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = joined(&headers, &ACCEPT);
     let format = admin.proxy.telemetry.page_format(&accept);
-    *admin.metrics_read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::now());
+    *lock(&admin.metrics_read_at) = Some(clock::now());
     let is_compressed = accepts_gzip(&joined(&headers, &ACCEPT_ENCODING));
     let write = move || {
         cpu_time::measure(TelemetryPart::MetricsPage, || {
@@ -101,7 +102,7 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
         let now = clock::now();
         let readiness = admin.proxy.pool.readiness(now);
         match admin.unready_reason(&readiness, now) {
-            Some(reason) if readiness.is_ready() => {
+            Some(reason) if readiness.is_ready => {
                 (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
             }
             Some(states) => {

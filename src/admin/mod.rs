@@ -17,6 +17,7 @@ pub mod streams;
 
 pub use authorizer::AdminAuthorizer;
 pub use backend_status::backend_status;
+pub(crate) use backend_status::drain_summary;
 pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 pub use router::router;
 pub use state::{Admin, MAX_SCALER_STREAMS, StatusSource};

@@ -17,11 +17,12 @@ use crate::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapsh
 use crate::webhook::WebhookNotifier;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 use tokio::sync::Semaphore;
@@ -89,7 +90,7 @@ impl Admin {
 
     /// Seconds since the metrics page was last read. `None`: never.
     pub(super) fn metrics_read_seconds_ago(&self, now: Instant) -> Option<f64> {
-        let read_at = *self.metrics_read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let read_at = *lock(&self.metrics_read_at);
         read_at.map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
@@ -151,7 +152,7 @@ impl Admin {
     /// Why requests cannot be served: the states of all backends, of which none is available, or
     /// panics that end most requests. `None`: requests can be served.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
-        if !readiness.is_ready() {
+        if !readiness.is_ready {
             return Some(readiness.summary());
         }
         let panics = Self::panics_in_window(now);

@@ -128,7 +128,7 @@ fn log_fields(summary: &StartSummary) {
         );
     }
     let readiness = summary.pool.readiness(now);
-    if !readiness.is_ready() {
+    if !readiness.is_ready {
         tracing::warn!(states = readiness.summary(), "gateway not ready: health checks continue");
     }
 }
@@ -176,7 +176,7 @@ fn render(summary: &StartSummary) -> String {
         );
     }
     let readiness = summary.pool.readiness(now);
-    if !readiness.is_ready() {
+    if !readiness.is_ready {
         let states = readiness.summary();
         let _ = writeln!(text, "  not ready: {states}; health checks continue");
     }

@@ -5,11 +5,12 @@ use super::drain::Drain;
 use super::state::BackendState;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::{
     Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
 };
@@ -126,7 +127,7 @@ impl BackendHealth {
 
     /// The drain of the backend. `None`: the backend is not drained.
     pub fn drain(&self) -> Option<Arc<Drain>> {
-        self.lock_drain().clone()
+        lock(&self.signals.drain).clone()
     }
 
     /// Replaces the drain of the backend by the result of `change`, which gets the current drain.
@@ -135,15 +136,11 @@ impl BackendHealth {
         &self,
         change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
     ) -> [Option<Arc<Drain>>; 2] {
-        let mut drain = self.lock_drain();
+        let mut drain = lock(&self.signals.drain);
         let next = change(drain.as_deref());
         // The lock is held, so that the copy always belongs to the stored drain.
         self.is_drained.store(next.is_some(), Ordering::Relaxed);
         [std::mem::replace(&mut *drain, next.clone()), next]
-    }
-
-    fn lock_drain(&self) -> MutexGuard<'_, Option<Arc<Drain>>> {
-        self.signals.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a backend with this configured weight may be sent new requests, and if not, why.
@@ -205,7 +202,7 @@ impl BackendHealth {
     /// Records that the backend does not serve a path that another backend serves. Returns whether
     /// this was not known.
     pub(super) fn add_unserved(&self, path: &'static str, now: Instant) -> bool {
-        let mut paths = self.lock_unserved();
+        let mut paths = lock(&self.signals.unserved);
         let was_known = paths.iter().any(|(missing, _)| *missing == path);
         paths.retain(|(missing, _)| *missing != path);
         paths.push((path, now));
@@ -217,8 +214,7 @@ impl BackendHealth {
     pub(super) fn lacks(&self, path: Option<&'static str>, now: Instant) -> bool {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
         self.has_unserved.load(Ordering::Relaxed)
-            && self
-                .lock_unserved()
+            && lock(&self.signals.unserved)
                 .iter()
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
     }
@@ -227,7 +223,7 @@ impl BackendHealth {
     /// alphabetical order.
     pub fn unserved(&self, now: Instant) -> Vec<&'static str> {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
-        let missing = self.lock_unserved();
+        let missing = lock(&self.signals.unserved);
         let recent = missing.iter().filter(|(_, since)| is_recent(*since));
         let mut paths: Vec<&'static str> = recent.map(|(path, _)| *path).collect();
         paths.sort_unstable();
@@ -236,12 +232,8 @@ impl BackendHealth {
 
     /// Forgets the paths that the backend did not serve: another program may run there now.
     pub(super) fn forget_unserved(&self) {
-        self.lock_unserved().clear();
+        lock(&self.signals.unserved).clear();
         self.has_unserved.store(false, Ordering::Relaxed);
-    }
-
-    fn lock_unserved(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
-        self.signals.unserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the health checker check the backend at once.

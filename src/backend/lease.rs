@@ -7,11 +7,12 @@ use super::kv_events::{CacheLookup, FollowedRequest};
 use super::ranks::{LeasedRank, Rank};
 use bytes::Bytes;
 use http::HeaderValue;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::BackendMonitor;
 use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
@@ -65,7 +66,7 @@ impl Lease {
     pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
         let cache = self.backend().identity.kv_cache()?;
         if self.0.followed.get().is_none() {
-            let prompt_tokens = self.0.lock_reservation().prompt_tokens();
+            let prompt_tokens = lock(&self.0.reservation).prompt_tokens();
             // If another call has set the value in the meantime, this value is dropped without
             // effect.
             let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt, prompt_tokens)?);
@@ -82,7 +83,7 @@ impl Lease {
     /// computes it (`is_elsewhere`), or adds it again.
     pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
         let estimator = &self.backend().load.estimator;
-        estimator.move_prefill(&mut self.0.lock_reservation(), is_elsewhere);
+        estimator.move_prefill(&mut lock(&self.0.reservation), is_elsewhere);
         self.0.observe_at_rank(|estimator, reservation| {
             estimator.move_prefill(reservation, is_elsewhere);
         });
@@ -94,7 +95,7 @@ impl Lease {
     pub(crate) fn on_prefilled(&self, counts: &TokenCounts, now: Instant) {
         self.0.on_first_output(now);
         let estimator = &self.backend().load.estimator;
-        estimator.answered(&mut self.0.lock_reservation(), counts);
+        estimator.answered(&mut lock(&self.0.reservation), counts);
         self.0.observe_at_rank(|estimator, reservation| estimator.answered(reservation, counts));
         self.backend().on_response_started(now);
     }
@@ -108,7 +109,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (reservation, now) = (*self.0.lock_reservation(), clock::now());
+        let (reservation, now) = (*lock(&self.0.reservation), clock::now());
         let backend = self.backend();
         let was_pending = reservation.is_pending();
         backend.load.estimator.release(reservation, now);
@@ -120,10 +121,6 @@ impl Drop for Lease {
 }
 
 impl LeaseState {
-    fn lock_reservation(&self) -> MutexGuard<'_, Reservation> {
-        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn observe_at_rank(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         if let Some(rank) = &self.rank {
             rank.observe(observe);
@@ -169,7 +166,7 @@ impl BackendMonitor for LeaseState {
     fn on_first_output(&self, now: Instant) {
         self.backend.load.on_output(now);
         let was_pending = {
-            let mut reservation = self.lock_reservation();
+            let mut reservation = lock(&self.reservation);
             let was_pending = reservation.is_pending();
             self.backend.load.estimator.first_output(&mut reservation, now);
             was_pending
@@ -200,7 +197,7 @@ impl BackendMonitor for LeaseState {
         if let Some(followed) = self.followed.get() {
             followed.set_counts(counts);
         }
-        self.backend.load.estimator.answered(&mut self.lock_reservation(), &counts);
+        self.backend.load.estimator.answered(&mut lock(&self.reservation), &counts);
         self.observe_at_rank(|estimator, reservation| estimator.answered(reservation, &counts));
     }
 }

@@ -2,8 +2,9 @@
 //! did not ask for, the fingerprint of the server, and the mean number of tokens per event.
 
 use bytes::Bytes;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
 
@@ -70,7 +71,7 @@ impl StreamProfile {
             mode.store(usage, Ordering::Relaxed);
         }
         if let Some(member) = &observed.fingerprint {
-            let mut fingerprint = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut fingerprint = lock(&self.fingerprint);
             if fingerprint.as_ref() != Some(member) {
                 *fingerprint = Some(member.clone());
             }
@@ -89,7 +90,7 @@ impl StreamProfile {
         for mode in &self.usage_modes {
             mode.store(USAGE_UNKNOWN, Ordering::Relaxed);
         }
-        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.fingerprint) = None;
     }
 
     /// Whether a stream of this API has shown that the backend writes usage into events only if the
@@ -107,7 +108,7 @@ impl StreamProfile {
 
     /// The `system_fingerprint` in the usage events of the server. Empty: they have none. `None`: unknown.
     pub(super) fn fingerprint(&self) -> Option<Bytes> {
-        self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.fingerprint).clone()
     }
 
     /// How the server reports usage in streams of an API. `None`: the API has no `stream_options`.

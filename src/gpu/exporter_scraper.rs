@@ -2,13 +2,14 @@
 
 use super::settings::{GpuExporter, GpuSettings};
 use http::StatusCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::GpuPage;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 
 /// An exporter, and the result of its last scrapes.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl ScrapedExporter {
 
     /// The result of the last scrapes.
     pub(super) fn latest(&self) -> LatestScrape {
-        self.lock().clone()
+        lock(&self.latest).clone()
     }
 
     /// Scrapes the exporter until the future is dropped.
@@ -71,7 +72,7 @@ impl ScrapedExporter {
 
     fn store(&self, result: Result<GpuPage, ScrapeError>, scraped_at: Instant) {
         let error = result.as_ref().err().copied();
-        let mut latest = self.lock();
+        let mut latest = lock(&self.latest);
         let previous_error = std::mem::replace(&mut latest.error, error);
         if let Ok(page) = result {
             latest.page = Some((scraped_at, Arc::new(page)));
@@ -87,9 +88,5 @@ impl ScrapedExporter {
             (Some(_), None) => tracing::info!(exporter, "the GPU exporter can be read again"),
             _ => {}
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LatestScrape> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,12 +5,13 @@ use super::gpu_status::{
     BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus, MissingGpuSignal,
 };
 use super::settings::{GpuExporter, GpuSettings};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::{BackendPlace, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::mutex::lock;
 
 /// Runs the scrapes of all DCGM exporters.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ impl GpuMonitor {
     /// Starts the scrapes with these settings, in place of the previous ones. An exporter that was
     /// scraped before keeps its last page. Must be called inside a Tokio runtime.
     pub fn configure(&self, settings: &GpuSettings, client: &HttpClient) {
-        let mut exporters = self.lock();
+        let mut exporters = lock(&self.exporters);
         let previous_scrape = |exporter: &GpuExporter| {
             let is_same = |other: &&MonitoredExporter| other.exporter.settings.url == exporter.url;
             exporters.iter().find(is_same).map(|other| other.exporter.latest()).unwrap_or_default()
@@ -76,12 +77,8 @@ impl GpuMonitor {
     }
 
     fn latest_scrapes(&self) -> Vec<(Arc<ScrapedExporter>, LatestScrape)> {
-        let exporters = self.lock();
+        let exporters = lock(&self.exporters);
         exporters.iter().map(|it| (it.exporter.clone(), it.exporter.latest())).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<MonitoredExporter>> {
-        self.exporters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -35,16 +35,8 @@ pub(super) async fn forward<B: IncomingBody>(
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
     let requirements = BackendRequirements {
-        model: None,
-        prompt: &prompt,
-        is_stream: false,
         backend: backend.as_ref(),
-        path: None,
-        max_tokens: None,
-        choices: 1,
-        longer_than: None,
-        session: None,
-        seed: fastrand::u64(..),
+        ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
     let lease = state.pool.lease(requirements, &[], clock::now())?;
     let model_route = state.pool.routes().lookup(None).clone();

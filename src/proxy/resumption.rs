@@ -2,8 +2,9 @@
 
 use super::response::RunHead;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::resume::Registry;
 use tokio::task::JoinSet;
 
@@ -31,18 +32,14 @@ impl Resumption {
 
     /// Ends all runs. Called when all connections have ended.
     pub async fn shutdown(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks());
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         tasks.shutdown().await;
     }
 
     /// Starts the task of a run.
     pub(super) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks();
+        let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(run);
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,8 +7,9 @@
 use super::access::Principal;
 use crate::backend::pool::BackendPool;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::error::GatewayError;
@@ -62,7 +63,7 @@ impl StoredResponses {
         let Some(backend) = record.backend() else { return };
         let tenant = record.caller.as_ref().map(|identity| identity.tenant.clone());
         let owner = Owner { backend: backend.clone(), tenant };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, owner);
+        lock(&self.0).insert(id, owner);
     }
 
     /// The backend of the stored response that the request of `record` continues, if it continues one. Fails as
@@ -108,7 +109,7 @@ impl StoredResponses {
 
     /// The backend that has the response `id`, if it belongs to `tenant`.
     fn find(&self, id: &str, tenant: Option<&str>) -> StoredResponse {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = lock(&self.0);
         match table.by_id.get(id) {
             None => StoredResponse::Unknown,
             Some(owner) if owner.tenant.as_deref() == tenant => {

@@ -105,15 +105,9 @@ async fn forward(
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,
-        prompt: &prompt,
-        is_stream: false,
-        backend: None,
         path: record.route,
-        max_tokens: None,
-        choices: 1,
-        longer_than: None,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
-        seed: fastrand::u64(..),
+        ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
     let (headers, policy) = (&head.headers, &route.policy);
     let deadlines = RequestDeadlines::new(record, headers, settings, policy, limits.total);

@@ -6,10 +6,11 @@
 
 use super::batch_worker::BatchWorkerGuard;
 use super::cpu_time::{self, TelemetryPart};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
@@ -95,7 +96,7 @@ impl BatchDispatcherState {
     /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
     /// held for all of them, so that no other flush passes records to the sinks in between.
     fn flush_before(&self, last: Option<&RequestRecord>) {
-        let _dispatch_guard = self.dispatch_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _dispatch_guard = lock(&self.dispatch_lock);
         let records = self.records.take_batch();
         if records.is_empty() && last.is_none() {
             return;

@@ -7,10 +7,11 @@
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::prefill_leg::PrefillSkip;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
@@ -118,19 +119,15 @@ impl DecisionLog {
 
     /// Up to `count` decisions, newest first.
     pub fn newest(&self, count: usize) -> Vec<Arc<DecisionLogEntry>> {
-        self.lock_entries().iter().rev().take(count).cloned().collect()
+        lock(&self.entries).iter().rev().take(count).cloned().collect()
     }
 
     fn push(&self, entry: Arc<DecisionLogEntry>) {
-        let mut entries = self.lock_entries();
+        let mut entries = lock(&self.entries);
         let oldest = if entries.len() >= self.capacity { entries.pop_front() } else { None };
         entries.push_back(entry);
         drop(entries);
         drop(oldest);
-    }
-
-    fn lock_entries(&self) -> MutexGuard<'_, VecDeque<Arc<DecisionLogEntry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,9 +16,10 @@ use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
 use tokenweir_request::record::{RequestRecord, SlowCause};
 use tokenweir_request::slo::Objective;
@@ -111,7 +112,7 @@ impl RecentRequests {
 
     /// Counts and latencies of the last hour before `now`.
     pub fn history(&self, now: Instant) -> History {
-        let state = self.lock_state();
+        let state = lock(&self.state);
         let elapsed = now.saturating_duration_since(self.epoch);
         state.history.to_document(&state.windows, self.window_index(now), elapsed)
     }
@@ -120,7 +121,7 @@ impl RecentRequests {
     /// windows of 5 s before `now`.
     pub fn counts_of_windows(&self, windows: u64, now: Instant) -> RecentCounts {
         let first_index = self.window_index(now).saturating_sub(windows);
-        let state = self.lock_state();
+        let state = lock(&self.state);
         let mut counts = RecentCounts::default();
         for window in state.windows.iter().filter(|window| window.index >= first_index) {
             counts.requests += window.requests;
@@ -139,17 +140,17 @@ impl RecentRequests {
 
     /// Logs the end of a wave of refused requests. Must be called every few seconds.
     pub fn log_end_of_refusals(&self, now: Instant) {
-        self.lock_state().refusal_log.end_wave(now);
+        lock(&self.state).refusal_log.end_wave(now);
     }
 
     /// Totals of all requests since the start of the gateway.
     pub fn totals(&self) -> RequestTotals {
-        self.lock_state().totals
+        lock(&self.state).totals
     }
 
     /// The last requests and the last slow requests in one list without duplicates, newest first.
     pub fn ended(&self) -> Vec<Arc<FinishedRequest>> {
-        let state = self.lock_state();
+        let state = lock(&self.state);
         let listed = state.last_requests.iter().chain(&state.slow_requests).cloned();
         let mut requests: Vec<Arc<FinishedRequest>> = listed.collect();
         drop(state);
@@ -160,7 +161,7 @@ impl RecentRequests {
 
     /// Calls `visit` with each window from this index on.
     fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
-        let state = self.lock_state();
+        let state = lock(&self.state);
         state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);
     }
 
@@ -169,17 +170,13 @@ impl RecentRequests {
         let index = elapsed.as_nanos() / WINDOW_DURATION.as_nanos();
         u64::try_from(index).unwrap_or(u64::MAX)
     }
-
-    fn lock_state(&self) -> MutexGuard<'_, RecentRequestsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Sink for RecentRequests {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
-            let mut state = self.lock_state();
+            let mut state = lock(&self.state);
             state.record_request(record, index, &self.objectives);
             state.refusal_log.record(record, record.timings.ended.unwrap_or(self.epoch));
         }

@@ -1,6 +1,7 @@
 //! A file of lines with a size limit. A full file is renamed to `<name>.old`, which replaces an
 //! older file of that name, and a new file is started.
 
+use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,6 +27,32 @@ pub(super) struct RotatingFile {
 pub(super) struct RotatingFileCounters {
     pub(super) written: AtomicU64,
     pub(super) failed: AtomicU64,
+}
+
+/// Number of records for a file by result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct FileRecordCounts {
+    /// Records that were written to the file.
+    pub written: u64,
+    /// Records that were not written because the queue was full, the disk failed, the gateway
+    /// shut down or the writer panicked.
+    pub dropped: u64,
+}
+
+impl FileRecordCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("written", self.written), ("dropped", self.dropped)]
+    }
+}
+
+impl RotatingFileCounters {
+    /// The counts of the records for the file. `unwritten`: number of records whose write was not tried.
+    pub(super) fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
+        let [written, failed] =
+            [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));
+        FileRecordCounts { written, dropped: unwritten + failed }
+    }
 }
 
 impl RotatingFile {

@@ -5,7 +5,8 @@
 
 use super::cpu_time::TelemetryCpuTimes;
 use super::otel::SpanCounts;
-use super::{access_log, payload_log, quality, trace_capture};
+use super::rotating_file::FileRecordCounts;
+use super::{access_log, quality};
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
 use crate::backend::{LabelledModel, RankStatus};
@@ -15,8 +16,8 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm, QueueSummary};
-use tokenweir_diagnose::Diagnosis;
+use tokenweir_api::{ClientSummary, GatewayState, Harm, QueueSummary};
+use tokenweir_diagnose::{Diagnosis, DrainSummary};
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_net::supervise::PanicCounts;
@@ -82,7 +83,7 @@ pub struct StatusSnapshot {
     /// Number of spans by export result.
     pub spans: SpanCounts,
     /// Number of records of the trace capture by result.
-    pub trace_capture: trace_capture::TraceCaptureCounts,
+    pub trace_capture: FileRecordCounts,
     /// Number of access log lines and of payload log records by result.
     #[serde(skip)]
     pub logs: RequestLogCounts,
@@ -314,7 +315,7 @@ pub struct RequestLogCounts {
     /// Number of access log lines by result.
     pub access: access_log::AccessLogCounts,
     /// Number of payload log records by result.
-    pub content: payload_log::PayloadLogCounts,
+    pub content: FileRecordCounts,
 }
 
 // === impl StatusSnapshot ===

@@ -5,10 +5,11 @@ use super::settings::{WebhookEndpoint, WebhookSettings};
 use super::verdict_tracker::VerdictTracker;
 use bytes::Bytes;
 use serde::Serialize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::mutex::lock;
 
 /// Sends the start and the end of verdicts to all webhooks.
 #[derive(Default)]
@@ -90,8 +91,4 @@ impl WebhookNotifier {
         };
         lock(&self.running).senders.iter().map(|(sender, _)| status(sender)).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

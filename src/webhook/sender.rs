@@ -6,11 +6,12 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
 /// A webhook with its messages, and the results of the requests to it.
@@ -76,12 +77,12 @@ impl WebhookSender {
 
     /// The messages that wait, and the results.
     pub(super) fn state(&self) -> SenderState {
-        self.lock().clone()
+        lock(&self.state).clone()
     }
 
     /// Adds a message. Does not wait.
     pub(super) fn push(&self, message: Bytes) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.waiting.len() >= MAX_WAITING {
             state.waiting.pop_front();
             state.failed += 1;
@@ -94,7 +95,7 @@ impl WebhookSender {
     /// Sends the messages until the future is dropped.
     pub(super) async fn run(&self) {
         loop {
-            let next = self.lock().waiting.pop_front();
+            let next = lock(&self.state).waiting.pop_front();
             match next {
                 Some(message) => self.deliver(message).await,
                 None => self.added.notified().await,
@@ -140,7 +141,7 @@ impl WebhookSender {
     /// failure.
     fn record(&self, result: Result<(), PostError>, is_last: bool) {
         let error = result.err().map(|error| error.to_string());
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         match &error {
             None => state.ok += 1,
             Some(_) => state.failed += u64::from(is_last),
@@ -155,9 +156,5 @@ impl WebhookSender {
             (Some(_), None) => tracing::info!(webhook, "the webhook accepts messages again"),
             _ => {}
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SenderState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

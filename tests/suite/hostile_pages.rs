@@ -81,21 +81,6 @@ fn page(random: &mut fastrand::Rng) -> String {
     page
 }
 
-fn requirements(prompt: &Arc<PromptFingerprint>) -> BackendRequirements<'_> {
-    BackendRequirements {
-        model: None,
-        path: None,
-        max_tokens: None,
-        choices: 1,
-        longer_than: None,
-        prompt,
-        is_stream: true,
-        backend: None,
-        session: None,
-        seed: 0,
-    }
-}
-
 fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
     let prompt = Arc::new(PromptFingerprint {
         bytes: random.u64(1..100_000),
@@ -106,8 +91,7 @@ fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
     let requirements = BackendRequirements {
         is_stream: random.bool(),
         session: random.bool().then(|| random.u64(..)),
-        seed: random.u64(..),
-        ..requirements(&prompt)
+        ..BackendRequirements::none(&prompt, random.u64(..))
     };
     pool.lease(requirements, &[], clock::now()).expect("a backend is up").0
 }
@@ -162,8 +146,10 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
         let load = EngineLoad::read(sound.as_bytes());
         bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
         let prompt = Arc::default();
-        let requirements =
-            BackendRequirements { backend: Some(&bad.identity.id), ..requirements(&prompt) };
+        let requirements = BackendRequirements {
+            backend: Some(&bad.identity.id),
+            ..BackendRequirements::none(&prompt, 0)
+        };
         assert!(pool.lease(requirements, &[], clock::now()).is_ok(), "{}", kind.name());
         assert!(admin::backend_status(&bad, clock::now()).learned.prefill_backlog_tokens < 1e9);
     }

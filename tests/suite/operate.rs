@@ -140,8 +140,12 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
     let file = folder("operate").join("token");
     std::fs::write(&file, "operator\n").unwrap();
     let file = file.display().to_string();
-    let (code, _, err) = run(&admin, &["drain", &backend, "--token-file", &file]).await;
-    assert_eq!(code, Some(0), "{err}");
+    for arguments in [&["drain", &backend][..], &["diagnose"]] {
+        let (code, _, err) = run(&admin, &[arguments, &["--token-file", &file]].concat()).await;
+        assert_eq!(code, Some(0), "{arguments:?}: {err}");
+    }
+    let (code, _, err) = run(&admin, &["status", "--token-file", "/no/such/file"]).await;
+    assert_eq!(code, Some(3), "{err}");
     let (code, _, err) = run(&gateway.addr.to_string(), &["status"]).await;
     assert_eq!(code, Some(3));
     assert!(err.contains("not the admin listener of a gateway"), "{err}");

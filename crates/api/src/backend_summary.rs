@@ -3,6 +3,7 @@
 use super::backend_condition::BackendCondition;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tokenweir_diagnose::DrainSummary;
 
 /// The state of one backend.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -109,23 +110,6 @@ pub struct GpuSummary {
     pub is_throttled: Option<bool>,
     /// Age of the oldest of the scraped metrics pages that report the GPUs, in seconds.
     pub scrape_age_seconds: f64,
-}
-
-/// The drain of a backend.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DrainSummary {
-    /// The initiator of the drain: the configuration, or an operator with the address of the client.
-    pub by: String,
-    /// The reason that the operator gave. `None`: the operator gave no reason.
-    pub reason: Option<String>,
-    /// Start of the drain in RFC 3339 format.
-    pub since: String,
-    /// Seconds since the drain began.
-    pub age_seconds: f64,
-    /// Seconds until the drain ends by itself. `None`: it lasts until an operator or the configuration ends
-    /// it.
-    pub remaining_seconds: Option<f64>,
 }
 
 impl BackendSummary {

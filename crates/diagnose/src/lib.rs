@@ -35,7 +35,7 @@ pub use anomaly::measure_names;
 pub use description::{VerdictDescription, verdict_descriptions};
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    AttemptCounts, AttemptFailures, AwaitedModel, DrainNote, EvictedGroup, EvictingPair,
+    AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
     FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};

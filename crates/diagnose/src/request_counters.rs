@@ -6,9 +6,10 @@ use super::history::{BackendRequestCounts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
@@ -189,10 +190,6 @@ impl AtomicRequestCounts {
             generated: take(&self.generated),
         }
     }
-}
-
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(count: &AtomicU64, value: u64) {

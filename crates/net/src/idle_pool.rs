@@ -1,8 +1,9 @@
 //! The pool of idle connections to one backend.
 
 use crate::connection::Connection;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 
 /// The idle connections to one backend, ordered from the least recently used to the most recently
 /// used. Clones share the pool.
@@ -33,7 +34,7 @@ impl IdlePool {
     pub fn take(&self, limits: &ConnectionLimits, now: Instant) -> Option<Connection> {
         let mut unusable = Vec::new();
         let reusable = loop {
-            let mut list = self.lock_connections();
+            let mut list = lock(&self.0);
             let Some(mut connection) = list.pop() else { break None };
             if connection.has_been_idle_for(limits.idle, now) {
                 // All other connections were idle for longer.
@@ -55,7 +56,7 @@ impl IdlePool {
     /// Must be called inside a Tokio runtime.
     pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
         let expired = {
-            let mut list = self.lock_connections();
+            let mut list = lock(&self.0);
             // The list is ordered by the end of the last use.
             let count =
                 list.partition_point(|connection| connection.has_been_idle_for(idle_timeout, now));
@@ -68,7 +69,7 @@ impl IdlePool {
     /// empty.
     pub fn close_oldest(&self) -> bool {
         let oldest = {
-            let mut list = self.lock_connections();
+            let mut list = lock(&self.0);
             (!list.is_empty()).then(|| list.remove(0))
         };
         oldest.is_some()
@@ -76,11 +77,7 @@ impl IdlePool {
 
     /// Adds a connection whose last response has just ended.
     pub fn put(&self, connection: Connection) {
-        self.lock_connections().push(connection);
-    }
-
-    fn lock_connections(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).push(connection);
     }
 }
 
@@ -98,7 +95,7 @@ impl ConnectionLimits {
 
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("IdlePool").field(&self.lock_connections().len()).finish()
+        f.debug_tuple("IdlePool").field(&lock(&self.0).len()).finish()
     }
 }
 
@@ -152,7 +149,7 @@ mod tests {
         let is_open = |peer: &mut std::net::TcpStream| {
             peer.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
-        assert!(peers.iter_mut().all(is_open) && idle.lock_connections().is_empty());
+        assert!(peers.iter_mut().all(is_open) && lock(&idle.0).is_empty());
         for peer in peers {
             let mut peer = TcpStream::from_std(peer).unwrap();
             assert_eq!(peer.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
@@ -179,15 +176,15 @@ mod tests {
         let (idle, mut peers) = filled_pool(3).await;
         let expected = peers[0].peer_addr().unwrap();
         peers.truncate(1);
-        let connections = std::mem::take(&mut *idle.lock_connections());
+        let connections = std::mem::take(&mut *lock(&idle.0));
         for connection in &connections[1..] {
             let MaybeTlsStream::Plain(stream) = &connection.stream else { unreachable!() };
             stream.readable().await.unwrap();
         }
-        *idle.lock_connections() = connections;
+        *lock(&idle.0) = connections;
         let taken = idle.take(&LIMITS, clock::now()).unwrap();
         let MaybeTlsStream::Plain(stream) = &taken.stream else { unreachable!() };
         assert_eq!(stream.local_addr().unwrap(), expected);
-        assert!(idle.lock_connections().is_empty());
+        assert!(lock(&idle.0).is_empty());
     }
 }

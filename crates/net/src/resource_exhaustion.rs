@@ -4,9 +4,10 @@
 use socket2::{Domain, Socket, Type};
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 
 /// Minimum time between two log messages about resource exhaustion.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,7 +57,7 @@ fn remedy(error: &io::Error) -> Option<&'static str> {
 pub fn warn_rate_limited(problem: &str) {
     static LAST_WARNING: Mutex<Option<Instant>> = Mutex::new(None);
     let now = clock::now();
-    let mut last_warning = LAST_WARNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last_warning = lock(&LAST_WARNING);
     let is_recent = |at: Instant| now.saturating_duration_since(at) < WARN_INTERVAL;
     if !last_warning.is_some_and(is_recent) {
         *last_warning = Some(now);

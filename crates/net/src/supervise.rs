@@ -10,10 +10,11 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::named_enum;
 use tokio::task::JoinHandle;
 
@@ -123,7 +124,7 @@ impl PanicCounts {
 
 /// The number of panics of each task since `since`. Tasks without a panic are left out.
 pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
-    let recent = RECENT_PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let recent = lock(&RECENT_PANICS);
     let count = |task: BackgroundTask| {
         recent.iter().filter(|(other, at)| *other == task && *at >= since).count()
     };
@@ -136,7 +137,7 @@ pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
 /// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
     PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
-    let mut recent = RECENT_PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut recent = lock(&RECENT_PANICS);
     if recent.len() == MAX_RECENT_PANICS {
         recent.pop_front();
     }

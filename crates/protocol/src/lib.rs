@@ -5,12 +5,14 @@
 //! are arguments. Only [`clock`] reads clocks.
 
 pub mod clock;
+pub mod event_period;
 pub mod headers;
 pub mod histogram;
 pub mod http1;
 pub mod json;
 pub mod limits;
 pub mod metric_kind;
+pub mod mutex;
 pub mod named_enum;
 pub mod openai;
 pub mod sse;

@@ -4,9 +4,10 @@
 //! linger time is over or a batch is full, and then takes all items. To wake a thread for each item
 //! would cost several times as much as most items cost to process.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 
 /// A bounded queue whose consumer takes all items at once.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl<T> BatchQueue<T> {
     /// Adds an item of this size, in the unit of the capacity. Returns the item as an error if it
     /// exceeds the free capacity or the queue is closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
-        let mut pending = self.lock_pending();
+        let mut pending = lock(&self.pending);
         if pending.closed_at.is_some() || pending.total_size + size > self.capacity {
             return Err(item);
         }
@@ -66,7 +67,7 @@ impl<T> BatchQueue<T> {
     pub fn wait_for_batch(&self) -> bool {
         let should_wait_for_item =
             |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();
-        let pending = self.ready.wait_while(self.lock_pending(), should_wait_for_item);
+        let pending = self.ready.wait_while(lock(&self.pending), should_wait_for_item);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
         let should_wait_for_more = |pending: &mut PendingBatch<T>| {
             pending.closed_at.is_none() && !self.is_batch_full(pending)
@@ -81,24 +82,20 @@ impl<T> BatchQueue<T> {
 
     /// Takes all items in the order in which they were added.
     pub fn take_batch(&self) -> Vec<T> {
-        let mut pending = self.lock_pending();
+        let mut pending = lock(&self.pending);
         pending.total_size = 0;
         std::mem::take(&mut pending.items)
     }
 
     /// Closes the queue: it accepts no further items, and waiting consumers wake up.
     pub fn close(&self) {
-        self.lock_pending().closed_at.get_or_insert_with(clock::now);
+        lock(&self.pending).closed_at.get_or_insert_with(clock::now);
         self.ready.notify_all();
     }
 
     /// Time at which the queue was closed. `None`: the queue is open.
     pub fn closed_at(&self) -> Option<Instant> {
-        self.lock_pending().closed_at
-    }
-
-    fn lock_pending(&self) -> MutexGuard<'_, PendingBatch<T>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending).closed_at
     }
 }
 

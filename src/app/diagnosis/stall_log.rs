@@ -1,6 +1,7 @@
 //! Logs the start and the end of each period in which streams stall.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tokenweir_protocol::event_period::EventPeriod;
 
 /// Logs periods in which streams stall: one line when the first stream has stalled, and one line with
 /// the number of stalls after the last one. The metrics and the access log have each stall.
@@ -8,21 +9,10 @@ use std::time::{Duration, Instant};
 pub(super) struct StallLog {
     /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
     stall_count: u64,
-    /// The current period of stalls. `None`: no stream has stalled in the last [`QUIET_PERIOD`].
-    period: Option<StallPeriod>,
-}
-
-/// A period in which streams stall.
-#[derive(Debug)]
-struct StallPeriod {
-    began_at: Instant,
-    last_stall_at: Instant,
+    period: EventPeriod,
     /// Number of stalls since the period began.
     stalls: u64,
 }
-
-/// A period ends when no stream has been stalled for this time.
-const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 impl StallLog {
     /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of
@@ -39,7 +29,7 @@ impl StallLog {
         self.stall_count = stall_count;
         let streams: u32 = stalled.iter().map(|(_, streams)| streams).sum();
         let is_stalling = new > 0 || streams > 0;
-        let begins = is_stalling && self.period.is_none();
+        let begins = is_stalling && self.period.record(now);
         if begins {
             let names = stalled.iter().filter(|(_, streams)| *streams > 0);
             let names: Vec<String> =
@@ -51,27 +41,21 @@ impl StallLog {
                 backends = names.join(", "),
                 "streams stall: they have or had no output for longer than the stall threshold"
             );
-            self.period = Some(StallPeriod { began_at: now, last_stall_at: now, stalls: 0 });
         }
-        if let Some(period) = self.period.as_mut().filter(|_| is_stalling) {
-            period.stalls += new;
-            period.last_stall_at = now;
-        }
-        let is_over = |period: &mut StallPeriod| {
-            now.saturating_duration_since(period.last_stall_at) >= QUIET_PERIOD
-        };
-        let ended = self.period.take_if(is_over);
-        if let Some(StallPeriod { began_at, last_stall_at, stalls }) = &ended {
-            let seconds = last_stall_at.saturating_duration_since(*began_at).as_secs();
+        self.stalls += new;
+        let ended = self.period.end(now).map(|duration| {
+            let (seconds, stalls) = (duration.as_secs(), std::mem::take(&mut self.stalls));
             tracing::info!(seconds, stalls, "no stream stalls any more");
-        }
-        (begins, ended.map(|period| period.stalls))
+            stalls
+        });
+        (begins, ended)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokenweir_protocol::clock;
 
     #[test]

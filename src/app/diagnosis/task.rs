@@ -3,10 +3,10 @@
 
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
-use crate::admin::{ActiveConfiguration, Admin, StatusSource};
+use crate::admin::{ActiveConfiguration, Admin, StatusSource, drain_summary};
 use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
-use crate::backend::{Backend, BackendAvailability, Drain, Readiness};
+use crate::backend::{Backend, BackendAvailability, Readiness};
 use crate::gpu::{GpuBackend, GpuMonitor};
 use crate::proxy::ProxyState;
 use crate::proxy::access::AccessControl;
@@ -20,8 +20,8 @@ use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
-    Diagnosis, DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
+    Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation, GatewayConditions,
+    GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::gpu::GpuCondition;
@@ -233,14 +233,6 @@ fn observe_fleet(
 
 fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
     let BackendAvailability { backend, availability, is_up } = current;
-    let note = |drain: Arc<Drain>| DrainNote {
-        by: drain.initiator.to_string(),
-        reason: drain.reason.as_deref().map(Into::into),
-        age_seconds: now.saturating_duration_since(drain.began_at).as_secs_f64(),
-        remaining_seconds: drain
-            .ends_at
-            .map(|ends_at| ends_at.saturating_duration_since(now).as_secs_f64()),
-    };
     let health = backend.health.state();
     let models = health.models().iter().filter(|model| model.parent.is_none());
     FleetBackend {
@@ -249,7 +241,7 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
         state: *availability,
         is_up: *is_up,
         reason: health.reason.as_deref().map(Into::into),
-        drain: backend.health.drain().map(note),
+        drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         attempts: AttemptCounts::default(),
         restarts: backend.load.restart_count(),
     }

@@ -1,7 +1,8 @@
 //! The last result of one discovery source, and its present problem.
 
 use crate::config::BackendConfig;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use tokenweir_protocol::mutex::lock;
 use tokio::sync::watch;
 
 /// The last result of a source. The default settings of its `discovery` entry are not applied.
@@ -26,20 +27,20 @@ impl DiscoveredBackends {
     }
 
     pub(super) fn get(&self) -> Option<Vec<BackendConfig>> {
-        self.backends.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.backends).clone()
     }
 
     pub(super) fn set(&self, backends: Vec<BackendConfig>) {
-        *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = Some(backends);
+        *lock(&self.backends) = Some(backends);
         self.set_problem(None);
     }
 
     pub(super) fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.problem).clone()
     }
 
     pub(super) fn set_problem(&self, problem: Option<String>) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        *lock(&self.problem) = problem;
         self.change_sender.send_replace(());
     }
 }

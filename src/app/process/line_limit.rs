@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -59,7 +60,7 @@ impl LineLimit {
     /// Takes a line from the budget of its kind, and returns the number of lines that were left out
     /// since the last written one. `None`: this line must be left out.
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
-        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
         let kind = if is_known { kind } else { (kind.0, 0) };
         let new = || LineBudget { lines: BURST, refilled_at: now, omitted: 0 };

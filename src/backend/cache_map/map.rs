@@ -11,11 +11,12 @@ use crate::backend::pool::BackendPool;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_api::CacheMapDocument;
 use tokenweir_diagnose::EvictingPair;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
 
@@ -61,7 +62,7 @@ impl CacheMap {
     /// The groups in the caches of the backends of the pool.
     fn read(&self) -> (MutexGuard<'_, MapState>, Vec<(BackendId, BackendGroups)>) {
         let backends = self.pool.backends();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_listed =
             |used: &BackendUse| backends.iter().any(|it| Arc::ptr_eq(it, &used.backend));
         state.backends.retain(|_, used| is_listed(used));
@@ -78,15 +79,11 @@ impl CacheMap {
         }
         (state, groups)
     }
-
-    fn lock(&self) -> MutexGuard<'_, MapState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Sink for CacheMap {
     fn finished(&self, records: &[&RequestRecord]) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for used in records.iter().filter_map(|record| PromptUse::from_record(record)) {
             state.add(&used, &self.pool);
         }

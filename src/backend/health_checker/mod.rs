@@ -10,7 +10,6 @@ mod scrape;
 mod scrape_interval;
 mod service_checks;
 mod sleep;
-mod sleep_state;
 pub(super) mod supervisor;
 mod wake;
 
@@ -24,7 +23,6 @@ use models::ModelListRefresh;
 use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
-use sleep_state::SleepState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect;
@@ -33,6 +31,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 use tokenweir_protocol::{clock, units};
 use tokenweir_routing::resilience::Availability;
+use tokio::sync::OwnedSemaphorePermit;
 use wake::{WakeReason, wait_next_check};
 
 /// How the gateway scrapes the metrics of backends and checks their health.
@@ -131,6 +130,19 @@ struct HealthChecker {
     interval: Duration,
 }
 
+/// What the health checker knows about the sleep of one engine.
+struct SleepState {
+    /// The last time at which the engine had work.
+    busy_at: Instant,
+    /// When the engine was last told to wake. `None`: never since its last start.
+    woken_at: Option<Instant>,
+    /// Whether the engine has refused to sleep since its last start.
+    refuses_sleep: bool,
+    /// The permit that is held while the engine falls asleep, in which time the backend gets no
+    /// requests. `None`: the engine does not fall asleep now.
+    falling_asleep: Option<OwnedSemaphorePermit>,
+}
+
 impl HealthChecker {
     fn new(
         pool: Arc<BackendPool>,
@@ -165,7 +177,12 @@ impl HealthChecker {
             scrape_backoff_until: now,
             has_load_changed: false,
             next_rank_search: now,
-            sleep: SleepState::new(now),
+            sleep: SleepState {
+                busy_at: now,
+                woken_at: None,
+                refuses_sleep: false,
+                falling_asleep: None,
+            },
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,

@@ -4,8 +4,9 @@
 use super::backend_cache::BackendCache;
 use super::ended_request::EndedRequest;
 use http::HeaderValue;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
 /// One attempt of a followed request. When the value is dropped, the learner compares the prompt
@@ -45,13 +46,13 @@ impl FollowedRequest {
 
     /// Stores the token counts that the response reported.
     pub(in crate::backend) fn set_counts(&self, counts: TokenCounts) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *lock(&self.counts) = counts;
     }
 }
 
 impl Drop for FollowedRequest {
     fn drop(&mut self) {
-        let counts = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = *lock(&self.counts);
         let cache: Weak<BackendCache> = Arc::downgrade(&self.cache);
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },

@@ -11,6 +11,7 @@ use std::sync::{Arc, RwLockWriteGuard};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::residency::StoredChain;
+use tokenweir_protocol::mutex::lock;
 
 /// What the gateway has learned about texts and blocks, for engines that give equal blocks the same
 /// hash.
@@ -54,7 +55,7 @@ impl KeySpaces {
     pub(super) fn add(&self, entries: usize) -> Arc<KeySpace> {
         let index = TextIndex::new(entries, entries, fastrand::u64(..));
         let space = Arc::new(KeySpace { index: RwLock::new(index) });
-        let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spaces = lock(&self.0);
         // A key space to which only this list refers is used by no backend, and is removed.
         spaces.retain(|space| Arc::strong_count(space) > 1);
         spaces.push(space.clone());
@@ -71,7 +72,7 @@ impl KeySpaces {
         if chain.first_depth > 0 {
             return None;
         }
-        let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spaces = lock(&self.0);
         let hashes = || chain.event.block_hashes.iter();
         let compared = || hashes().take(COMPARED_BLOCKS.end).skip(COMPARED_BLOCKS.start);
         let has_one = |space: &&Arc<KeySpace>| {
@@ -87,7 +88,7 @@ impl KeySpaces {
 
     /// Allocated bytes of all indexes.
     pub(super) fn bytes(&self) -> usize {
-        let spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let spaces = lock(&self.0);
         spaces.iter().map(|space| space.index().bytes()).sum()
     }
 }

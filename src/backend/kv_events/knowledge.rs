@@ -5,8 +5,9 @@ use super::ended_request::EndedRequest;
 use super::key_space::KeySpaces;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, SessionIds};
+use tokenweir_protocol::mutex::lock;
 use tokio::sync::mpsc;
 
 /// What the gateway has learned about prompts and blocks from the KV events of all backends.
@@ -74,7 +75,7 @@ impl CacheKnowledge {
 
     /// The engine blocks of the requests in flight. Only background tasks call this.
     pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
-        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.chains)
     }
 
     pub(super) fn count_learned(&self, is_learned: bool) {

@@ -1,11 +1,12 @@
 //! The part of the exchange that requests use: they put decisions into a bounded queue.
 
 use super::status::{PeerCounters, PeerExchangeStatus, add};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_kv_events::correlation::OutlineKey;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::PromptFingerprint;
 use tokio::sync::mpsc;
 
@@ -91,7 +92,7 @@ impl PeerExchange {
     }
 
     pub(in crate::backend) fn receiver(&self) -> MutexGuard<'_, Receiver> {
-        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.receiver)
     }
 
     /// The counters and the state of the exchange at `now`.

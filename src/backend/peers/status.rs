@@ -1,10 +1,11 @@
 //! Counters and state of the exchange with other gateways.
 
 use serde::Serialize;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokenweir_peers::Rejection;
+use tokenweir_protocol::mutex::lock;
 
 /// The state of the exchange with other gateways, for metrics and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -77,7 +78,7 @@ impl PeerCounters {
 
     /// Sets the state of the connection. Returns whether it changed.
     pub(in crate::backend) fn set_connection(&self, state: Result<(), String>) -> bool {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = lock(&self.connection);
         let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
         *connection = Some(state);
         has_changed
@@ -90,7 +91,7 @@ impl PeerCounters {
     ) -> PeerExchangeStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ages: Vec<Duration> = ages.collect();
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let connection = lock(&self.connection).clone();
         let messages = [&self.sent_messages, &self.failed_messages, &self.received_messages];
         let messages = messages.into_iter().chain(&self.rejected_messages).map(count);
         let decisions = [

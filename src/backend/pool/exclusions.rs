@@ -1,6 +1,7 @@
 //! Why backends of a route are no candidates: what they lack for a request, and the reasons for the
 //! record of a routing decision.
 
+use super::eligible_backends::LeaseConstraints;
 use super::snapshot::{BackendRequirements, PoolSnapshot};
 use crate::backend::routes::ModelRoute;
 use crate::backend::{Backend, MEDIA};
@@ -28,6 +29,31 @@ const LEARNED_MARGIN: f64 = 1.05;
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {
+    /// The positions of the backends that are up, or suspected if `constraints` allow it, have a
+    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This
+    /// filter runs over all backends before other data of a backend is read, so that the CPU
+    /// overlaps the cache misses of a large pool.
+    pub(super) fn filter_up(
+        &self,
+        positions: &[usize],
+        only: Option<&BackendId>,
+        constraints: &LeaseConstraints<'_>,
+    ) -> Vec<usize> {
+        let LeaseConstraints { tried, allows_suspected, .. } = *constraints;
+        let is_excluded = |backend: &Arc<Backend>| {
+            only.is_some_and(|only| *only != backend.identity.id)
+                || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
+        };
+        let mut up = Vec::with_capacity(positions.len());
+        up.extend(positions.iter().copied().filter(|position| {
+            let backend = &self.backends[*position];
+            let is_serving =
+                backend.health.is_serving() || allows_suspected && backend.health.is_suspected();
+            is_serving && backend.weight() > 0 && !is_excluded(backend)
+        }));
+        up
+    }
+
     /// Keeps the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
     /// Prefill backends serve whole requests if no other backend is up, but not in a sample of the
     /// route, because others may be up outside of it.

@@ -185,8 +185,7 @@ impl BackendPool {
         tail.iter().chain(head).any(|backend| backend.idle_pool.close_oldest())
     }
 
-    /// Whether any backend may be sent requests. Has the same result as [`Readiness::is_ready`] at
-    /// lower cost.
+    /// Whether any backend may be sent requests: the value of [`Readiness::is_ready`] at lower cost.
     pub fn is_ready(&self) -> bool {
         self.registry.snapshot().is_ready(clock::now())
     }

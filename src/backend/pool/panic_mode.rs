@@ -1,33 +1,17 @@
 //! Panic mode: if too many backends are ejected, the gateway ignores ejections.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Instant;
+use tokenweir_protocol::event_period::EventPeriod;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 
-/// Logs the start and the end of panic mode.
+/// Logs the start and the end of panic mode, in which ejected backends get requests too.
 #[derive(Debug, Default)]
 pub(super) struct PanicModeLog {
-    /// Whether the start of panic mode was logged and its end was not.
-    is_active: AtomicBool,
-    /// Number of requests routed in panic mode since its start.
-    routed_requests: AtomicU64,
-    /// The current period of panic mode, in which ejected backends get requests too. `None`: panic
-    /// mode is off.
-    period: Mutex<Option<PanicPeriod>>,
+    /// The period in which requests are routed in panic mode, and the number of these requests.
+    state: Mutex<(EventPeriod, u64)>,
 }
-
-/// A period of panic mode.
-#[derive(Debug, Clone, Copy)]
-struct PanicPeriod {
-    started_at: Instant,
-    /// Time of the last request that was routed in panic mode.
-    last_request_at: Instant,
-}
-
-/// The end of panic mode is logged when no request was routed in panic mode for this time. Without
-/// this time, each failed probe of an ejected backend would log an end and a start of panic mode.
-const PANIC_MODE_QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 /// Whether the share of backends that are not ejected is below `threshold`. `up` is the number of
 /// backends that are up, and `ejected` is the number of ejected backends among them.
@@ -52,12 +36,10 @@ impl PanicModeLog {
     /// Records a request that is routed in panic mode. The first such request logs the start of
     /// panic mode. Returns whether the start was logged.
     pub(super) fn begin(&self, up: usize, ejected: usize, now: Instant) -> bool {
-        self.routed_requests.fetch_add(1, Ordering::Relaxed);
-        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
-        period
-            .get_or_insert(PanicPeriod { started_at: now, last_request_at: now })
-            .last_request_at = now;
-        let is_new = !self.is_active.swap(true, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        let (period, requests) = &mut *state;
+        *requests += 1;
+        let is_new = period.record(now);
         if is_new {
             tracing::warn!(
                 up,
@@ -69,30 +51,22 @@ impl PanicModeLog {
         is_new
     }
 
-    /// Records that no backends are in panic mode now. Logs the end of panic mode after
-    /// [`PANIC_MODE_QUIET_PERIOD`]. Returns whether the end was logged.
+    /// Records that no backends are in panic mode now. Logs the end of panic mode when no request was
+    /// routed in panic mode for ten seconds. Returns whether the end was logged.
     pub(super) fn end(&self, now: Instant) -> bool {
-        if !self.is_active.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = period.filter(|period| {
-            now.saturating_duration_since(period.last_request_at) >= PANIC_MODE_QUIET_PERIOD
-        });
-        if let Some(PanicPeriod { started_at, last_request_at }) = ended {
-            *period = None;
-            self.is_active.store(false, Ordering::Relaxed);
-            let requests = self.routed_requests.swap(0, Ordering::Relaxed);
-            let seconds = last_request_at.saturating_duration_since(started_at).as_secs();
-            tracing::info!(seconds, requests, "panic mode ended: ejected backends get no requests");
-        }
-        ended.is_some()
+        let mut state = lock(&self.state);
+        let (period, requests) = &mut *state;
+        let Some(duration) = period.end(now) else { return false };
+        let (seconds, requests) = (duration.as_secs(), std::mem::take(requests));
+        tracing::info!(seconds, requests, "panic mode ended: ejected backends get no requests");
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokenweir_protocol::clock;
 
     #[test]
@@ -106,9 +80,9 @@ mod tests {
             assert!(!log.begin(2, 2, later));
         }
         let last_request_at = now + Duration::from_secs(29);
-        assert!(!log.end(last_request_at + PANIC_MODE_QUIET_PERIOD / 2));
-        assert!(log.end(last_request_at + PANIC_MODE_QUIET_PERIOD));
-        assert!(!log.end(last_request_at + 2 * PANIC_MODE_QUIET_PERIOD));
-        assert!(log.begin(2, 2, last_request_at + 3 * PANIC_MODE_QUIET_PERIOD), "a new panic mode");
+        assert!(!log.end(last_request_at + Duration::from_secs(5)));
+        assert!(log.end(last_request_at + Duration::from_secs(10)));
+        assert!(!log.end(last_request_at + Duration::from_secs(20)));
+        assert!(log.begin(2, 2, last_request_at + Duration::from_secs(30)), "a new panic mode");
     }
 }

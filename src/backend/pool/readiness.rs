@@ -18,8 +18,8 @@ pub struct Readiness {
     pub backends: Vec<BackendAvailability>,
     /// Whether panic mode ignores ejections, for at least one model.
     pub is_panic: bool,
-    /// Whether a request may wake a sleeping backend.
-    pub may_wake: bool,
+    /// Whether any backend may be sent requests, so that at least one model can be served.
+    pub is_ready: bool,
 }
 
 /// The availability of one backend.
@@ -85,26 +85,19 @@ impl PoolSnapshot {
                 }
             }
         }
-        let readiness = Readiness { backends, is_panic: is_in_panic, may_wake: self.sleep.wake };
+        let readiness = Readiness { backends, is_panic: is_in_panic, is_ready: self.is_ready(now) };
         readiness.log_change(&self.readiness_log, now);
         readiness
     }
 }
 
 impl Readiness {
-    /// Whether any backend may be sent requests, so that at least one model can be served.
-    pub fn is_ready(&self) -> bool {
-        let may_wake =
-            |it: &BackendAvailability| self.may_wake && it.availability == Availability::Asleep;
-        self.backends.iter().any(|backend| backend.is_up || may_wake(backend))
-    }
-
     /// Logs whether a backend is available, if that has changed. Returns whether and what was
     /// logged, as [`ReadinessLog::record`] does.
     fn log_change(&self, log: &ReadinessLog, now: Instant) -> Option<bool> {
         let is_unknown = |it: &BackendAvailability| it.availability == Availability::Unknown;
         let is_known = !self.backends.is_empty() && !self.backends.iter().any(is_unknown);
-        log.record(self.is_ready(), is_known, || self.summary(), now)
+        log.record(self.is_ready, is_known, || self.summary(), now)
     }
 
     /// The number of backends with each availability, as text such as `3 backends: 1 asleep, 2

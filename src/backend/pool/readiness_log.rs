@@ -1,8 +1,9 @@
 //! Logs when no backend can be sent requests, and when a backend can be sent requests again.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 
 /// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ impl ReadinessLog {
         states: impl FnOnce() -> String,
         now: Instant,
     ) -> Option<bool> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if !is_ready {
             state.ready_since = None;
             let is_known = state.has_been_ready || is_known;

@@ -87,7 +87,7 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
         let pool = pool_of_two_backends(0.0);
         let now = || clock::now();
         for (number, backend) in pool.backends().iter().enumerate() {
-            assert!(pool.is_ready() && pool.readiness(now()).is_ready(), "{availability:?}");
+            assert!(pool.is_ready() && pool.readiness(now()).is_ready, "{availability:?}");
             assert!(routing_reason(&pool, "a", 0, now()).is_ok(), "{availability:?}");
             set_state(&pool, backend);
             let readiness = pool.readiness(now());
@@ -95,7 +95,7 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
             assert!(!readiness.backends[number].is_up, "{availability:?}");
         }
         let readiness = pool.readiness(now());
-        assert!(!pool.is_ready() && !readiness.is_ready(), "{availability:?}");
+        assert!(!pool.is_ready() && !readiness.is_ready, "{availability:?}");
         assert_eq!(readiness.summary(), format!("2 backends: 2 {}", availability.as_str()));
         assert_eq!(
             routing_reason(&pool, "a", 0, now()),
@@ -112,12 +112,12 @@ fn an_ejected_pool_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() 
     let pool = pool_of_two_backends(0.0);
     pool.backends().iter().for_each(|backend| eject(backend, now));
     let ejection = resilience::CircuitBreakerSettings::default().base_ejection_time;
-    assert!(!pool.readiness(now + ejection / 2).is_ready());
-    assert!(pool.readiness(now + ejection).is_ready(), "the next request probes a backend");
+    assert!(!pool.readiness(now + ejection / 2).is_ready);
+    assert!(pool.readiness(now + ejection).is_ready, "the next request probes a backend");
     let pool = pool_of_two_backends(0.5);
     pool.backends().iter().for_each(|backend| eject(backend, now));
     let readiness = pool.readiness(now);
-    assert!(pool.is_ready() && readiness.is_ready() && readiness.is_panic);
+    assert!(pool.is_ready() && readiness.is_ready && readiness.is_panic);
     assert_eq!(readiness.summary(), "2 backends: 2 ejected");
     assert_eq!(routing_reason(&pool, "a", 0, now), Ok(PANIC));
 }
@@ -127,7 +127,7 @@ fn an_overloaded_pool_is_ready_and_not_in_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(None, now));
     let readiness = pool.readiness(now);
-    assert!(pool.is_ready() && readiness.is_ready() && !readiness.is_panic);
+    assert!(pool.is_ready() && readiness.is_ready && !readiness.is_panic);
     assert_eq!(readiness.summary(), "2 backends: 2 available");
     assert!(routing_reason(&pool, "a", 0, now).is_ok_and(|reason| reason != PANIC));
 }

@@ -14,13 +14,14 @@ use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
 
@@ -168,7 +169,7 @@ impl BackendRegistry {
     /// Stores a snapshot with the planned backends and the settings. Backends that are no longer in
     /// the pool are retiring until their last request ends.
     pub(super) fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
-        let mut state = self.lock_state();
+        let mut state = lock(&self.state);
         let previous = self.snapshot();
         let next: Vec<Arc<Backend>> =
             planned.into_iter().map(PlannedBackend::into_backend).collect();
@@ -211,7 +212,7 @@ impl BackendRegistry {
         if !backend.health.has_new_models(models) {
             return;
         }
-        let mut state = self.lock_state();
+        let mut state = lock(&self.state);
         let models = state.model_lists.intern(models);
         backend.update_state(|next| next.models = Some(models.clone()));
         self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
@@ -219,18 +220,14 @@ impl BackendRegistry {
 
     /// The models that have their own label value in metrics.
     pub(super) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
-        self.lock_state().model_labels.labelled_models(now)
+        lock(&self.state).model_labels.labelled_models(now)
     }
 
     /// Backends that were removed and still have requests in flight.
     pub(super) fn retiring_backends(&self) -> Vec<Arc<Backend>> {
-        let mut state = self.lock_state();
+        let mut state = lock(&self.state);
         state.prune_retiring();
         state.retiring.clone()
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, RegistryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

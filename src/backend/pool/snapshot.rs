@@ -265,31 +265,6 @@ impl PoolSnapshot {
         self.eligible_backends(route, requirements, request, &constraints, now)
     }
 
-    /// The positions of the backends that are up, or suspected if `constraints` allow it, have a
-    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This
-    /// filter runs over all backends before other data of a backend is read, so that the CPU
-    /// overlaps the cache misses of a large pool.
-    fn filter_up(
-        &self,
-        positions: &[usize],
-        only: Option<&BackendId>,
-        constraints: &LeaseConstraints<'_>,
-    ) -> Vec<usize> {
-        let LeaseConstraints { tried, allows_suspected, .. } = *constraints;
-        let is_excluded = |backend: &Arc<Backend>| {
-            only.is_some_and(|only| *only != backend.identity.id)
-                || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
-        };
-        let mut up = Vec::with_capacity(positions.len());
-        up.extend(positions.iter().copied().filter(|position| {
-            let backend = &self.backends[*position];
-            let is_serving =
-                backend.health.is_serving() || allows_suspected && backend.health.is_suspected();
-            is_serving && backend.weight() > 0 && !is_excluded(backend)
-        }));
-        up
-    }
-
     /// The eligible backends at `positions`.
     fn filter_eligible(
         &self,
@@ -366,7 +341,23 @@ impl PoolSnapshot {
 
 // === impl BackendRequirements, PickedBackend ===
 
-impl BackendRequirements<'_> {
+impl<'a> BackendRequirements<'a> {
+    /// The requirements that every backend meets, for a request with this prompt and this random number.
+    pub const fn none(prompt: &'a Arc<PromptFingerprint>, seed: u64) -> Self {
+        Self {
+            model: None,
+            prompt,
+            is_stream: false,
+            backend: None,
+            path: None,
+            max_tokens: None,
+            choices: 1,
+            longer_than: None,
+            session: None,
+            seed,
+        }
+    }
+
     /// The output tokens of all choices that the client allows. `None`: the client states no limit.
     pub fn output_limit(&self) -> Option<u64> {
         let limit = self.max_tokens.filter(|limit| *limit > 0)?;

@@ -46,18 +46,7 @@ static PROMPT: LazyLock<Arc<PromptFingerprint>> =
     LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
 
 pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
-    BackendRequirements {
-        model,
-        prompt: &PROMPT,
-        is_stream: true,
-        backend: None,
-        path: None,
-        max_tokens: None,
-        choices: 1,
-        longer_than: None,
-        session: None,
-        seed: 0,
-    }
+    BackendRequirements { model, is_stream: true, ..BackendRequirements::none(&PROMPT, 0) }
 }
 
 pub(super) fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {

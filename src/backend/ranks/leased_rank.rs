@@ -2,9 +2,10 @@
 
 use super::rank_set::{DataParallelRanks, Rank};
 use http::HeaderValue;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The load of one attempt on one rank. Dropping it releases the load.
@@ -46,7 +47,7 @@ impl LeasedRank {
         &self,
         observe: impl FnOnce(&LoadEstimator, &mut Reservation),
     ) {
-        let mut reservation = self.reservation.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reservation = lock(&self.reservation);
         observe(&self.rank().estimator, &mut reservation);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::commands::BackendList;
 use clap::{ArgGroup, Args, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
@@ -27,6 +28,9 @@ pub struct DiagnoseArgs {
     #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_DIAGNOSE_TIMEOUT")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
+    /// File with the admin token; without it, the environment variable is used, see below.
+    #[arg(long, value_name = "FILE", env = "TOKENWEIR_DIAGNOSE_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
     /// Lowest severity that makes the exit code 1 or 2.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_DIAGNOSE_FAIL_ON")]
     pub fail_on: DiagnoseFailOn,
@@ -48,7 +52,7 @@ pub enum DiagnoseFailOn {
 const HELP: &str = "\
 With --backend, the metrics of backends are read every five seconds. Rules that need data of a \
 gateway, such as stalled streams, are reported as not judged. The key of backends comes from \
-VLLM_API_KEY, the admin token from TOKENWEIR_ADMIN_TOKEN.
+VLLM_API_KEY, the admin token from --token-file or TOKENWEIR_ADMIN_TOKEN.
 
 Exit code: 0 no verdict, 1 a warning, 2 a critical verdict, 3 a backend cannot be judged and no \
 verdict holds, or the gateway returns no diagnosis. Invalid arguments give 2 without a report.

@@ -3,8 +3,9 @@
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
+use crate::commands::admin_client::AdminClient;
 use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
-use crate::commands::{ADMIN_TOKEN_VARIABLE, BackendList, EXIT_UNKNOWN};
+use crate::commands::{BackendList, EXIT_UNKNOWN};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
@@ -24,21 +25,15 @@ use tokenweir_protocol::clock;
 const MAX_COLUMNS: usize = 100;
 
 pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
-    let options = GatherOptions {
-        outbound: OutboundTls::with_native_roots(Alpn::Http1),
-        timeout: diagnose.timeout,
-        idle: Duration::ZERO,
-        probe: false,
-    };
     let diagnosis = match &diagnose.admin {
-        Some(admin) => match fetch_diagnosis(admin, &options).await {
+        Some(admin) => match fetch_diagnosis(&diagnose, admin).await {
             Ok(diagnosis) => diagnosis,
             Err(problem) => {
-                eprintln!("error: {admin}/diagnose {problem}");
+                eprintln!("error: {admin}: {problem}");
                 return ExitCode::from(EXIT_UNKNOWN);
             }
         },
-        None => observe_backends(&diagnose, &options).await,
+        None => observe_backends(&diagnose).await,
     };
     if diagnose.json {
         match serde_json::to_string_pretty(&diagnosis) {
@@ -53,43 +48,30 @@ pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
 
 /// Fetches the diagnosis of a running gateway.
 async fn fetch_diagnosis(
+    diagnose: &DiagnoseArgs,
     admin: &BackendAddress,
-    options: &GatherOptions,
 ) -> Result<Diagnosis, String> {
-    let target = GatherTarget {
-        id: "admin".into(),
-        url: admin.clone(),
-        metrics_url: None,
-        key: key_from_env(ADMIN_TOKEN_VARIABLE),
-    };
-    let response = gather::page(&target, "/diagnose", options).await;
-    let response = response.map_err(|error| format!("cannot be read: {error}"))?;
-    match response.status {
-        StatusCode::OK => serde_json::from_slice(&response.body)
-            .map_err(|error| format!("is no diagnosis of a gateway of this version: {error}")),
-        StatusCode::UNAUTHORIZED => {
-            Err(format!("requires the admin token: set {ADMIN_TOKEN_VARIABLE}"))
-        }
-        StatusCode::FORBIDDEN => {
-            Err("rejects this host name: use its IP address, add the name to \
-                                      access.admin_hosts, or set access.admin_token"
-                .to_owned())
-        }
-        StatusCode::NOT_FOUND => {
-            Err("was not found: is this the admin port of a gateway of this version?".to_owned())
-        }
-        status => Err(format!("answered {status}")),
-    }
+    let client = AdminClient::new(admin, diagnose.token_file.clone(), diagnose.timeout);
+    let client = client.map_err(|error| error.to_string())?;
+    let body = client.get("/diagnose").await?;
+    serde_json::from_slice(&body)
+        .map_err(|error| format!("/diagnose is no diagnosis of a gateway of this version: {error}"))
 }
 
 /// Scrapes the backends every [`EVERY`] for `--duration` and diagnoses their metrics.
-async fn observe_backends(diagnose: &DiagnoseArgs, options: &GatherOptions) -> Diagnosis {
+async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
+    let options = GatherOptions {
+        outbound: OutboundTls::with_native_roots(Alpn::Http1),
+        timeout: diagnose.timeout,
+        idle: Duration::ZERO,
+        probe: false,
+    };
     let targets: Vec<GatherTarget> =
         BackendList::flatten(diagnose.backend.clone()).iter().map(backend_target).collect();
     let (mut diagnoser, end) = (Diagnoser::default(), clock::now() + diagnose.duration);
     loop {
         let start = clock::now();
-        let pages = targets.iter().map(|target| gather::page(target, "/metrics", options));
+        let pages = targets.iter().map(|target| gather::page(target, "/metrics", &options));
         let pages = join_all(pages).await;
         let problems = pages.iter().zip(&targets);
         let problems: Vec<String> =

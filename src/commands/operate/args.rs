@@ -1,7 +1,6 @@
 //! The flags of the commands that ask or change a running gateway.
 
 use crate::commands::admin_client::AdminClient;
-use crate::config::SecretError;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,9 +35,10 @@ macro_rules! operator_args {
         }
 
         impl $name {
-            /// The client for the admin listener of these arguments.
-            pub(super) fn client(&self) -> Result<AdminClient, SecretError> {
-                AdminClient::new(&self.admin, self.token_file.clone(), self.timeout)
+            /// The client for the admin listener of these arguments. Fails if the token cannot be read.
+            pub(super) fn client(&self) -> Result<AdminClient, String> {
+                let client = AdminClient::new(&self.admin, self.token_file.clone(), self.timeout);
+                client.map_err(|error| error.to_string())
             }
         }
     };

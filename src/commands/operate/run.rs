@@ -2,8 +2,7 @@
 
 use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
-use crate::commands::print_line;
-use crate::commands::{EXIT_UNKNOWN, report_error};
+use crate::commands::{EXIT_UNKNOWN, print_line};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -13,12 +12,9 @@ use tokenweir_top::{explanation, status_lines};
 const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
 
 pub(crate) async fn status(args: StatusArgs) -> ExitCode {
-    let client = match args.client() {
-        Ok(client) => client,
-        Err(error) => return report_error(&error),
-    };
-    let path = if args.json { "/status" } else { "/streams" };
-    let shown = client.get(path).await.and_then(|body| {
+    let shown = async {
+        let path = if args.json { "/status" } else { "/streams" };
+        let body = args.client()?.get(path).await?;
         let document: Value = parse(&body)?;
         let state: GatewayState = serde_json::from_value(document["state"].clone())
             .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
@@ -27,9 +23,9 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
         } else {
             status_lines(&parse::<GatewaySnapshot>(&body)?)
         };
-        Ok((state, lines))
-    });
-    match shown {
+        Ok::<_, String>((state, lines))
+    };
+    match shown.await {
         Ok((state, lines)) => {
             lines.iter().for_each(print_line);
             if state.serves_clients() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -42,50 +38,46 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
 }
 
 pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
-    let client = match args.client() {
-        Ok(client) => client,
-        Err(error) => return report_error(&error),
-    };
-    let path = format!("/decisions/{}", percent_encode(&args.request_id));
-    finish(client.get(&path).await.and_then(|body| {
-        let decision: Value = parse(&body)?;
+    let lines = async {
+        let path = format!("/decisions/{}", percent_encode(&args.request_id));
+        let decision: Value = parse(&args.client()?.get(&path).await?)?;
         Ok(if args.json { vec![decision.to_string()] } else { explanation(&decision) })
-    }))
+    };
+    finish(lines.await)
 }
 
 pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
-    let client = match args.client() {
-        Ok(client) => client,
-        Err(error) => return report_error(&error),
+    let lines = async {
+        let DrainArgs { backend, reason, duration, migrate, .. } = &args;
+        let client = args.client()?;
+        let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await?;
+        let effects = [
+            "is drained: it gets no new requests and completes its open requests",
+            "was drained already; reason and duration are replaced",
+        ];
+        effect_lines(&response, backend, args.json, effects)
     };
-    let DrainArgs { backend, reason, duration, migrate, .. } = &args;
-    let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await;
-    let effects = [
-        "is drained: it gets no new requests and completes its open requests",
-        "was drained already; reason and duration are replaced",
-    ];
-    finish(effect_lines(response, &args.backend, args.json, effects))
+    finish(lines.await)
 }
 
 pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
-    let client = match args.client() {
-        Ok(client) => client,
-        Err(error) => return report_error(&error),
+    let lines = async {
+        let response = args.client()?.set_drained(&args.backend, false).await?;
+        let effects = ["gets requests again", "was not drained"];
+        effect_lines(&response, &args.backend, args.json, effects)
     };
-    let response = client.set_drained(&args.backend, false).await;
-    let effects = ["gets requests again", "was not drained"];
-    finish(effect_lines(response, &args.backend, args.json, effects))
+    finish(lines.await)
 }
 
 /// The lines to print after a drain or an undrain: the JSON response, or its effect in words.
 /// `effects` are the words for a change and for no change.
 fn effect_lines(
-    response: Result<Bytes, String>,
+    response: &Bytes,
     backend: &str,
     has_json: bool,
     effects: [&str; 2],
 ) -> Result<Vec<String>, String> {
-    let result: Value = parse(&response?)?;
+    let result: Value = parse(response)?;
     if has_json {
         return Ok(vec![result.to_string()]);
     }
@@ -94,14 +86,12 @@ fn effect_lines(
 }
 
 pub(crate) async fn reload(args: ReloadArgs) -> ExitCode {
-    let client = match args.client() {
-        Ok(client) => client,
-        Err(error) => return report_error(&error),
-    };
-    finish(client.post("/-/reload").await.map(|body| {
+    let lines = async {
+        let body = args.client()?.post("/-/reload").await?;
         let summary = String::from_utf8_lossy(&body).trim_end().to_owned();
-        vec![if args.json { json!({ "reload": summary }).to_string() } else { summary }]
-    }))
+        Ok(vec![if args.json { json!({ "reload": summary }).to_string() } else { summary }])
+    };
+    finish(lines.await)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, String> {

@@ -9,9 +9,10 @@ use arc_swap::ArcSwapOption;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::{
@@ -95,12 +96,12 @@ impl AdmissionController {
     pub fn waiting_by_class(&self) -> Vec<(Arc<str>, usize)> {
         let Some(settings) = self.settings.load_full() else { return Vec::new() };
         let names = settings.classes.names().iter().cloned();
-        names.zip(self.lock_queue().waiting()).collect()
+        names.zip(lock(&self.queue).waiting()).collect()
     }
 
     /// The time at which the request that has waited longest entered the queue. `None`: no request waits.
     pub fn oldest_waiting(&self) -> Option<Instant> {
-        self.lock_queue().oldest()
+        lock(&self.queue).oldest()
     }
 
     /// Number of requests that this gateway has in flight at a backend at which it treats the
@@ -111,7 +112,7 @@ impl AdmissionController {
 
     /// The models for which requests wait.
     pub fn waiting_models(&self) -> Vec<WaitingModel> {
-        self.lock_queue().waiting_models().collect()
+        lock(&self.queue).waiting_models().collect()
     }
 
     /// Whether requests wait for a backend while none can serve their model.
@@ -318,14 +319,10 @@ impl AdmissionController {
 
     /// Runs `work` on the locked queue, and then publishes the number of waiting requests.
     fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
-        let mut queue = self.lock_queue();
+        let mut queue = lock(&self.queue);
         let result = work(&mut queue);
         self.pool.capacity_notifier().set_waiting_requests(queue.len());
         result
-    }
-
-    fn lock_queue(&self) -> MutexGuard<'_, AdmissionQueue<LeaseWaiter>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -91,21 +91,16 @@ pub(super) fn enqueue(
 
 /// The requirements of a waiting request.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
-    let LeaseWaiter { prompt, is_stream, path, max_tokens, choices, session, seed, .. } =
-        &request.payload;
+    let waiter = &request.payload;
+    // A request that needs one backend, or a longer context after an attempt, does not wait in the queue.
     BackendRequirements {
         model: request.model.as_deref(),
-        prompt,
-        is_stream: *is_stream,
-        // A request that needs one backend does not wait in the queue.
-        backend: None,
-        path: *path,
-        max_tokens: *max_tokens,
-        choices: *choices,
-        // A request that needs a longer context after an attempt does not wait again.
-        longer_than: None,
-        session: *session,
-        seed: *seed,
+        is_stream: waiter.is_stream,
+        path: waiter.path,
+        max_tokens: waiter.max_tokens,
+        choices: waiter.choices,
+        session: waiter.session,
+        ..BackendRequirements::none(&waiter.prompt, waiter.seed)
     }
 }
 

@@ -125,15 +125,11 @@ impl StreamContinuation {
         let SentRequirements { path, max_tokens, session } = self.requirements;
         let requirements = BackendRequirements {
             model: self.model.as_deref(),
-            prompt: &self.prompt,
             is_stream: true,
-            backend: None,
             path,
             max_tokens,
-            choices: 1,
-            longer_than: None,
             session,
-            seed: fastrand::u64(..),
+            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
         };
         let leased = self.context.state.pool.lease(requirements, &interrupted.tried, now);
         let (lease, decision) = leased.map_err(|_| ContinuationRefusal::NoOtherBackend)?;

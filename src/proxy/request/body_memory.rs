@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
 /// Counts the memory of all request bodies, and its limit.
@@ -100,10 +101,6 @@ impl BodyMemory {
     fn share_bytes(&self) -> usize {
         self.limit_bytes() / 4 * 3
     }
-
-    fn lock_large_bodies(&self) -> MutexGuard<'_, HashMap<BodyOwner, LargeBodies>> {
-        self.large_bodies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl BodyMemoryPermit<'_> {
@@ -130,7 +127,7 @@ impl BodyMemoryPermit<'_> {
         if before == after {
             return 0;
         }
-        let mut parties = self.memory.lock_large_bodies();
+        let mut parties = lock(&self.memory.large_bodies);
         let party = parties.entry(self.owner).or_default();
         party.bytes = (party.bytes + after).saturating_sub(before);
         party.count =
@@ -188,7 +185,7 @@ mod tests {
         assert_eq!(memory.empty_permit(owner("a")).add(2 * MIB), Ok(()));
         drop(permits);
         assert_eq!(memory.empty_permit(owner("a")).add(7 * MIB), Ok(()), "the only one");
-        assert_eq!((memory.used_bytes(), memory.lock_large_bodies().len()), (0, 0));
+        assert_eq!((memory.used_bytes(), lock(&memory.large_bodies).len()), (0, 0));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use http::Method;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::route::RouteError;
 
 /// A configured path. The gateway forwards its requests to a backend of their model, and reads
@@ -91,7 +92,7 @@ impl ConfiguredRoutes {
 /// allocated. A configuration has few paths, and a reload with the same paths allocates nothing.
 fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = lock(&TEXTS);
     if let Some(known) = texts.get(text) {
         return known;
     }

@@ -5,9 +5,10 @@ use crate::proxy::retry::RetryController;
 use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokenweir_protocol::headers;
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Splice;
 use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -118,7 +119,7 @@ impl ContinuationMemory {
 
     /// A counter of the bytes that one stream of `owner` keeps, which begins at 0.
     fn charge(&self, owner: BodyOwner) -> Charge {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = lock(&self.owners);
         let Owners { used, prune_at } = &mut *owners;
         if used.len() >= *prune_at {
             used.retain(|_, bytes| Arc::strong_count(bytes) > 1);

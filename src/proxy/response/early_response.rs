@@ -11,10 +11,11 @@
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::Context;
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::KEEP_ALIVE_COMMENT;
 use tokio::time::Sleep;
@@ -48,26 +49,26 @@ impl EarlyResponse {
     /// Allows the response to begin early. The request has been read and requests a stream of `api`.
     /// `interval`: time without bytes after which a comment is due. `None`: the gateway adds no comments.
     pub(in crate::proxy) fn allow(&self, api: Api, interval: Option<Duration>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         (state.api, state.interval) = (Some(api), interval);
     }
 
     /// Whether the client may get bytes of a backend before the first event of a stream
     /// (`is_stream`) or before JSON.
     pub(in crate::proxy) fn is_allowed(&self, is_stream: bool) -> bool {
-        let state = self.lock();
+        let state = lock(&self.0);
         (state.api.is_some() || !is_stream) && (!state.has_begun || state.is_json != is_stream)
     }
 
     /// Whether the head of the response has been sent.
     pub(in crate::proxy) fn has_begun(&self) -> bool {
-        self.lock().has_begun
+        lock(&self.0).has_begun
     }
 
     /// Sends bytes of a backend, as [`Self::is_allowed`] permits. The handling of the request must wait
     /// next, because a response that does not begin early loses the bytes.
     pub(in crate::proxy) fn send(&self, is_stream: bool, comments: &[u8]) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.comments.extend_from_slice(comments);
         (state.is_json, state.timer) = (!is_stream, None);
     }
@@ -79,7 +80,7 @@ impl EarlyResponse {
         cx: &mut Context<'_>,
         head: impl FnOnce(&'static str) -> HeaderMap,
     ) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if state.api.is_none() && state.comments.is_empty() {
             return;
         }
@@ -93,32 +94,28 @@ impl EarlyResponse {
 
     /// The response headers that are to be sent now. `None`: no comment is due, or they were taken.
     pub(super) fn take_head(&self) -> Option<HeaderMap> {
-        self.lock().head.take()
+        lock(&self.0).head.take()
     }
 
     /// The API of the request. `None`: the response may not begin early.
     pub(super) fn api(&self) -> Option<Api> {
-        self.lock().api
+        lock(&self.0).api
     }
 
     /// Whether the response is JSON and no event stream.
     pub(super) fn is_json(&self) -> bool {
-        self.lock().is_json
+        lock(&self.0).is_json
     }
 
     /// Whether comments are to be sent.
     pub(super) fn has_comments(&self) -> bool {
-        !self.lock().comments.is_empty()
+        !lock(&self.0).comments.is_empty()
     }
 
     /// Takes the SSE comments that wait to be sent to the client. `None`: there are none.
     pub(super) fn take_comments(&self) -> Option<Bytes> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         (!state.comments.is_empty()).then(|| state.comments.split().freeze())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EarlyState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

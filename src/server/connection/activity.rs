@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
 /// The requests of one connection, and the signal to close it.
@@ -63,12 +64,12 @@ impl ConnectionActivity {
 impl ConnectionActivities {
     pub(super) fn add(&self) -> Arc<ConnectionActivity> {
         let activity = Arc::<ConnectionActivity>::default();
-        self.lock().insert(key(&activity), activity.clone());
+        lock(&self.connections).insert(key(&activity), activity.clone());
         activity
     }
 
     pub(super) fn remove(&self, activity: &Arc<ConnectionActivity>) {
-        self.lock().remove(&key(activity));
+        lock(&self.connections).remove(&key(activity));
         if activity.is_closing.load(Ordering::Relaxed) {
             self.closing.fetch_sub(1, Ordering::Relaxed);
         }
@@ -85,17 +86,13 @@ impl ConnectionActivities {
         if self.closing() >= MAX_CLOSING {
             return false;
         }
-        let connections = self.lock();
+        let connections = lock(&self.connections);
         let idle = connections.values().filter_map(|it| Some((it.idle_since()?, it)));
         let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
         longest.is_closing.store(true, Ordering::Relaxed);
         self.closing.fetch_add(1, Ordering::Relaxed);
         longest.close.notify_one();
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Arc<ConnectionActivity>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

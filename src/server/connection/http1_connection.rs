@@ -17,6 +17,7 @@ use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_protocol::http1::{
     self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
 };
+use tokenweir_protocol::mutex::lock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// The HTTP/1.1 connection of a client.
@@ -261,7 +262,7 @@ impl SharedHttp1Connection {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Http1Connection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Whether the body of the current request is still in use.

@@ -8,11 +8,12 @@ use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
 /// Limits the number of client connections in total, per client address, and by the free file
@@ -153,7 +154,7 @@ impl ConnectionLimiter {
             .try_acquire()
             .ok_or(ConnectionLimitExceeded::Descriptors)?;
         let client_network = client_network(ip);
-        let mut clients = self.lock_clients();
+        let mut clients = lock(&self.clients);
         let client = clients.entry(client_network).or_insert_with(|| {
             Arc::new(ClientUsage {
                 connections: AtomicU32::new(0),
@@ -184,7 +185,7 @@ impl ConnectionLimiter {
     /// Logs that connections are refused, at most once in [`WARN_INTERVAL`].
     pub(super) fn warn_refused(&self, error: &GatewayError) {
         let now = clock::now();
-        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_warning);
         if last.is_some_and(|at| now.saturating_duration_since(at) < WARN_INTERVAL) {
             return;
         }
@@ -208,10 +209,6 @@ impl ConnectionLimiter {
     /// Counts a failed `accept()`.
     pub(crate) fn record_accept_error(&self) {
         self.accept_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn lock_clients(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<ClientUsage>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -275,7 +272,7 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let Self { limiter, client, activity, _descriptor } = self;
         limiter.activities.remove(activity);
-        let mut clients = limiter.lock_clients();
+        let mut clients = lock(&limiter.clients);
         client.connections.fetch_sub(1, Ordering::SeqCst);
         client.remove_if_unused(&mut clients);
         drop(clients);
@@ -321,7 +318,7 @@ impl Drop for RequestPermit {
             && self.client.connections.load(Ordering::SeqCst) == 0
             && let Some(limiter) = self.client.limiter.upgrade()
         {
-            self.client.remove_if_unused(&mut limiter.lock_clients());
+            self.client.remove_if_unused(&mut lock(&limiter.clients));
         }
         if let Some(InFlightRequests { in_flight, idle_waker, .. }) =
             self.connection_requests.as_deref()
@@ -390,7 +387,7 @@ mod tests {
         assert!(limiter.try_acquire(c).is_ok());
         drop(first);
         assert!(limiter.try_acquire(b).is_ok());
-        assert!(limiter.lock_clients().is_empty(), "a client without connections is removed");
+        assert!(lock(&limiter.clients).is_empty(), "a client without connections is removed");
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         let _first = limiter.try_acquire(mapped).unwrap();
         assert_eq!(
@@ -409,9 +406,9 @@ mod tests {
         let next = limiter.try_acquire(ip).unwrap();
         assert_eq!(next.acquire_request(None).client_requests_in_flight(), 2);
         drop(next);
-        assert_eq!(limiter.lock_clients().len(), 1, "the request is still open");
+        assert_eq!(lock(&limiter.clients).len(), 1, "the request is still open");
         drop(open);
-        assert!(limiter.lock_clients().is_empty());
+        assert!(lock(&limiter.clients).is_empty());
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use hyper::rt::Executor;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
 /// The executor that runs the stream tasks of one HTTP/2 connection. It ends the task of a stream
@@ -24,7 +25,7 @@ impl StreamExecutor {
     /// the handle for the response of the stream.
     pub(super) fn prepare_stream(&self, stream: RegisteredAbortHandle) -> ResponseAbortHandle {
         let abort_handle = stream.handle().clone();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        *lock(&self.0) = Some(stream);
         abort_handle
     }
 }
@@ -34,7 +35,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let registration = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let registration = lock(&self.0).take();
         tokio::spawn(async move {
             let Some(registration) = registration else { return stream.await };
             let mut stream = pin!(stream);

@@ -7,8 +7,7 @@ use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
 use super::super::otel::SpanCounts;
-use super::super::payload_log::PayloadLogCounts;
-use super::super::trace_capture::TraceCaptureCounts;
+use super::super::rotating_file::FileRecordCounts;
 use crate::webhook::WebhookStatus;
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -34,7 +33,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Records of the trace capture, by whether they were written or dropped.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
-            label_values(TraceCaptureCounts::default().by_result())
+            label_values(FileRecordCounts::default().by_result())
         })],
         read: MetricSource::Status(|status, emit| {
             emit_counts(status.trace_capture.by_result(), emit);
@@ -56,7 +55,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests selected for the payload log (log.payloads), by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
-            label_values(PayloadLogCounts::default().by_result())
+            label_values(FileRecordCounts::default().by_result())
         })],
         read: MetricSource::Status(|status, emit| {
             emit_counts(status.logs.content.by_result(), emit);

@@ -16,9 +16,10 @@ use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, Scra
 use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{ModelLabel, RequestRecord};
 use tokenweir_request::slo::Objective;
@@ -132,7 +133,7 @@ impl Prometheus {
         tenants: &[String],
         backends: Vec<String>,
     ) {
-        let mut label_state = self.label_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut label_state = lock(&self.label_state);
         let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
             &mut *label_state;
         let seeded = models.iter().filter(|model| model.is_seeded);

@@ -6,8 +6,9 @@
 use super::exemplar::Exemplar;
 use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
+use tokenweir_protocol::mutex::lock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
@@ -122,7 +123,7 @@ impl MetricFamily {
     pub(super) fn retain(&self, label_name: &str, should_retain: impl Fn(&str) -> bool) {
         let index = self.row.labels.iter().position(|label| label.name == label_name);
         let Some(index) = index.filter(|index| Some(*index) != self.folded_label) else { return };
-        self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
+        lock(&self.table).series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
     /// Returns a writer that adds values to the series, under one lock for all values.
@@ -133,7 +134,7 @@ impl MetricFamily {
     /// A copy of the labels and the accumulated value of each series, in the order of creation.
     pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
-        let mut points: Vec<_> = self.lock_table().series.iter().map(copy).collect();
+        let mut points: Vec<_> = lock(&self.table).series.iter().map(copy).collect();
         points.sort_unstable_by_key(|(labels, _)| labels.creation_index);
         points
     }
@@ -162,10 +163,6 @@ impl MetricFamily {
             text.push('"');
         }
         text
-    }
-
-    fn lock_table(&self) -> MutexGuard<'_, SeriesTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,7 +224,7 @@ impl SeriesWriter<'_> {
     /// it does not exist.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let family = self.family;
-        let table = self.table.get_or_insert_with(|| family.lock_table());
+        let table = self.table.get_or_insert_with(|| lock(&family.table));
         let SeriesTable { series, created_count } = &mut **table;
         let folded = family.folded_label;
         let exported = labels

@@ -18,10 +18,11 @@ use opentelemetry_sdk::trace::{
 };
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_net::tls::{OutboundTls, TlsError};
+use tokenweir_protocol::mutex::lock;
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
@@ -201,7 +202,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
         let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
         let result = result.unwrap_or_else(panicked);
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.counts);
         match &result {
             Ok(()) => counts.exported += spans,
             Err(error) => {

@@ -21,10 +21,11 @@ pub use spans::limits::SpanLimits;
 
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use sampling::{ExportAllSampling, TailSampler};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
@@ -81,11 +82,7 @@ impl SpanSink {
 
     /// Counts of spans by result.
     pub fn counts(&self) -> SpanCounts {
-        *self.lock_counts()
-    }
-
-    fn lock_counts(&self) -> MutexGuard<'_, SpanCounts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.counts)
     }
 
     /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
@@ -133,13 +130,13 @@ impl Sink for SpanSink {
         for record in records {
             let Some(trace) = &record.trace else { continue };
             if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
-                self.lock_counts().filtered += spans::span_count(record);
+                lock(&self.counts).filtered += spans::span_count(record);
                 continue;
             }
             let spans = spans::build_spans(record, trace, &self.conventions);
             // The spans are counted before they are queued, so that the count of queued spans is never
             // below the count of exported spans.
-            self.lock_counts().queued += spans.len() as u64;
+            lock(&self.counts).queued += spans.len() as u64;
             for mut span in spans {
                 self.limits.apply(&mut span);
                 self.processor.on_end(span);

@@ -18,7 +18,7 @@ pub(super) use redactor::{PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::batch_worker::BatchWorkerGuard;
-use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
 use super::sanitize;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -56,23 +56,6 @@ pub type PayloadLogGuard = BatchWorkerGuard;
 /// A handle that reads the counts of payload log records.
 #[derive(Debug, Clone)]
 pub struct PayloadLogStats(Arc<PayloadLogCounters>);
-
-/// Number of payload log records by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct PayloadLogCounts {
-    /// Records that were written to the file.
-    pub written: u64,
-    /// Records that were not written because the queue was full, the disk failed, the gateway
-    /// shut down or the writer panicked.
-    pub dropped: u64,
-}
-
-impl PayloadLogCounts {
-    /// The counts with the names of the results.
-    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
-        [("written", self.written), ("dropped", self.dropped)]
-    }
-}
 
 #[derive(Debug, Default)]
 struct PayloadLogCounters {
@@ -224,12 +207,8 @@ impl PayloadLogWorker {
 
 impl PayloadLogStats {
     /// The counts since the start.
-    pub fn counts(&self) -> PayloadLogCounts {
+    pub fn counts(&self) -> FileRecordCounts {
         let PayloadLogCounters { unprocessed, file_counters } = &*self.0;
-        PayloadLogCounts {
-            written: file_counters.written.load(Ordering::Relaxed),
-            dropped: unprocessed.load(Ordering::Relaxed)
-                + file_counters.failed.load(Ordering::Relaxed),
-        }
+        file_counters.record_counts(unprocessed.load(Ordering::Relaxed))
     }
 }

@@ -27,7 +27,7 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
 fn log_texts(
     settings: &PayloadLogSettings,
     texts: &[(&str, &str)],
-) -> (Vec<serde_json::Value>, PayloadLogCounts) {
+) -> (Vec<serde_json::Value>, FileRecordCounts) {
     let (log, guard) =
         PayloadLog::start_with_timeout(settings, 1 << 30, Duration::from_mins(1)).unwrap().unwrap();
     for (prompt, answer) in texts {
@@ -60,7 +60,7 @@ fn line_has_the_request_and_its_redacted_texts() {
     assert_eq!(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!((&line["prompt_cut"], &line["answer_cut"]), (&false.into(), &false.into()));
     assert_eq!(line["redacted"], 2);
-    assert_eq!(counts, PayloadLogCounts { written: 1, dropped: 0 });
+    assert_eq!(counts, FileRecordCounts { written: 1, dropped: 0 });
 }
 
 #[test]

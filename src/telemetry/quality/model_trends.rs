@@ -3,8 +3,9 @@
 use super::trend::MeanTrend;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_request::record::{ModelLabel, RequestRecord, Timings};
 
 /// The trends of all models that had a response recently.
@@ -77,7 +78,7 @@ impl QualityTrends {
     /// A snapshot of all models at `now`. Removes the trends of models that had no response for
     /// [`EVICTION_BASELINE_WINDOWS`] baseline windows.
     pub(super) fn snapshot(&self, now: Instant) -> Vec<ModelQuality> {
-        let mut models = self.lock_models();
+        let mut models = lock(&self.models);
         let max_age = self.baseline_window.saturating_mul(EVICTION_BASELINE_WINDOWS);
         models.retain(|_, model| {
             let last = model.refusals.last_update().max(model.scores.last_update());
@@ -95,7 +96,7 @@ impl QualityTrends {
     /// Applies `change` to the trends of this model, or to those of `_other` if there are too many
     /// models. Creates the trends if they do not exist.
     fn update_model(&self, name: &str, change: impl FnOnce(&mut ModelTrends)) {
-        let mut models = self.lock_models();
+        let mut models = lock(&self.models);
         // The number of models is limited here, because models can be added faster than the trends
         // of idle models are removed.
         let has_own_trends = models.len() < MAX_TRACKED_MODELS || models.contains_key(name);
@@ -106,9 +107,5 @@ impl QualityTrends {
         let trend = MeanTrend::new(self.window, self.baseline_window);
         let model = ModelTrends { tokens: trend, refusals: trend, scores: trend };
         change(models.entry(name.into()).or_insert(model));
-    }
-
-    fn lock_models(&self) -> MutexGuard<'_, BTreeMap<Box<str>, ModelTrends>> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

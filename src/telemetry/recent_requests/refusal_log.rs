@@ -1,28 +1,19 @@
 //! Logs the start and the end of each wave of refused requests.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tokenweir_protocol::event_period::EventPeriod;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
 /// Logs waves of refused requests: one line for the first refused request, and one line with the
 /// counts after the last one.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// The current wave of refused requests. `None`: no request was refused in the last
-    /// [`WAVE_QUIET_PERIOD`].
-    wave: Option<RefusalWave>,
-}
-
-/// A period in which requests are refused.
-#[derive(Debug)]
-struct RefusalWave {
-    began_at: Instant,
-    last_refusal_at: Instant,
+    /// The period of the current wave of refused requests.
+    period: EventPeriod,
     /// Number of requests that ended since the wave began.
     requests: u64,
-    /// Number of requests that were refused since the wave began.
-    refused: u64,
-    /// Number of refused requests by reason.
+    /// Number of refused requests of the wave by reason.
     refused_by_reason: BTreeMap<&'static str, u64>,
 }
 
@@ -36,65 +27,41 @@ pub(super) struct EndedWave {
     pub(super) reasons: String,
 }
 
-/// A wave ends when no request was refused for this time.
-const WAVE_QUIET_PERIOD: Duration = Duration::from_secs(10);
-
 impl RefusalLog {
     /// Counts an ended request. Logs the first refused request of a wave. Returns whether the
     /// request is the first one of a wave.
     pub(super) fn record(&mut self, record: &RequestRecord, ended_at: Instant) -> bool {
         let is_refused = record.outcome == Outcome::Rejected;
-        let is_first = is_refused && self.wave.is_none();
+        let is_first = is_refused && self.period.record(ended_at);
         let reason = record.refusal.unwrap_or("unknown");
         if is_first {
             let request_id = record.request_id.as_str();
             tracing::warn!(reason, request_id, "requests are refused: this is the first one");
-            self.wave = Some(RefusalWave {
-                began_at: ended_at,
-                last_refusal_at: ended_at,
-                requests: 0,
-                refused: 0,
-                refused_by_reason: BTreeMap::new(),
-            });
         }
-        if let Some(wave) = &mut self.wave {
-            wave.requests += 1;
-            if is_refused {
-                wave.refused += 1;
-                wave.last_refusal_at = wave.last_refusal_at.max(ended_at);
-                *wave.refused_by_reason.entry(reason).or_default() += 1;
-            }
+        self.requests += u64::from(self.period.is_current());
+        if is_refused {
+            *self.refused_by_reason.entry(reason).or_default() += 1;
         }
         is_first
     }
 
-    /// Logs the end of the wave if no request was refused for [`WAVE_QUIET_PERIOD`]. Returns the
-    /// counts of the ended wave. `None`: no wave has ended.
+    /// Logs the end of the wave if no request was refused for ten seconds. Returns the counts of the
+    /// ended wave. `None`: no wave has ended.
     pub(super) fn end_wave(&mut self, now: Instant) -> Option<EndedWave> {
-        let is_over = |wave: &mut RefusalWave| {
-            now.saturating_duration_since(wave.last_refusal_at) >= WAVE_QUIET_PERIOD
-        };
-        let ended = self.wave.take_if(is_over)?.into_ended();
-        let EndedWave { seconds, requests, refused, reasons } = &ended;
-        tracing::info!(seconds, requests, refused, reasons, "requests are not refused any more");
-        Some(ended)
-    }
-}
-
-impl RefusalWave {
-    fn into_ended(self) -> EndedWave {
-        let reasons =
-            self.refused_by_reason.iter().map(|(reason, count)| format!("{reason} {count}"));
+        let seconds = self.period.end(now)?.as_secs();
+        let Self { requests, refused_by_reason, .. } = std::mem::take(self);
+        let refused = refused_by_reason.values().sum();
+        let reasons = refused_by_reason.iter().map(|(reason, count)| format!("{reason} {count}"));
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        let duration = self.last_refusal_at.saturating_duration_since(self.began_at);
-        let (requests, refused) = (self.requests, self.refused);
-        EndedWave { seconds: duration.as_secs(), requests, refused, reasons }
+        tracing::info!(seconds, requests, refused, reasons, "requests are not refused any more");
+        Some(EndedWave { seconds, requests, refused, reasons })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]

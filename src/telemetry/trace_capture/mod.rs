@@ -16,14 +16,13 @@
 use super::access_log::millis;
 use super::batch_worker::BatchWorkerGuard;
 use super::non_blocking_writer::NonBlockingWriter;
-use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::observe::Sink;
@@ -42,22 +41,6 @@ pub struct TraceCapture {
 pub struct TraceCaptureStats {
     file_counters: Arc<RotatingFileCounters>,
     writer: NonBlockingWriter,
-}
-
-/// Number of captured requests by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct TraceCaptureCounts {
-    /// Captured requests that were written to the file.
-    pub written: u64,
-    /// Captured requests that were not written because the disk was too slow or failed.
-    pub dropped: u64,
-}
-
-impl TraceCaptureCounts {
-    /// The counts with the names of the results.
-    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
-        [("written", self.written), ("dropped", self.dropped)]
-    }
 }
 
 /// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
@@ -198,12 +181,8 @@ fn is_client_error(record: &RequestRecord) -> bool {
 
 impl TraceCaptureStats {
     /// The counts since the start of the capture.
-    pub fn counts(&self) -> TraceCaptureCounts {
-        let failed = self.file_counters.failed.load(Ordering::Relaxed);
-        TraceCaptureCounts {
-            written: self.file_counters.written.load(Ordering::Relaxed),
-            dropped: failed + self.writer.dropped(),
-        }
+    pub fn counts(&self) -> FileRecordCounts {
+        self.file_counters.record_counts(self.writer.dropped())
     }
 }
 

@@ -110,7 +110,7 @@ async fn a_target_without_diagnosis_is_named_and_undetermined() {
     let output = diagnose(format!("--admin http://{}", fake.addr)).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3));
-    assert!(errors.contains("/diagnose") && errors.contains("admin port"), "{errors}");
+    assert!(errors.contains("/diagnose") && errors.contains("admin listener"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,9 +78,7 @@ impl BackendFailures {
         }
         let age = self.last_attempt_at.map(|at| now.saturating_duration_since(at));
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
-        let is_critical = fleet.is_failure_critical();
-        let severity =
-            if is_critical { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
+        let severity = VerdictSeverity::of_harm(fleet.failed, fleet.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();

@@ -89,7 +89,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DrainNote, FleetBackend, observation};
+    use super::super::{DrainSummary, FleetBackend, observation};
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
@@ -98,11 +98,12 @@ mod tests {
     };
 
     fn backend(name: &str, state: Availability) -> FleetBackend {
-        let drain = DrainNote {
+        let drain = DrainSummary {
             by: "an operator at 10.0.0.7".to_owned(),
             reason: Some("kernel update".to_owned()),
             age_seconds: 300.0,
             remaining_seconds: Some(480.0),
+            ..DrainSummary::default()
         };
         FleetBackend {
             reason: (state == Down).then(|| "Connection refused (os error 111)".to_owned()),

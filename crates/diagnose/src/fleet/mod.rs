@@ -21,7 +21,7 @@ mod fleet_diagnoser;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use fleet_rule::FleetRule;
 pub use observation::{
-    AttemptCounts, AttemptFailures, AwaitedModel, DrainNote, EvictedGroup, EvictingPair,
+    AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
     FleetBackend, FleetObservation, GatewayConditions,
 };
 pub use rules::FLEET_RULES;

@@ -1,6 +1,7 @@
 //! The observations of the gateway about all backends, and about itself, at one time.
 
 use crate::harm::is_critical_harm;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
@@ -126,7 +127,7 @@ pub struct FleetBackend {
     /// Why health checks fail. `None`: they pass, or none has completed.
     pub reason: Option<String>,
     /// The drain of the backend. `None`: it is not drained.
-    pub drain: Option<DrainNote>,
+    pub drain: Option<DrainSummary>,
     /// The attempts since the last observation.
     pub attempts: AttemptCounts,
     /// Number of restarts of the process of the backend since the backend joined the gateway.
@@ -154,15 +155,19 @@ pub struct AttemptFailures {
 }
 
 /// The drain of a backend.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DrainNote {
-    /// The initiator of the drain, such as `an operator at 10.0.0.7`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainSummary {
+    /// The initiator of the drain: the configuration, or an operator with the address of the client.
     pub by: String,
-    /// The reason of the drain. `None`: the initiator gave no reason.
+    /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<String>,
+    /// Start of the drain in RFC 3339 format.
+    pub since: String,
     /// Seconds since the drain began.
     pub age_seconds: f64,
-    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    /// Seconds until the drain ends by itself. `None`: it lasts until an operator or the configuration ends
+    /// it.
     pub remaining_seconds: Option<f64>,
 }
 
@@ -182,11 +187,6 @@ impl FleetObservation {
     /// Whether so many requests wait for capacity that the harm is critical.
     pub(super) fn is_wait_critical(&self) -> bool {
         is_critical_harm(self.waited, self.requests)
-    }
-
-    /// Whether so many requests fail that the harm is critical.
-    pub(super) fn is_failure_critical(&self) -> bool {
-        is_critical_harm(self.failed, self.requests)
     }
 
     /// Whether any backend gets new requests.

@@ -7,7 +7,7 @@ use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
 };
-use super::observation::{AwaitedModel, DrainNote, FleetBackend, FleetObservation};
+use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
@@ -251,7 +251,7 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
 /// The severity of a drain that harms no requests: info, because it is deliberate, or a warning if it seems
 /// forgotten.
 fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
-    let is_forgotten = |drain: &DrainNote| {
+    let is_forgotten = |drain: &DrainSummary| {
         drain.remaining_seconds.is_none() && drain.age_seconds >= FORGOTTEN_DRAIN_SECONDS
     };
     if backend.drain.as_ref().is_some_and(is_forgotten) {
@@ -261,8 +261,8 @@ fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
     }
 }
 
-fn drain_cause(drain: &DrainNote) -> String {
-    let DrainNote { by, reason, age_seconds, remaining_seconds } = drain;
+fn drain_cause(drain: &DrainSummary) -> String {
+    let DrainSummary { by, reason, age_seconds, remaining_seconds, .. } = drain;
     let mut cause = format!("drained by {by} {} ago", minutes(*age_seconds));
     if let Some(remaining) = remaining_seconds {
         // Writing to a string cannot fail.

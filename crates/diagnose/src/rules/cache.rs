@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 
 /// KV usage from which the cache counts as full: it has too few free blocks for another request.
-const FULL_CACHE_USAGE: f64 = 0.88;
+pub(super) const FULL_CACHE_USAGE: f64 = 0.88;
 /// KV usage below which the cache has free blocks for another request.
-const FREE_CACHE_USAGE: f64 = 0.80;
+pub(super) const FREE_CACHE_USAGE: f64 = 0.80;
 /// The rule `kv_backlog` needs at least this share of the requests in the engine to wait, or [`MIN_WAITING`].
 const MIN_WAITING_SHARE: f64 = 0.2;
 /// Number of waiting requests that is enough for the rule `kv_backlog`, whatever their share.

@@ -1,5 +1,6 @@
 //! Rules about prefill and decode, which share a batch, so that one of them can starve the other.
 
+use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
@@ -29,10 +30,6 @@ const MIN_BURST: f64 = 5.0;
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
 /// Mean time in the engine's queue, in seconds, from which a burst harms clients.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
-/// KV usage below which the cache has free blocks for waiting requests.
-const FREE_CACHE_USAGE: f64 = 0.80;
-/// KV usage from which the cache counts as full.
-const FULL_CACHE_USAGE: f64 = 0.88;
 
 pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "decode_starvation",

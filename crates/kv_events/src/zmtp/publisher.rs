@@ -14,7 +14,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use tokenweir_protocol::mutex::lock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -68,7 +69,7 @@ impl Publisher {
 
     /// Publishes a message.
     pub fn publish(&self, payload: Vec<u8>) {
-        let mut buffer = self.lock();
+        let mut buffer = lock(&self.buffer);
         buffer.push(payload.into());
         self.next.send_replace(buffer.end());
     }
@@ -163,14 +164,10 @@ impl Publisher {
     /// Returns up to [`MESSAGES_PER_WRITE`] stored messages from `number` on, and the number of the first of
     /// them. It is greater than `number` if the buffer has dropped messages.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
-        let buffer = self.lock();
+        let buffer = lock(&self.buffer);
         let first = number.clamp(buffer.first, buffer.end());
         let skipped = (first - buffer.first) as usize;
         (first, buffer.payloads.iter().skip(skipped).take(MESSAGES_PER_WRITE).cloned().collect())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Buffer> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -105,7 +105,7 @@ async fn a_subscriber_that_reads_nothing_delays_no_message_and_misses_those_beyo
         served.publisher.publish(payload.clone());
         tokio::task::yield_now().await;
     }
-    let bytes = served.publisher.lock().bytes;
+    let bytes = lock(&served.publisher.buffer).bytes;
     assert!(bytes <= BUFFER_BYTES, "{bytes}");
     let mut numbers = Vec::new();
     while numbers.last() != Some(&63) {

@@ -9,8 +9,9 @@ use crate::file_watcher::READ_LIMIT;
 use crate::supervise::{self, BackgroundTask};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::named_enum;
 use tokio::time::MissedTickBehavior;
 
@@ -151,8 +152,4 @@ impl Credentials {
             });
         inbound.chain(outbound).collect()
     }
-}
-
-fn lock<T>(list: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,6 +2,7 @@
 
 use super::find_string_end;
 use std::ops::Range;
+use std::str::FromStr;
 
 /// Offsets of a member in its document.
 pub struct Member {
@@ -44,8 +45,8 @@ pub fn is_set(value: &[u8]) -> bool {
     }
 }
 
-/// Reads a value as a number. `None`: the value is no number.
-pub fn number(value: &[u8]) -> Option<f64> {
+/// Reads a value as a number of the type `T`. `None`: the value is no such number.
+pub fn number<T: FromStr>(value: &[u8]) -> Option<T> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

@@ -3,8 +3,9 @@
 
 use super::usage_limits::{RateLimitStatus, RemainingQuota, UsageLimits};
 use crate::error::{GatewayError, RateLimitKind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 
 /// Limits and usage of a tenant or a key.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +50,7 @@ pub(super) fn enter(
     now: Instant,
 ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
     // No deadlock: the meter of the tenant is always locked before that of the key.
-    let mut usages = limiters.map(|limiter| limiter.meter.lock_usage());
+    let mut usages = limiters.map(|limiter| lock(&limiter.meter.0));
     for (usage, limiter) in usages.iter_mut().zip(limiters) {
         usage.drain_buckets(&limiter.limits, now);
     }
@@ -81,12 +82,12 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX).max(1)
 }
 
-// === impl UsageLimiter, UsageMeter ===
+// === impl UsageLimiter ===
 
 impl UsageLimiter {
     /// Adds the tokens of a request that has ended to the usage of the tenant or key.
     pub(super) fn charge(&self, tokens: u64, now: Instant) {
-        let mut usage = self.meter.lock_usage();
+        let mut usage = lock(&self.meter.0);
         usage.drain_buckets(&self.limits, now);
         if self.limits.tokens_per_minute.is_some() {
             usage.tokens.used += tokens as f64;
@@ -95,20 +96,14 @@ impl UsageLimiter {
 
     /// Number of open requests of the tenant or key.
     pub(super) fn open(&self) -> u32 {
-        self.meter.lock_usage().open_requests
-    }
-}
-
-impl UsageMeter {
-    fn lock_usage(&self) -> MutexGuard<'_, UsageState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.meter.0).open_requests
     }
 }
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
         for meter in &self.0 {
-            let mut usage = meter.lock_usage();
+            let mut usage = lock(&meter.0);
             usage.open_requests = usage.open_requests.saturating_sub(1);
         }
     }

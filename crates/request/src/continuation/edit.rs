@@ -1,10 +1,9 @@
 //! Edits of one event.
 
-use super::plan::integer;
 use bytes::BytesMut;
 use std::borrow::Cow;
 use std::ops::Range;
-use tokenweir_protocol::json::members::visit_members;
+use tokenweir_protocol::json::members::{number, visit_members};
 
 pub(super) const NULL: &[u8] = b"null";
 
@@ -43,7 +42,7 @@ pub(super) fn add_usage(
             b"cached_tokens" => 3,
             _ => return,
         };
-        counts[index] = Some((integer(&usage[range.clone()]), range));
+        counts[index] = Some((number::<u64>(&usage[range.clone()]), range));
     };
     let _ = visit_members(usage, |member| {
         let (name, value) = (&usage[member.name], member.value);

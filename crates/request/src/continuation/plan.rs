@@ -128,13 +128,13 @@ impl PlanReader {
             }
             b"max_completion_tokens" if is_chat => {
                 self.has_max_completion_tokens = is_set;
-                self.plan.max_tokens = integer(value).or(self.plan.max_tokens);
+                self.plan.max_tokens = number(value).or(self.plan.max_tokens);
                 None
             }
             b"max_tokens" => {
                 self.has_max_tokens = true;
                 if !self.has_max_completion_tokens {
-                    self.plan.max_tokens = integer(value);
+                    self.plan.max_tokens = number(value);
                 }
                 None
             }
@@ -160,10 +160,6 @@ impl PlanReader {
         }
         self.refusal.or(of_sampling).map_or(Ok(self.plan), Err)
     }
-}
-
-pub(super) fn integer(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// Whether a `response_format` asks for plain text.

@@ -1,11 +1,11 @@
 //! The body of the request that continues a stream: an edited copy of the first request.
 
-use super::plan::{ContinuationPlan, DEFAULT_COMPLETION_TOKENS, integer};
+use super::plan::{ContinuationPlan, DEFAULT_COMPLETION_TOKENS};
 use super::reasons::ContinuationRefusal;
 use bytes::Bytes;
 use std::fmt::Write as _;
 use std::ops::Range;
-use tokenweir_protocol::json::members::visit_members;
+use tokenweir_protocol::json::members::{number, visit_members};
 use tokenweir_protocol::openai::Splice;
 
 /// The output that the next backend continues.
@@ -43,7 +43,7 @@ impl ContinuationPlan {
         self.continue_prompt(body, &fields, continued, &mut edits)
             .ok_or(ContinuationRefusal::Unreadable)?;
         for range in fields.limits.iter().chain(&fields.min_tokens) {
-            if let Some(limit) = integer(&body[range.clone()]) {
+            if let Some(limit) = number::<u64>(&body[range.clone()]) {
                 edits.push(replaced(range, limit.saturating_sub(tokens).to_string()));
             }
         }

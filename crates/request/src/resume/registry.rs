@@ -5,9 +5,10 @@ use super::run::Run;
 use crate::record::ResumeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+use tokenweir_protocol::mutex::lock;
 
 /// All runs that a client can return to. `H` is the head of a response.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl<H> Registry<H> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Table<H>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

@@ -4,10 +4,11 @@ use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
 use super::settings::ResumeSettings;
 use crate::record::ResumeNote;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::limits::memory_charge::MemoryLimits;
+use tokenweir_protocol::mutex::lock;
 
 /// How the response of a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl<H> Run<H> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RunState<H>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -84,20 +84,6 @@ const MIN_NAME_SIMILARITY: f64 = 0.75;
 
 const SUCCESS_CONDITION: &str = "success";
 
-/// The names that a condition can begin with.
-const CONDITION_NAMES: &[&str] = &[
-    "ttft",
-    "first_answer",
-    "tpot",
-    "e2e",
-    "itl_p50",
-    "itl_p95",
-    "itl_p99",
-    "itl_max",
-    "gap_max",
-    SUCCESS_CONDITION,
-];
-
 // === impl ObjectiveDefinition ===
 
 impl ObjectiveDefinition {
@@ -173,11 +159,12 @@ impl<'de> Deserialize<'de> for ObjectiveDefinition {
 
 /// Suggests the most similar condition name, or lists all names if no name is similar.
 fn suggestion(name: &str) -> String {
+    let names = [LatencyMeasure::NAMES, &[SUCCESS_CONDITION]].concat();
     let similarity = |candidate: &&&str| strsim::jaro_winkler(name, candidate);
-    let nearest = CONDITION_NAMES.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let nearest = names.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match nearest.filter(|nearest| similarity(nearest) > MIN_NAME_SIMILARITY) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => format!("write one of {}", CONDITION_NAMES.join(", ")),
+        None => format!("write one of {}", names.join(", ")),
     }
 }
 

@@ -4,7 +4,8 @@
 use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::{Reservation, SlotWait, TokenCounts};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
 /// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
@@ -81,7 +82,7 @@ impl LearnedEstimates {
         for (value, initial) in self.values().into_iter().zip(initial.values()) {
             value.set(initial.get());
         }
-        *self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner) = LinearFit::prefill();
+        *lock(&self.prefill_fit) = LinearFit::prefill();
     }
 
     /// All fields but the fit.
@@ -205,7 +206,7 @@ impl LearnedEstimates {
     /// that prefill alone can explain counts.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         update_ema(&self.ttft, seconds);
-        let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut prefill_fit = lock(&self.prefill_fit);
         let has_waited = match request.slot_wait {
             SlotWait::None => false,
             SlotWait::Possible => prefill_fit.is_exceeded(request.work, seconds),

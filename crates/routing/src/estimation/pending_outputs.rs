@@ -15,8 +15,9 @@
 
 use super::atomic_f64::AtomicF64;
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenweir_protocol::mutex::lock;
 
 /// The requests without output. Times are seconds since the start of the [`LoadEstimator`].
 ///
@@ -127,7 +128,7 @@ impl PendingOutputs {
 
     /// Removes a request that has had output, and all requests that were sent before it.
     pub(super) fn on_output(&self, id: PendingOutputId) {
-        let mut queues = self.lock_queues();
+        let mut queues = lock(&self.queues);
         let is_up_to_id = |pending: &PendingOutput| pending.id <= id.0;
         let PendingQueues { streams, non_streaming, .. } = &mut *queues;
         for queue in [streams, non_streaming] {
@@ -141,7 +142,7 @@ impl PendingOutputs {
     /// Removes a request that ended without output. The earlier requests stay, because this is no
     /// evidence that the engine serves them.
     pub(super) fn remove(&self, id: PendingOutputId) {
-        let mut queues = self.lock_queues();
+        let mut queues = lock(&self.queues);
         let PendingQueues { streams, non_streaming, .. } = &mut *queues;
         for queue in [streams, non_streaming] {
             if let Ok(index) = queue.binary_search_by_key(&id.0, |pending| pending.id) {
@@ -154,7 +155,7 @@ impl PendingOutputs {
     /// Removes all non-streaming requests: the engine generates tokens, which may belong to these
     /// requests.
     pub(super) fn on_progress(&self) {
-        let mut queues = self.lock_queues();
+        let mut queues = lock(&self.queues);
         queues.non_streaming.clear();
         self.publish_oldest(&queues);
     }
@@ -165,7 +166,7 @@ impl PendingOutputs {
         [overdue_from, expected_at]: [f64; 2],
         table_age: u32,
     ) -> PendingOutputId {
-        let mut queues = self.lock_queues();
+        let mut queues = lock(&self.queues);
         queues.last_id += 1;
         let id = queues.last_id;
         let queue = queue(&mut queues);
@@ -187,10 +188,6 @@ impl PendingOutputs {
         self.overdue_from.set(overdue_from);
         let oldest = queues.streams.front().map_or(NO_STREAM, |stream| stream.table_age.into());
         self.oldest_table_age.store(oldest, Ordering::Relaxed);
-    }
-
-    fn lock_queues(&self) -> MutexGuard<'_, PendingQueues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

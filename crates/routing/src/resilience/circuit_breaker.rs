@@ -16,9 +16,10 @@
 use super::recent_outcomes::RecentOutcomes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 
@@ -145,12 +146,12 @@ impl CircuitBreaker {
 
     /// Current settings.
     pub fn settings(&self) -> CircuitBreakerSettings {
-        self.lock_inner().settings
+        lock(&self.inner).settings
     }
 
     /// Replaces the settings.
     pub fn set(&self, settings: CircuitBreakerSettings) {
-        self.lock_inner().settings = settings;
+        lock(&self.inner).settings = settings;
     }
 
     /// Whether the backend gets no requests now.
@@ -179,7 +180,7 @@ impl CircuitBreaker {
         if self.open_until.load(Ordering::Relaxed) == 0 || self.is_shut(now) {
             return;
         }
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         match inner.state {
             BreakerState::Closed => {}
             BreakerState::Resting => self.close(&mut inner),
@@ -193,7 +194,7 @@ impl CircuitBreaker {
     /// Records that a request succeeded: its response has begun. Returns whether the success closed
     /// the breaker.
     pub fn on_answer(&self, now: Instant) -> bool {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         inner.outcomes.record(false, now);
         inner.consecutive_failures = 0;
         inner.succeeded_at = Some(now);
@@ -210,7 +211,7 @@ impl CircuitBreaker {
 
     /// Records that a request failed. Returns whether the failure ejected the backend.
     pub fn on_failure(&self, now: Instant) -> bool {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         inner.outcomes.record(true, now);
         inner.consecutive_failures = inner.consecutive_failures.saturating_add(1);
         let CircuitBreakerSettings { consecutive_failures, failure_ratio, .. } = inner.settings;
@@ -231,7 +232,7 @@ impl CircuitBreaker {
     /// Records that the engine crashed, and ejects the backend at once. Returns whether the breaker
     /// was not open before.
     pub fn on_death(&self, now: Instant) -> bool {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         let was_not_open = inner.state != BreakerState::Open;
         if was_not_open {
             self.eject(&mut inner, now);
@@ -241,14 +242,14 @@ impl CircuitBreaker {
 
     /// Whether a request succeeded in the last seconds.
     pub fn is_serving(&self, now: Instant) -> bool {
-        let succeeded_at = self.lock_inner().succeeded_at;
+        let succeeded_at = lock(&self.inner).succeeded_at;
         succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
     }
 
     /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
     /// the backend wants no requests. `None`: it stated none.
     pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
             inner.state = BreakerState::Resting;
             let rest = rest.unwrap_or_default().clamp(OVERLOAD_BACKOFF, MAX_REST);
@@ -259,7 +260,7 @@ impl CircuitBreaker {
 
     /// Records that the backend is shutting down. Returns whether the breaker was not open before.
     pub fn on_drain(&self, now: Instant) -> bool {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         let was_not_open = inner.state != BreakerState::Open;
         inner.state = BreakerState::Open;
         self.set_open_until(now + DRAIN_TIME);
@@ -269,7 +270,7 @@ impl CircuitBreaker {
     /// Records that the backend has recovered: closes the breaker, clears the counted outcomes and
     /// begins slow start.
     pub fn on_recovery(&self, now: Instant) {
-        let mut inner = self.lock_inner();
+        let mut inner = lock(&self.inner);
         inner.consecutive_failures = 0;
         inner.outcomes.clear();
         if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {
@@ -290,12 +291,12 @@ impl CircuitBreaker {
         if self.open_until.load(Ordering::Relaxed) == 0 {
             return BreakerState::Closed;
         }
-        self.lock_inner().state
+        lock(&self.inner).state
     }
 
     /// Total number of ejections.
     pub fn ejections(&self) -> u64 {
-        self.lock_inner().total_ejections
+        lock(&self.inner).total_ejections
     }
 
     fn eject(&self, inner: &mut BreakerInner, now: Instant) {
@@ -326,7 +327,7 @@ impl CircuitBreaker {
     /// linearly from [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
     fn slow_start_share(&self, recovered_at: u64, now: Instant) -> f64 {
         let elapsed = self.since_origin(now).saturating_sub(recovered_at);
-        let slow_start = self.lock_inner().settings.slow_start.as_nanos() as f64;
+        let slow_start = lock(&self.inner).settings.slow_start.as_nanos() as f64;
         let share = MIN_TRAFFIC_SHARE + (1.0 - MIN_TRAFFIC_SHARE) * (elapsed as f64 / slow_start);
         if share >= 1.0 {
             self.recovered_at.store(0, Ordering::Relaxed);
@@ -337,10 +338,6 @@ impl CircuitBreaker {
     /// Nanoseconds from `origin` to `moment`. 0 for an earlier instant.
     fn since_origin(&self, moment: Instant) -> u64 {
         moment.saturating_duration_since(self.origin).as_nanos() as u64
-    }
-
-    fn lock_inner(&self) -> MutexGuard<'_, BreakerInner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,8 +2,9 @@
 //! sent to a third backend.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 
 /// Records which requests were in flight when a backend crashed. A request is identified by a hash
 /// of its body.
@@ -25,7 +26,7 @@ impl PoisonRequestDetector {
     /// hash of the request body. Returns whether the request is suspected to be the cause, so it
     /// must not be sent to another backend.
     pub fn on_death(&self, fingerprint: u64, now: Instant) -> bool {
-        let mut crashes = self.crashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut crashes = lock(&self.crashes);
         crashes.retain(|(_, at)| now.saturating_duration_since(*at) < CRASH_RETENTION);
         if crashes.len() >= MAX_RECORDED_CRASHES {
             crashes.pop_front();

@@ -16,9 +16,10 @@ mod rolling_p99;
 use super::spans;
 use rolling_p99::RollingP99;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::trace_context::Sampler;
 use tokenweir_request::error::SHED_REASONS;
 use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
@@ -84,8 +85,7 @@ impl TailSampler {
             return None;
         }
         let (first_token, duration) = (record.ttft(), record.duration());
-        let mut latencies_by_model =
-            self.latencies_by_model.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latencies_by_model = lock(&self.latencies_by_model);
         let has_own_entry = latencies_by_model.len() < MAX_TRACKED_MODELS - 1
             || latencies_by_model.contains_key(&record.model);
         let model = if has_own_entry { record.model.clone() } else { ModelLabel::unknown() };

@@ -1,7 +1,8 @@
 //! The start times of the open requests, for the age of the oldest one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
+use tokenweir_protocol::mutex::lock;
 
 /// The start times of all open requests. A slot is used again after its request has ended, so a
 /// request allocates only while the number of open requests reaches a new maximum.
@@ -17,7 +18,7 @@ struct Slots {
 impl OpenRequests {
     /// Adds a request. Returns the slot to pass to [`OpenRequests::remove`].
     pub(super) fn add(&self, started: Instant) -> usize {
-        let mut slots = self.lock();
+        let mut slots = lock(&self.0);
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.started.push(None);
             slots.started.len() - 1
@@ -28,18 +29,14 @@ impl OpenRequests {
 
     /// Removes the request of a slot.
     pub(super) fn remove(&self, slot: usize) {
-        let mut slots = self.lock();
+        let mut slots = lock(&self.0);
         slots.started[slot] = None;
         slots.free.push(slot);
     }
 
     /// The start of the request that has been open longest. `None`: no request is open.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.lock().started.iter().flatten().min().copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).started.iter().flatten().min().copied()
     }
 }
 

@@ -1,7 +1,8 @@
 //! A table of what is open at present. An entry is in the table until it is dropped.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+use tokenweir_protocol::mutex::lock;
 
 /// The values of all open entries, in the order in which they were opened.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl<T> OpenTable<T> {
     /// Adds a value until the returned entry is dropped.
     pub(super) fn insert(self: &Arc<Self>, value: T) -> TableEntry<T> {
         let value = Arc::new(value);
-        let mut rows = self.lock();
+        let mut rows = lock(&self.0);
         let key = rows.next_key;
         rows.next_key += 1;
         rows.open.insert(key, value.clone());
@@ -41,11 +42,7 @@ impl<T> OpenTable<T> {
     /// The open values with their keys. Later values have greater keys. The table is not locked
     /// while the caller uses them.
     pub(super) fn values(&self) -> Vec<(u64, Arc<T>)> {
-        self.lock().open.iter().map(|(key, value)| (*key, value.clone())).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Rows<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).open.iter().map(|(key, value)| (*key, value.clone())).collect()
     }
 }
 
@@ -58,6 +55,6 @@ impl<T> TableEntry<T> {
 
 impl<T> Drop for TableEntry<T> {
     fn drop(&mut self) {
-        self.table.lock().open.remove(&self.key);
+        lock(&self.table.0).open.remove(&self.key);
     }
 }

@@ -7,9 +7,10 @@ use super::stream_snapshot::{StreamInfo, StreamPhase};
 use crate::record::Stall;
 use futures_util::task::AtomicWaker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::mutex::lock;
 
 /// The state of one open stream that sweeps and snapshots read.
 pub struct StreamActivity {
@@ -300,7 +301,7 @@ impl StreamActivity {
     }
 
     pub(super) fn stall(&self, now: Instant) {
-        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stall = lock(&self.stall);
         let last_output = self.last_output_nanos.load(Ordering::Relaxed);
         // The stream may have ended concurrently.
         if stall.is_some() || last_output == 0 {
@@ -324,7 +325,7 @@ impl StreamActivity {
     }
 
     fn end_stall(&self, now: Instant) -> Option<Stall> {
-        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stall = lock(&self.stall);
         self.is_stalled.store(false, Ordering::Release);
         let ended = stall.take()?;
         self.backend.on_stall(false);

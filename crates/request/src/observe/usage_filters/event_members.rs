@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use tokenweir_protocol::json::members::{Member, visit_members};
+use tokenweir_protocol::json::members::{Member, is_set, visit_members};
 
 /// The members of the outermost object of the data of one event.
 pub(super) struct EventMembers<'a> {
@@ -73,7 +73,7 @@ impl<'a> EventMembers<'a> {
     /// `null` or empty.
     pub(super) fn fingerprint(&self) -> Option<&[u8]> {
         let member = self.find(FINGERPRINT)?;
-        Some(&self.data[member.value.clone()]).filter(|value| has_content(value))
+        Some(&self.data[member.value.clone()]).filter(|value| is_set(value))
     }
 
     /// Whether the event has a `system_fingerprint` member of any value.
@@ -86,7 +86,7 @@ impl<'a> EventMembers<'a> {
     pub(super) fn has_unknown_content(&self) -> bool {
         let is_unknown = |member: &Member| {
             let is_removable = REMOVABLE_MEMBERS.iter().any(|name| self.is_named(member, name));
-            !is_removable && has_content(&self.data[member.value.clone()])
+            !is_removable && is_set(&self.data[member.value.clone()])
         };
         let is_long = |value: &[u8]| value.len() > MAX_FINGERPRINT_BYTES;
         self.members.iter().any(is_unknown) || self.fingerprint().is_some_and(is_long)
@@ -106,15 +106,6 @@ impl<'a> EventMembers<'a> {
 fn decoded(raw: &[u8]) -> Option<Vec<u8>> {
     let quoted = [b"\"", raw, b"\""].concat();
     serde_json::from_slice::<String>(&quoted).ok().map(String::into_bytes)
-}
-
-/// Whether a value is none of `null`, `false`, `""`, `[]` and `{}`.
-fn has_content(value: &[u8]) -> bool {
-    match value {
-        b"null" | b"false" | b"\"\"" => false,
-        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
-        _ => true,
-    }
 }
 
 /// The data of an event, and its offset if it has one line. `None`: the event has no data.

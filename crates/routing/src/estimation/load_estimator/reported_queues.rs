@@ -3,8 +3,9 @@
 
 use super::super::load_report::LoadReport;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
+use tokenweir_protocol::mutex::lock;
 
 /// The queues of one engine that its reports showed.
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ const MAX_PERIODS: usize = 16;
 impl ReportedQueues {
     /// Takes the report of a scrape at `at` into account.
     pub(super) fn on_report(&self, report: &LoadReport, at: Instant) {
-        let mut periods = self.lock();
+        let mut periods = lock(&self.0);
         let open = periods.back_mut().filter(|period| period.ended.is_none());
         match (open, report.waiting >= 1.0) {
             (Some(period), true) => period.running = period.running.max(report.running),
@@ -53,15 +54,11 @@ impl ReportedQueues {
         let overlaps = |period: &&QueuePeriod| {
             period.began <= until && period.ended.is_none_or(|ended| ended > from)
         };
-        self.lock().iter().rev().find(overlaps).map(|period| period.running)
+        lock(&self.0).iter().rev().find(overlaps).map(|period| period.running)
     }
 
     pub(super) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuePeriod>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).clear();
     }
 }
 
