@@ -97,16 +97,12 @@ fn the_allocator_counts_allocations() {
 fn a_million_unknown_keys_allocate_no_memory() {
     let tenant = TenantEntry {
         name: "a".into(),
-        tier: None,
-        models: None,
-        continuation: None,
-        allow: Vec::new(),
-        limits: UsageLimits::default(),
         keys: vec![KeyEntry {
             name: "k".into(),
             hash: KeyDigest::from_key(b"known"),
             limits: UsageLimits::default(),
         }],
+        ..TenantEntry::default()
     };
     let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant] }, &ApiKeys::default());
     let mut headers = HeaderMap::new();

@@ -5,6 +5,7 @@
 #   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/common/gateway_program.sh
 work=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -16,11 +17,7 @@ if ! python3 -c 'import prometheus_client' 2>/dev/null; then
   python="$work/venv/bin/python"
 fi
 
-binary=${TOKENWEIR:-}
-if [[ -z $binary ]]; then
-  cargo build --locked --quiet --bin tokenweir
-  binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
-fi
+binary=$(gateway_program debug)
 # No collector runs at this endpoint. Exemplars only need sampled traces.
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:9 OTEL_TRACES_SAMPLER=always_on \
   "$binary" demo --duration 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &

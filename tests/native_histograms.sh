@@ -6,6 +6,7 @@
 #   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/common/gateway_program.sh
 prometheus=${PROMETHEUS:-prometheus}
 command -v "$prometheus" >/dev/null || { echo "no program $prometheus: set PROMETHEUS" >&2; exit 2; }
 work=$(mktemp -d)
@@ -17,11 +18,7 @@ stop() {
 }
 trap stop EXIT
 
-binary=${TOKENWEIR:-}
-if [[ -z $binary ]]; then
-  cargo build --locked --quiet --bin tokenweir
-  binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
-fi
+binary=$(gateway_program debug)
 printf 'metrics: { native_histograms: true }\n' >"$work/tokenweir.yaml"
 "$binary" sim --listen 127.0.0.1:0 >"$work/sim" 2>&1 &
 pids+=($!)

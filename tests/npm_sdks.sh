@@ -14,6 +14,7 @@
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
+. tests/common/gateway_program.sh
 
 packages=(openai@7.57.0 @anthropic-ai/sdk@1.14.0)
 for program in node npm; do
@@ -22,15 +23,11 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-gateway=${TOKENWEIR:-}
-if [[ -z $gateway ]]; then
-  cargo build --locked --quiet --bin tokenweir
-  gateway=${CARGO_TARGET_DIR:-target}/debug/tokenweir
-fi
+gateway=$(gateway_program debug)
 sdks=${NPM_SDKS:-$work}
 if [[ ! -d $sdks/node_modules/openai || ! -d $sdks/node_modules/@anthropic-ai/sdk ]]; then
   npm install --prefix "$sdks" --silent --no-audit --no-fund --ignore-scripts "${packages[@]}"
 fi
 
-SDKS=$(realpath "$sdks") GATEWAY=$(realpath "$gateway") WORK=$work \
+SDKS=$(realpath "$sdks") GATEWAY=$gateway WORK=$work \
   timeout --kill-after=20 "${LIMIT:-300}" node tests/npm_sdks/check.mjs

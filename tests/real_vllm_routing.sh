@@ -17,15 +17,11 @@ set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(dirname "$here")
+. "$here/common/gateway_program.sh"
 
 . "$here/real_vllm/engine.sh"
 
-gateway=${TOKENWEIR:-}
-if [[ -z $gateway ]]; then
-  cargo build --quiet --release --manifest-path "$root/Cargo.toml"
-  gateway=${CARGO_TARGET_DIR:-$root/target}/release/tokenweir
-fi
+gateway=$(gateway_program release)
 
 # In the background, so that traps of signals run at once.
 PYTHONPATH=$here/common timeout "${LIMIT:-720}" "$VENV/bin/python" "$here/real_vllm/routing.py" "$@" \

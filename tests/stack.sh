@@ -27,6 +27,7 @@ export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
+. "$here/common/gateway_program.sh"
 
 skip() { echo "skipped: $*"; exit 0; }
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
@@ -48,12 +49,7 @@ for program in prometheus alertmanager otelcol; do
 done
 [[ -x $tools/bin/jaeger ]] || echo "Jaeger is not installed: traces are not checked"
 
-gateway=${TOKENWEIR:-}
-if [[ -z $gateway ]]; then
-  cargo build --quiet --release --manifest-path "$root/Cargo.toml"
-  gateway=${CARGO_TARGET_DIR:-$root/target}/release/tokenweir
-fi
-gateway=$(realpath "$gateway")
+gateway=$(gateway_program release)
 
 work=$(mktemp -d)
 cleanup() {

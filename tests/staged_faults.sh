@@ -19,17 +19,12 @@ set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(dirname "$here")
+. "$here/common/gateway_program.sh"
 
 for program in openssl python3; do
   command -v "$program" >/dev/null || { echo "skipped: no $program"; exit 0; }
 done
-gateway=${TOKENWEIR:-}
-if [[ -z $gateway ]]; then
-  cargo build --quiet --release --manifest-path "$root/Cargo.toml"
-  gateway=${CARGO_TARGET_DIR:-$root/target}/release/tokenweir
-fi
-arguments=(--gateway "$(realpath "$gateway")")
+arguments=(--gateway "$(gateway_program release)")
 collector=${STACK_TOOLS:+$STACK_TOOLS/bin/otelcol}
 [[ -n $collector && -x $collector ]] && arguments+=(--collector "$collector")
 

@@ -8,9 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 
-/// The running gateway. Dropping it kills the process.
+/// A child process. Dropping it kills the process.
+pub(crate) struct Process(pub(crate) Child);
+
+/// The running gateway.
 pub(crate) struct Gateway {
-    child: Child,
+    child: Process,
     pub(crate) clients: SocketAddr,
     admin: SocketAddr,
     access_log: Option<JoinHandle<Vec<String>>>,
@@ -61,7 +64,7 @@ impl Gateway {
             rest[..rest.find(['/', '"']).unwrap()].parse().unwrap()
         };
         let (clients, admin) = (address("clients"), address("admin"));
-        Self { child, clients, admin, access_log }
+        Self { child: Process(child), clients, admin, access_log }
     }
 
     /// The metrics page as soon as no request is in flight, or after [`WAIT_TIMEOUT`].
@@ -88,7 +91,7 @@ impl Gateway {
 
     /// The process id of the gateway.
     pub(crate) fn process(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// Sends the gateway a signal, such as HUP.
@@ -101,16 +104,16 @@ impl Gateway {
     /// Stops the gateway with a signal and returns its access log, if it was piped.
     pub(crate) fn stop(mut self) -> Vec<String> {
         self.signal("TERM");
-        self.child.wait().unwrap();
+        self.child.0.wait().unwrap();
         self.access_log.take().map(|log| log.join().unwrap()).unwrap_or_default()
     }
 }
 
-impl Drop for Gateway {
+impl Drop for Process {
     fn drop(&mut self) {
         // The process can have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -32,13 +32,13 @@ mod scripts;
 mod slow;
 mod streams;
 
-use gateway::{Gateway, sum};
+use gateway::{Gateway, Process, sum};
 use noise::Noise;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::sample_quantile;
@@ -88,9 +88,9 @@ fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// The backend process. Dropping it kills the process.
+/// The backend process.
 struct Backend {
-    child: Child,
+    _process: Process,
     address: SocketAddr,
 }
 
@@ -101,15 +101,7 @@ impl Backend {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, address: line.trim().parse().unwrap() }
-    }
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        // The process can have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { _process: Process(child), address: line.trim().parse().unwrap() }
     }
 }
 

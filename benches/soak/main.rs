@@ -25,12 +25,12 @@ mod trend;
 
 use clients::{Clients, Sent};
 use collector::Collector;
-use gateway::{Gateway, IN_FLIGHT, sum};
+use gateway::{Gateway, IN_FLIGHT, Process, sum};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokio::runtime;
@@ -68,9 +68,9 @@ fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// The process of two simulated backends. Dropping it kills the process.
+/// The process of two simulated backends.
 struct Simulator {
-    child: Child,
+    _process: Process,
     addresses: Vec<SocketAddr>,
 }
 
@@ -86,15 +86,7 @@ impl Simulator {
             rest.split(',').next()?.parse().ok()
         };
         let addresses = lines.filter_map(address).take(2).collect();
-        Self { child, addresses }
-    }
-}
-
-impl Drop for Simulator {
-    fn drop(&mut self) {
-        // The process can have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { _process: Process(child), addresses }
     }
 }
 

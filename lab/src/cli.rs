@@ -18,7 +18,7 @@ pub struct Cli {
 /// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
-    /// Compare routing policies on a traffic trace in virtual time, or send the trace to a server.
+    /// Compare routing policies on a traffic trace in virtual time.
     Replay(Box<replay::args::ReplayArgs>),
     /// Compare routing policies in generated setups in virtual time.
     Tournament(tournament::args::TournamentArgs),
@@ -55,7 +55,7 @@ mod tests {
         let composition = std::fs::read_to_string(file).unwrap();
         let commands =
             composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
-        let own = commands.filter(|command| command.starts_with("replay")).map(|command| {
+        let own = commands.filter(|command| command.starts_with("bench")).map(|command| {
             let words = command.trim_end_matches(']').split(',');
             let words = words.map(|word| word.trim().trim_matches('"'));
             Cli::try_parse_from(["tokenweir-lab"].into_iter().chain(words)).map(drop)

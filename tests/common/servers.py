@@ -63,6 +63,14 @@ async def gateway(program: str, listen: int, admin: int, config: str) -> AsyncIt
         process.wait()
 
 
+async def post(port: int, path: str, body: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Sends a POST on a new connection that ends with its response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
 async def until(condition, seconds: float, every: float = 0.02) -> float | None:
     """Waits for a condition. Returns the seconds, or `None` after the timeout."""
     begin = time.monotonic()

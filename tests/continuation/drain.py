@@ -8,7 +8,7 @@ drained. Each stream must have every token once.
 import argparse, asyncio, json, pathlib, sys, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
-from servers import free_ports, gateway
+from servers import free_ports, gateway, post
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -81,8 +81,7 @@ async def client(port, begun):
     """Reads one stream. Returns whether it was whole, and its longest pause in seconds."""
     body = {"model": "tiny", "stream": True, "temperature": 0, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
     body = json.dumps(body | {"messages": [{"role": "user", "content": "hi"}]}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    reader, writer = await post(port, "/v1/chat/completions", body)
     text, usage, done, pause, last = "", None, 0, 0.0, None
     while line := await reader.readline():
         if not line.startswith(b"data: "):
@@ -102,11 +101,9 @@ async def client(port, begun):
 
 
 async def operate(admin, action):
-    reader, writer = await asyncio.open_connection("127.0.0.1", admin)
-    writer.write(f"POST /-/{action} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
+    reader, _ = await post(admin, f"/-/{action}")
     answer = await reader.read()
     assert b" 200 " in answer.split(b"\r\n")[0], answer
-    return answer
 
 
 async def main():

@@ -7,7 +7,7 @@ import argparse, asyncio, collections, json, pathlib, random, socket, struct, sy
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
-from servers import free_ports, gateway
+from servers import free_ports, gateway, post
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -69,10 +69,7 @@ class Cutter:
 
 async def answer(port, path, body):
     """The events of a stream, its bytes, its longest pause in seconds, and whether its body came to its regular end."""
-    payload = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\nconnection: close\r\n\r\n"
-    writer.write(head.encode() + payload)
+    reader, writer = await post(port, path, json.dumps(body).encode())
     await reader.readuntil(b"\r\n\r\n")
     raw, last, pause, whole = b"", None, 0.0, False
     try:

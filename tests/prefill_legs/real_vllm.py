@@ -10,7 +10,7 @@ import argparse, asyncio, collections, json, os, pathlib, random, re, signal, st
 import urllib.error, urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "common"))
-from servers import answers, free_ports, gateway
+from servers import answers, free_ports, gateway, post
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -32,11 +32,8 @@ PORTS = free_ports(2)
 
 async def answer(port, body, leaves_after=None):
     """The text of a stream, its time to the first output, and whether its body came to its regular end."""
-    payload = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\nconnection: close\r\n\r\n"
+    reader, writer = await post(port, "/v1/chat/completions", json.dumps(body).encode())
     began, first, raw = time.monotonic(), None, b""
-    writer.write(head.encode() + payload)
     try:
         async with asyncio.timeout(leaves_after or 120):
             while data := await reader.read(1 << 16):

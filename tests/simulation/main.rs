@@ -218,12 +218,10 @@ fn access(limits: UsageLimits) -> Arc<AccessControl> {
     let hash = KeyDigest::from_key(KEY.as_bytes());
     let tenant = TenantEntry {
         name: "a".into(),
-        tier: None,
-        models: None,
-        continuation: None,
         allow: vec![Permission::Resume],
         limits,
         keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],
+        ..TenantEntry::default()
     };
     Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
 }

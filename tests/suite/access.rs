@@ -28,12 +28,8 @@ pub(crate) fn tenant() -> TenantEntry {
     let hash = KeyDigest::from_key(KEY.as_bytes());
     TenantEntry {
         name: "a".into(),
-        tier: None,
-        models: None,
-        continuation: None,
-        allow: Vec::new(),
-        limits: UsageLimits::default(),
         keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],
+        ..TenantEntry::default()
     }
 }
 

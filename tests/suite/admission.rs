@@ -3,6 +3,7 @@
 
 mod simulated_engines;
 
+use crate::support::recording;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, admission_settings, body, post, read_rest, start_with, status,
@@ -73,12 +74,10 @@ pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     fake.seen().iter().map(|seen| name(&seen.body)).collect()
 }
 
-/// The value of a header in a raw response.
+/// The value of a header in a raw response, in lower case.
 pub(crate) fn header(answer: &[u8], name: &str) -> Option<String> {
     let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
-    let line =
-        head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
-    line.map(|value| value.trim().to_owned())
+    recording::header(&head, name).map(str::to_owned)
 }
 
 /// Asserts that the response is a 429 with this reason in its headers and body.

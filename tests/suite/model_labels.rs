@@ -2,7 +2,7 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, start_with, status};
 use std::time::Duration;
 use tokenweir::backend::routes::ModelConfig;
 
@@ -19,13 +19,6 @@ async fn ask(gateway: &Running, model: &str) -> tokenweir_request::record::Model
 fn requests(page: &str, model: &str) -> usize {
     let label = format!("gen_ai_request_model=\"{model}\"");
     page.lines().filter(|line| line.contains(&label)).count()
-}
-
-/// Advances the clock of the scrape tasks by `time`.
-async fn advance_and_yield(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }
 
 async fn until_listed(gateway: &Running, count: usize) {
@@ -73,13 +66,13 @@ async fn the_series_of_a_removed_model_end_after_ten_minutes() {
     let gateway = start(&fake, Setup::default()).await;
     ask(&gateway, "a").await;
     fake.set_models(&["base"]);
-    advance_and_yield(Duration::from_secs(10)).await;
+    advance_time(Duration::from_secs(10)).await;
     until_listed(&gateway, 1).await;
     assert!(
         requests(&gateway.admin("/metrics").await, "a") > 0,
         "the last values are still exported"
     );
-    advance_and_yield(Duration::from_mins(10)).await;
+    advance_time(Duration::from_mins(10)).await;
     let page = gateway.admin("/metrics").await;
     assert_eq!((requests(&page, "a"), requests(&page, "base") > 0), (0, true));
 }

@@ -7,10 +7,10 @@
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
-use crate::file_descriptors::{FileDescriptorPool, ProbeDescriptorPermit};
+use crate::file_descriptors::{FileDescriptorPermit, FileDescriptorPool};
 use crate::idle_pool::{ConnectionLimits, IdlePool};
 use crate::request_stream::{RequestStream, UploadProgress};
-use crate::resource_exhaustion;
+use crate::resource_exhaustion::{describe_exhaustion, is_timeout};
 pub use crate::send_error::SendError;
 use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
@@ -168,7 +168,7 @@ impl HttpClient {
     pub async fn acquire_probe_descriptor(
         &self,
         timeout: Duration,
-    ) -> Result<ProbeDescriptorPermit, SendError> {
+    ) -> Result<FileDescriptorPermit, SendError> {
         let descriptor = self.descriptors.acquire_for_probe(timeout).await;
         descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
     }
@@ -184,7 +184,7 @@ impl HttpClient {
         let connection = self.connector.clone().oneshot(uri);
         connection.await.map_err(|error| {
             let cause = root_cause(&error);
-            match resource_exhaustion::describe_exhaustion(cause) {
+            match describe_exhaustion(cause) {
                 Some(problem) => exhausted_error(&problem),
                 None if is_timeout(cause) => SendError::Connect(CONNECT_TIMEOUT_MEANING.to_owned()),
                 None => SendError::Connect(lasting_text(&cause.to_string()).to_owned()),
@@ -209,17 +209,7 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.send_with_timeout(self.response_header_timeout, idle, request).await
-    }
-
-    /// Sends a request as [`send`](Self::send) does, with another timeout for the response head.
-    pub async fn send_with_timeout(
-        &self,
-        timeout: Duration,
-        idle: &IdlePool,
-        request: Request<Bytes>,
-    ) -> Result<Response<BackendBody>, SendError> {
-        self.send_via(ConnectionSource::Pool, Some(timeout), idle, (request, None)).await
+        self.send_via(ConnectionSource::Pool, None, idle, (request, None)).await
     }
 
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
@@ -298,12 +288,6 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
 /// The meaning of a timeout of a connection, as a text for operators.
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
-
-/// Whether the time limit of a connection was exceeded.
-fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
-    let error = cause.downcast_ref::<std::io::Error>();
-    cause.is::<Elapsed>() || error.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
-}
 
 /// The part of an error that stays the same while its cause lasts. The text about a certificate that
 /// is not valid now ends with the time of the check.

@@ -9,6 +9,7 @@ use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
+use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -182,6 +183,12 @@ impl Connection {
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
         on_bytes(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Waits until the backend closes the connection or sends bytes that belong to no response.
+    pub async fn until_closed(&mut self) {
+        // An error ends the connection, too.
+        let _ = poll_fn(|cx| self.poll_read(cx, |_| {})).await;
     }
 
     /// Whether the connection has been idle for at least `duration`.

@@ -15,14 +15,11 @@ pub struct FileDescriptorPool {
 }
 
 /// The permit to use one file descriptor. It is returned to the pool on drop.
-pub type FileDescriptorPermit = OwnedSemaphorePermit;
-
-/// The permit to use one file descriptor for a health-check connection. It is returned to the pool
-/// on drop.
 #[derive(Debug)]
-pub struct ProbeDescriptorPermit {
-    _descriptor: FileDescriptorPermit,
-    _probe_permit: OwnedSemaphorePermit,
+pub struct FileDescriptorPermit {
+    _descriptor: OwnedSemaphorePermit,
+    /// The permit of the share of health checks. `None`: the connection is not for health checks.
+    _probe_permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Health-check connections may use the number of all descriptors divided by this value.
@@ -54,17 +51,18 @@ impl FileDescriptorPool {
 
     /// Acquires a descriptor without waiting. `None`: no descriptor is free.
     pub fn try_acquire(&self) -> Option<FileDescriptorPermit> {
-        self.permits.clone().try_acquire_owned().ok()
+        let descriptor = self.permits.clone().try_acquire_owned().ok()?;
+        Some(FileDescriptorPermit { _descriptor: descriptor, _probe_permit: None })
     }
 
     /// Acquires a descriptor for a health-check connection. `None`: no descriptor became free
     /// within `timeout`. Waiting health checks precede [`try_acquire`](Self::try_acquire), so that
     /// backends are checked under any load.
-    pub async fn acquire_for_probe(&self, timeout: Duration) -> Option<ProbeDescriptorPermit> {
+    pub async fn acquire_for_probe(&self, timeout: Duration) -> Option<FileDescriptorPermit> {
         let acquiring = async {
-            let probe_permit = self.probe_permits.clone().acquire_owned().await.ok()?;
+            let probe_permit = Some(self.probe_permits.clone().acquire_owned().await.ok()?);
             let descriptor = self.permits.clone().acquire_owned().await.ok()?;
-            Some(ProbeDescriptorPermit { _descriptor: descriptor, _probe_permit: probe_permit })
+            Some(FileDescriptorPermit { _descriptor: descriptor, _probe_permit: probe_permit })
         };
         tokio::time::timeout(timeout, acquiring).await.ok().flatten()
     }

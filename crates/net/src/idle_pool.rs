@@ -82,13 +82,9 @@ impl IdlePool {
 }
 
 impl ConnectionLimits {
-    /// Whether a connection that was opened this long ago is too old for a further request.
-    pub(crate) fn is_too_old(&self, age: Duration) -> bool {
-        self.age.is_some_and(|limit| age >= limit)
-    }
-
     fn allow(&self, connection: &Connection, now: Instant) -> bool {
-        !self.is_too_old(now.saturating_duration_since(connection.opened_at))
+        let age = now.saturating_duration_since(connection.opened_at);
+        self.age.is_none_or(|limit| age < limit)
             && self.requests.is_none_or(|limit| connection.served_requests < limit)
     }
 }

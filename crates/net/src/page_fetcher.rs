@@ -3,21 +3,18 @@
 //! The connection and the buffer are reused for each page. The calling task also drives the
 //! connection, so a fetch wakes no other task.
 
+use crate::backend_body::BackendBody;
 use crate::client::{HttpClient, SendError};
-use crate::file_descriptors::ProbeDescriptorPermit;
-use crate::tls::MaybeTlsStream;
+use crate::connection::Connection;
+use crate::file_descriptors::FileDescriptorPermit;
+use crate::idle_pool::IdlePool;
 use bytes::{Buf, Bytes};
-use futures_util::future::{Either, select};
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use http_body_util::BodyExt;
+use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_protocol::clock;
@@ -32,8 +29,8 @@ pub struct PageFetcher {
     timeout: Duration,
     /// Maximum size of a page, in bytes.
     max_page_bytes: usize,
-    /// The connection of the last fetch. `None`: there is no reusable connection.
-    idle_connection: Option<FetchConnection>,
+    /// The connection of the last fetch, if it is reusable.
+    idle: IdlePool,
     /// The body of the last page.
     page_buffer: Vec<u8>,
 }
@@ -45,17 +42,6 @@ pub struct PagePost {
     pub body: Bytes,
     /// An additional header. The headers that every request has are not stored here.
     pub header: Option<(HeaderName, HeaderValue)>,
-}
-
-/// A connection for health checks and scrapes.
-struct FetchConnection {
-    sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<MaybeTlsStream>, Full<Bytes>>,
-    opened_at: Instant,
-    /// Time at which the last fetch ended.
-    last_used: Instant,
-    /// The permit of the file descriptor of the connection.
-    _descriptor: ProbeDescriptorPermit,
 }
 
 /// Maximum buffer capacity that is kept between fetches, in bytes. The metrics page of an engine is
@@ -121,7 +107,7 @@ impl PageFetcher {
             headers,
             timeout,
             max_page_bytes,
-            idle_connection: None,
+            idle: IdlePool::default(),
             page_buffer: Vec::new(),
         }
     }
@@ -159,115 +145,83 @@ impl PageFetcher {
         path: &PathAndQuery,
         post: Option<&PagePost>,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
+        let idle = self.idle.take(self.client.connection_limits(), clock::now());
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
-        let is_reusable =
-            self.idle_connection.as_ref().is_some_and(|idle| self.is_within_limits(idle));
-        let mut descriptor = None;
-        if !is_reusable {
-            self.idle_connection = None;
-            descriptor = Some(self.client.acquire_probe_descriptor(self.timeout).await?);
-        }
+        let descriptor = match idle {
+            Some(_) => None,
+            None => Some(self.client.acquire_probe_descriptor(self.timeout).await?),
+        };
+        let connection = (idle, descriptor);
         let result =
-            tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, descriptor))
+            tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, connection))
                 .await;
+        if !self.client.has_capacity_for_probes() {
+            self.idle.close_oldest();
+        }
         let status = result.unwrap_or(Err(FetchError::Timeout))?;
         Ok((status, &self.page_buffer))
     }
 
-    fn is_within_limits(&self, connection: &FetchConnection) -> bool {
-        let since = |moment| clock::now().saturating_duration_since(moment);
-        since(connection.last_used) < self.idle_timeout()
-            && !self.client.connection_limits().is_too_old(since(connection.opened_at))
-    }
-
-    /// Sends the request on the idle connection. If the backend has closed this connection, sends
-    /// the request on a new connection. A connection is closed if the fetch fails or its future is
-    /// dropped.
+    /// Sends the request on the idle connection and reads the response. If the backend has closed this
+    /// connection, sends the request on a new connection. A connection is closed if its response is not
+    /// read to the end.
     async fn send_with_reconnect(
         &mut self,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-        descriptor: Option<ProbeDescriptorPermit>,
+        (idle, descriptor): (Option<Connection>, Option<FileDescriptorPermit>),
     ) -> Result<StatusCode, FetchError> {
-        if let Some(connection) = self.idle_connection.take() {
-            match self.send_request(connection, path, post).await {
-                // The backend may have closed the idle connection: a new connection follows below.
-                Err(FetchError::Closed) => {}
-                result => return result,
-            }
-        }
-        let descriptor = match descriptor {
-            Some(descriptor) => descriptor,
-            // The failed connection has returned its descriptor, so the wait is zero.
-            None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
+        let response = match idle {
+            // The backend may have closed the idle connection: a new connection follows below.
+            Some(connection) => self.send(connection, path, post).await.ok(),
+            None => None,
         };
-        let connection = self.connect(descriptor).await?;
-        self.send_request(connection, path, post).await
+        let response = if let Some(response) = response {
+            response
+        } else {
+            let descriptor = match descriptor {
+                Some(descriptor) => descriptor,
+                // The failed connection has returned its descriptor, so the wait is zero.
+                None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
+            };
+            let root = self.address.uri(&PathAndQuery::from_static("/"));
+            let stream = self.client.connect(root).await?.into_inner();
+            self.send(Connection::new(stream, descriptor), path, post).await?
+        };
+        if has_content_encoding(&response) {
+            return Err(FetchError::UnexpectedEncoding);
+        }
+        let status = response.status();
+        read_body(response.into_body(), &mut self.page_buffer, self.max_page_bytes).await?;
+        Ok(status)
     }
 
-    async fn connect(
+    async fn send(
         &self,
-        descriptor: ProbeDescriptorPermit,
-    ) -> Result<FetchConnection, FetchError> {
-        let root = self.address.uri(&PathAndQuery::from_static("/"));
-        let stream = self.client.connect(root).await?;
-        let handshake = http1::Builder::new().handshake(stream).await;
-        let (sender, driver) = handshake.map_err(|_| FetchError::Closed)?;
-        let now = clock::now();
-        Ok(FetchConnection {
-            sender,
-            driver,
-            opened_at: now,
-            last_used: now,
-            _descriptor: descriptor,
-        })
-    }
-
-    async fn send_request(
-        &mut self,
-        mut connection: FetchConnection,
+        connection: Connection,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-    ) -> Result<StatusCode, FetchError> {
-        let FetchConnection { sender, driver, .. } = &mut connection;
-        let mut request = Request::new(Full::default());
+    ) -> Result<Response<BackendBody>, SendError> {
+        let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from(self.address.path(path));
         request.headers_mut().clone_from(&self.headers);
         if let Some(PagePost { body, header }) = post {
             *request.method_mut() = Method::POST;
-            *request.body_mut() = Full::new(body.clone());
+            *request.body_mut() = body.clone();
             request
                 .headers_mut()
                 .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             request.headers_mut().extend(header.clone());
         }
-        let exchange = async {
-            sender.ready().await.map_err(|_| FetchError::Closed)?;
-            let response = sender.send_request(request).await.map_err(|_| FetchError::Closed)?;
-            let status = response.status();
-            if has_content_encoding(&response) {
-                return Err(FetchError::UnexpectedEncoding);
-            }
-            read_body(response.into_body(), &mut self.page_buffer, self.max_page_bytes).await?;
-            Ok(status)
-        };
-        let (result, is_open) = match select(driver, pin!(exchange)).await {
-            Either::Right((result, _)) => (result, true),
-            // The connection has ended, so the exchange completes without further reads.
-            Either::Left((_, exchange)) => (exchange.await, false),
-        };
-        connection.last_used = clock::now();
-        let is_reusable = is_open && result.is_ok() && self.client.has_capacity_for_probes();
-        self.idle_connection = is_reusable.then_some(connection);
-        result
+        connection.send(request, None, &self.idle).await
     }
 }
 
 /// Reads a body into the buffer `page`. A body longer than `max_bytes` is an error and is not read
-/// to its end, so its connection cannot be reused.
+/// further.
 async fn read_body(
-    mut body: Incoming,
+    mut body: BackendBody,
     page: &mut Vec<u8>,
     max_bytes: usize,
 ) -> Result<(), FetchError> {
@@ -290,7 +244,7 @@ async fn read_body(
     Ok(())
 }
 
-fn has_content_encoding(response: &Response<Incoming>) -> bool {
+fn has_content_encoding(response: &Response<BackendBody>) -> bool {
     let encoding = response.headers().get(CONTENT_ENCODING);
     encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }

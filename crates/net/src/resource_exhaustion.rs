@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
+use tokio::time::error::Elapsed;
 
 /// Minimum time between two log messages about resource exhaustion.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -22,14 +23,15 @@ pub fn describe_exhaustion(cause: &(dyn StdError + 'static)) -> Option<String> {
     // A DNS lookup without a free file descriptor fails with an error that has no code. Therefore a
     // socket is opened as a test: it fails if descriptors are exhausted.
     let test_socket =
-        (!has_code && !is_timeout(error)).then(|| Socket::new(Domain::IPV4, Type::STREAM, None));
+        (!has_code && !is_timeout(cause)).then(|| Socket::new(Domain::IPV4, Type::STREAM, None));
     let problem = test_socket?.err()?;
     Some(format!("{problem}; {}", remedy(&problem)?))
 }
 
-/// Whether the error is a timeout. A timeout has no error code, and its cause is the backend.
-fn is_timeout(error: Option<&io::Error>) -> bool {
-    error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+/// Whether the time limit of a connection was exceeded. The cause is the backend.
+pub(crate) fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
+    let error = cause.downcast_ref::<io::Error>();
+    cause.is::<Elapsed>() || error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)
 }
 
 /// Unix error codes without an [`ErrorKind`]: too many open files in the process (`EMFILE`), on the

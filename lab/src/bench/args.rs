@@ -45,6 +45,11 @@ pub struct BenchLoadArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_BENCH_SPEED")]
     #[arg(value_parser = parse_positive)]
     pub speed: f64,
+    /// Random delay of up to this time, added to each arrival of the trace. [default: none, or 3s if
+    /// the time stamps of the trace are rounded]
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_BENCH_JITTER")]
+    #[arg(value_parser = units::duration::parse)]
+    pub jitter: Option<Duration>,
     /// Open loop: requests per second, independent of earlier responses.
     #[arg(long, value_name = "RATE", env = "TOKENWEIR_BENCH_RATE", conflicts_with = "concurrency")]
     #[arg(value_parser = parse_positive)]
@@ -59,6 +64,10 @@ pub struct BenchLoadArgs {
     /// Prompt tokens, such as 512 or 200-800.
     #[arg(long, value_name = "N[-N]", env = "TOKENWEIR_BENCH_PROMPT_TOKENS")]
     pub prompt_tokens: Option<TokenRange>,
+    /// Bytes of prompt text per token, in words of four bytes.
+    #[arg(long, value_name = "X", default_value_t = 4.0, env = "TOKENWEIR_BENCH_BYTES_PER_TOKEN")]
+    #[arg(value_parser = parse_positive)]
+    pub bytes_per_token: f64,
     /// Output tokens.
     #[arg(long, value_name = "N[-N]", env = "TOKENWEIR_BENCH_OUTPUT_TOKENS")]
     pub output_tokens: Option<TokenRange>,

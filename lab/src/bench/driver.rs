@@ -33,6 +33,8 @@ pub(crate) struct LoadDriver {
     /// limit.
     pub(super) run_duration: Option<Duration>,
     pub(super) salt: u64,
+    /// Whether the run ends after many failures in a row.
+    pub(super) aborts: bool,
 }
 
 /// A request with its body, ready to be sent.
@@ -80,6 +82,7 @@ impl LoadDriver {
     ) -> (RunEnd, RunStatistics) {
         let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
         let (max_in_flight, run_duration) = (self.max_in_flight, self.run_duration);
+        let aborts = self.aborts;
         let begin = clock::now() + START_DELAY;
         let mut state = DriverState {
             begin,
@@ -109,7 +112,7 @@ impl LoadDriver {
                 at = tick.tick() => state.on_tick(at.into_std(), bar),
                 Some(ended) = state.requests.join_next() => {
                     state.on_end(ended, has_permit);
-                    if state.statistics.failed_in_a_row() >= max_failures {
+                    if aborts && state.statistics.failed_in_a_row() >= max_failures {
                         ending = RunTermination::OnlyFailures;
                         break;
                     }

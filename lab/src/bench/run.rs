@@ -111,6 +111,8 @@ async fn build_report(
         max_in_flight: setup.max_in_flight,
         run_duration: bench.load.duration.or(setup.run_duration),
         salt: run.salt,
+        // A trace is sent to its end: its requests may be refused in an overload that it caused.
+        aborts: bench.load.trace.is_none(),
     };
     let (end, statistics) = driver.run(run.objectives, wait_for_shutdown(), &bar).await;
     drop(bar);

@@ -1,12 +1,9 @@
 //! Prepares a benchmark: builds the load, selects the model and the key, and sends the warm-up
 //! requests.
 
-use super::args::BenchArgs;
-use crate::replay::requests::TIMESTAMP_ROUNDING;
+use super::args::{BenchArgs, BenchLoadArgs};
+use crate::replay::requests::{self, UnreadableTrace};
 use http::HeaderValue;
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::commands::{ADMIN_TOKEN_VARIABLE, resolve_optional_secret, variable};
@@ -21,7 +18,7 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_protocol::clock;
 use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
 use tokenweir_replay::results::LatencyObjectives;
-use tokenweir_replay::trace::{self, TraceError, TraceRequest};
+use tokenweir_replay::trace::TraceRequest;
 
 /// The inputs of a benchmark run.
 pub(crate) struct BenchSetup {
@@ -40,8 +37,8 @@ pub(crate) struct BenchSetup {
 /// Why a run cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    #[error("{0}")]
-    Trace(PathBuf, #[source] TraceError),
+    #[error(transparent)]
+    Trace(#[from] UnreadableTrace),
     #[error("the API key cannot be read")]
     Key(#[source] SecretError),
     #[error(transparent)]
@@ -64,8 +61,6 @@ pub(crate) enum BenchError {
 const DEFAULT_DURATION: Duration = Duration::from_mins(1);
 /// Environment variable of the API key, which OpenAI's clients read too.
 const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
-/// Bytes of prompt text per token.
-const BYTES_PER_TOKEN: f64 = 4.0;
 /// Combined by XOR with the salt of the run, so that the warm-up requests have other prompts than
 /// the run.
 const WARMUP_SALT: u64 = 0x7761_726d;
@@ -77,7 +72,7 @@ impl BenchSetup {
         target: BackendAddress,
     ) -> Result<Self, BenchError> {
         let load = &bench.load;
-        let recorded = load.trace.as_deref().map(|file| read_trace(file, load.seed)).transpose()?;
+        let recorded = read_trace(load)?;
         let scenario = build_scenario(bench);
         let is_open = scenario.arrivals.is_open();
         let max_in_flight = match scenario.arrivals {
@@ -94,7 +89,8 @@ impl BenchSetup {
         let synthesis = |salt| {
             let first: Vec<TraceRequest> =
                 plan.clone().take(1).map(|planned| planned.job).collect();
-            PromptSynthesizer::new(recorded.as_deref().unwrap_or(&first), BYTES_PER_TOKEN, salt)
+            let jobs = recorded.as_deref().unwrap_or(&first);
+            PromptSynthesizer::new(jobs, load.bytes_per_token, salt)
         };
         warm_up(&sender, &plan, &synthesis(salt ^ WARMUP_SALT), load.warmup).await?;
         let admin = bench.endpoint.admin.clone();
@@ -158,21 +154,18 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     scenario
 }
 
-/// Reads the requests of a trace. If the time stamps of the trace are rounded, each request gets a
-/// random delay of up to [`TIMESTAMP_ROUNDING`]; otherwise all requests of one time stamp would
-/// start together.
-fn read_trace(file: &Path, seed: u64) -> Result<Arc<[TraceRequest]>, BenchError> {
-    let opened = File::open(file).map_err(TraceError::from);
-    let parsed = opened.and_then(|file| trace::read(BufReader::new(file)));
-    let mut jobs = parsed.map_err(|error| BenchError::Trace(file.to_owned(), error))?;
-    if trace::has_rounded_timestamps(&jobs) {
-        let mut random = fastrand::Rng::with_seed(seed);
-        for job in &mut jobs {
-            job.at += TIMESTAMP_ROUNDING.mul_f64(random.f64());
-        }
-        jobs.sort_by_key(|job| job.at);
+/// Reads the requests of `--trace`, if it is set. Each request gets a random delay of up to
+/// `--jitter`. Without it, all requests of one rounded time stamp would start together.
+fn read_trace(load: &BenchLoadArgs) -> Result<Option<Arc<[TraceRequest]>>, UnreadableTrace> {
+    let Some(file) = &load.trace else { return Ok(None) };
+    let mut jobs = requests::read_trace(file)?;
+    let jitter = requests::arrival_jitter(load.jitter, &jobs);
+    let mut random = fastrand::Rng::with_seed(load.seed);
+    for job in &mut jobs {
+        job.at += jitter.mul_f64(random.f64());
     }
-    Ok(jobs.into())
+    jobs.sort_by_key(|job| job.at);
+    Ok(Some(jobs.into()))
 }
 
 async fn build_sender(

@@ -3,7 +3,6 @@
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
 use tokenweir_replay::cache_view::CacheView;
 use tokenweir_replay::engine_groups::{self, EngineGroup};
@@ -89,7 +88,7 @@ pub struct ReplayArgs {
     pub restart_downtime: Duration,
     /// Traffic that is generated instead of reading a trace.
     #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD", help = WORKLOAD_HELP)]
-    #[arg(conflicts_with_all = ["trace", "target"])]
+    #[arg(conflicts_with = "trace")]
     pub workload: Option<TrafficShape>,
     /// Use only the first N requests of the trace. [default for --workload: 10000]
     #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_MAX_REQUESTS")]
@@ -100,41 +99,6 @@ pub struct ReplayArgs {
     /// Print one JSON object.
     #[arg(long, env = "TOKENWEIR_REPLAY_JSON")]
     pub json: bool,
-    /// Arguments of a replay in real time.
-    #[command(flatten)]
-    pub real: RealTimeArgs,
-}
-
-/// Arguments of a replay in real time.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "In real time")]
-pub struct RealTimeArgs {
-    /// Send the trace to this server (a gateway or one backend) in real time.
-    #[arg(long = "real", value_name = "URL", env = "TOKENWEIR_REPLAY_REAL")]
-    #[arg(value_parser = BackendAddress::parse)]
-    #[arg(conflicts_with_all = [
-        "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "cache_view",
-        "exchange_delay", "exchange_loss", "restart_every", "config",
-    ])]
-    pub target: Option<BackendAddress>,
-    /// Model of the requests. [default: the first that the server lists]
-    #[arg(long, value_name = "NAME", env = "TOKENWEIR_REPLAY_MODEL")]
-    pub model: Option<String>,
-    /// Send nothing after this time.
-    #[arg(long = "duration", value_name = "DURATION", env = "TOKENWEIR_REPLAY_DURATION")]
-    #[arg(value_parser = units::duration::parse)]
-    pub duration: Option<Duration>,
-    /// Maximum number of concurrent requests. Others wait, and their latency includes the wait.
-    #[arg(long, value_name = "N", default_value_t = 1024, env = "TOKENWEIR_REPLAY_CONCURRENCY")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub concurrency: u32,
-    /// Bytes of prompt text per token, in words of four bytes.
-    #[arg(long, value_name = "X", default_value_t = 4.0, env = "TOKENWEIR_REPLAY_BYTES_PER_TOKEN")]
-    #[arg(value_parser = parse_positive)]
-    pub bytes_per_token: f64,
-    /// Another salt produces another text, so that no prefix is cached from an earlier run.
-    #[arg(long, value_name = "N", default_value_t = 0, env = "TOKENWEIR_REPLAY_SALT")]
-    pub salt: u64,
 }
 
 const HELP: &str = "\
@@ -153,9 +117,7 @@ Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step 
 
 The engines are models of vLLM's scheduler. The policies and their inputs are those of the gateway.
 
-With --real, requests for completions with random words are sent when they are due, whether or not \
-earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer \
-token if it is set.";
+To send a trace to a server: tokenweir-lab bench URL --trace FILE.";
 
 const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: chat, reasoning, \
                              completion, system_prompts, conversation, agents, retrieval, mixed, \

@@ -9,12 +9,12 @@ use tokenweir_replay::trace::{self, TraceError, TraceRequest};
 use tokenweir_replay::workload::{ArrivalProcess, Workload};
 
 /// Resolution of rounded time stamps in published traces.
-pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
+const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
 /// A trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", file.display())]
-pub(super) struct UnreadableTrace {
+pub(crate) struct UnreadableTrace {
     file: PathBuf,
     source: TraceError,
 }
@@ -31,18 +31,22 @@ pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, 
         let arrivals = ArrivalProcess::Poisson;
         return Ok(Workload { shape, arrivals, requests, bytes_sigma }.generate(seed));
     }
-    let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
-    let opened = File::open(path).map_err(TraceError::from);
-    let read = opened.and_then(|file| trace::read(BufReader::new(file)));
-    let mut jobs = read.map_err(|source| UnreadableTrace { file: path.to_owned(), source })?;
+    let mut jobs = read_trace(replay.trace.as_deref().unwrap_or(Path::new("-")))?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
     Ok(jobs)
 }
 
-/// Maximum of the random delay that is added to each arrival: `--jitter`, or else the resolution of
-/// rounded time stamps, or zero.
-pub(super) fn arrival_jitter(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
+/// Reads all requests of a trace.
+pub(crate) fn read_trace(file: &Path) -> Result<Vec<TraceRequest>, UnreadableTrace> {
+    let opened = File::open(file).map_err(TraceError::from);
+    let read = opened.and_then(|opened| trace::read(BufReader::new(opened)));
+    read.map_err(|source| UnreadableTrace { file: file.to_owned(), source })
+}
+
+/// Maximum of the random delay that is added to each arrival: the value of `--jitter`, or else the
+/// resolution of rounded time stamps, or zero.
+pub(crate) fn arrival_jitter(flag: Option<Duration>, jobs: &[TraceRequest]) -> Duration {
     let default =
         || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };
-    replay.jitter.unwrap_or_else(default)
+    flag.unwrap_or_else(default)
 }

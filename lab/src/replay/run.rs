@@ -1,11 +1,11 @@
 //! Simulates routing policies on a trace and prints their latencies and goodput.
 
 use super::args::ReplayArgs;
-use super::{live, requests};
+use super::requests;
 use crate::progress::ProgressLine;
 use serde::Serialize;
 use std::process::ExitCode;
-use tokenweir::commands::{block_on, report_config_error, report_error};
+use tokenweir::commands::{report_config_error, report_error};
 use tokenweir::config::{Config, Overrides};
 use tokenweir_protocol::clock;
 use tokenweir_replay::cache_view::{CacheView, ExchangeSettings};
@@ -39,9 +39,6 @@ struct ReplayOutcome {
 }
 
 pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
-    if let Some(target) = &replay.real.target {
-        return block_on(live::run(replay, target));
-    }
     let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
@@ -106,7 +103,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
     policy.kv_aware.ttft_objective_seconds = objectives[0];
     SimulationSetup {
         speed: replay.speed,
-        spread: requests::arrival_jitter(replay, jobs),
+        spread: requests::arrival_jitter(replay.jitter, jobs),
         scrape: replay.scrape,
         // The load is calibrated with the first of several numbers of gateways.
         gateways: replay.gateways.first().copied().unwrap_or(1).into(),

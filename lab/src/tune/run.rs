@@ -2,9 +2,10 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
+use crate::replay::requests::{self, UnreadableTrace};
 use serde_json::Value;
-use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokenweir::commands::{ADMIN_TOKEN_VARIABLE, block_on, report_error, resolve_optional_secret};
@@ -12,7 +13,6 @@ use tokenweir::config::{Secret, SecretError};
 use tokenweir_bench::report::BenchReport;
 use tokenweir_bench::sender::{TargetClient, TargetError};
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
-use tokenweir_replay::trace::{self, TraceError};
 use tokenweir_tune::lengths;
 use tokenweir_tune::model::{ModelShape, ModelShapeError};
 use tokenweir_tune::report::{TuneError, TuneReport};
@@ -31,8 +31,8 @@ enum TuneCommandError {
         "the bench report {0} has no served request, so no engine speed can be computed from it"
     )]
     NothingServed(PathBuf),
-    #[error("{0}")]
-    Trace(PathBuf, #[source] TraceError),
+    #[error(transparent)]
+    Trace(#[from] UnreadableTrace),
     #[error("the admin token cannot be read")]
     Token(#[source] SecretError),
     #[error(transparent)]
@@ -183,11 +183,11 @@ async fn resolve_lengths(
     bench: Option<&BenchReport>,
     speed: &mut EngineSpeed,
 ) -> Result<[TokenLengths; 2], TuneCommandError> {
-    if let Some(file) = &tune.targets.trace {
-        let trace_error = |error| TuneCommandError::Trace(file.clone(), error);
-        let open = File::open(file).map_err(|error| trace_error(error.into()))?;
-        let jobs = trace::read(BufReader::new(open)).map_err(trace_error)?;
-        return lengths::from_trace(&jobs).ok_or_else(|| trace_error(TraceError::Empty));
+    // A trace without requests cannot be read.
+    if let Some(file) = &tune.targets.trace
+        && let Some(lengths) = lengths::from_trace(&requests::read_trace(file)?)
+    {
+        return Ok(lengths);
     }
     let p95_note = "95th percentiles of lengths: assumed to be three times the mean";
     if let Some(admin) = &tune.targets.admin {

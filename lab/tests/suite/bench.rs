@@ -148,30 +148,51 @@ async fn a_closed_loop_has_one_request_per_user_in_flight() {
 #[tokio::test(flavor = "multi_thread")]
 async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
     let fleet = Fleet::start(1).await;
+    let saved = file("waited.json");
     let arguments = format!(
-        "http://{} --rate 500 --requests 10 --output-tokens 20 --max-in-flight 1 {IGNORE_LAG}",
-        fleet.gateway.addr
+        "http://{} --rate 500 --requests 10 --output-tokens 20 --max-in-flight 1 --ttft 1ms \
+         --save {} {IGNORE_LAG}",
+        fleet.gateway.addr,
+        saved.display()
     );
     let output = bench(&arguments).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"), "{text}");
+    let report: Value = serde_json::from_slice(&fs::read(saved).unwrap()).unwrap();
+    let counts = &report["counts"];
+    assert_eq!((&counts["served"], &counts["delayed"]), (&10.into(), &9.into()));
+    assert_eq!(report["rates"]["goodput"], 0.0);
+    // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens. At
+    // least four of them were not faster than the median.
+    let latency = |name: &str, quantile: &str| report["latencies"][name][quantile].as_f64();
+    let (last, each) = (latency("ttft", "p99").unwrap(), latency("tpot", "p50").unwrap());
+    assert!(last > 4.0 * 19.0 * each, "{text}");
+}
+
+#[tokio::test]
+async fn an_invalid_line_of_a_trace_is_named() {
+    let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
+    let bad = file("bad.jsonl");
+    fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
+    let message = error(&format!("http://127.0.0.1:9 --trace {}", bad.display())).await;
+    assert!(message.contains("line 2 of the trace is not a request: missing field"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_is_sent_with_its_token_counts_and_an_invalid_line_is_named() {
-    let fleet = Fleet::start(1).await;
-    let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
-    let trace = file("trace.jsonl");
-    fs::write(&trace, format!("{line}\n{line}\n")).unwrap();
-    let url = format!("http://{}", fleet.backend_addrs[0]);
-    let report = report(&format!("{url} --trace {} --rate 100", trace.display())).await;
-    let counts = &report["counts"];
-    assert_eq!((&counts["input_tokens"], &counts["output_tokens"]), (&80.into(), &6.into()));
-    let bad = file("bad.jsonl");
-    fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
-    let message = error(&format!("{url} --trace {}", bad.display())).await;
-    assert!(message.contains("line 2 of the trace is not a request: missing field"), "{message}");
+async fn a_trace_is_sent_to_its_end_although_each_request_fails() {
+    let fake = ScriptedBackend::answering(json("503 Service Unavailable", "{}")).await;
+    let trace = file("refused.jsonl");
+    let line = "{\"timestamp\":0,\"input_length\":4,\"output_length\":1}\n";
+    fs::write(&trace, line.repeat(60)).unwrap();
+    let arguments = format!(
+        "http://{} --trace {} --jitter 0s --warmup 0 --json {IGNORE_LAG}",
+        fake.addr,
+        trace.display()
+    );
+    let report: Value = serde_json::from_slice(&bench(&arguments).await.stdout).unwrap();
+    assert_eq!(report["termination"], "complete");
+    assert_eq!(report["counts"]["failures"], serde_json::json!({ "status_503": 60 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,12 +271,16 @@ async fn a_key_is_read_from_a_file_or_a_variable_and_never_shown() {
     let from_file = command(&format!("{url} --api-key-file {}", secret.display()));
     let mut from_variable = command(&format!("{url} --api-key-env MY_KEY"));
     from_variable.env("MY_KEY", "sk-benched");
-    for mut command in [from_file, from_variable] {
+    let mut from_default_variable = command(&url);
+    from_default_variable.env("OPENAI_API_KEY", "sk-benched");
+    for mut command in [from_file, from_variable, from_default_variable] {
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(fake.take_received().pop().unwrap().head.contains("Bearer sk-benched"));
         let shown = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(!shown.contains("sk-benched") && shown.contains("status_401"), "{shown}");
     }
+    error(&url).await;
+    assert!(!fake.take_received().pop().unwrap().head.contains("Bearer"), "no key is set");
     let message = error(&format!("{url} --api-key-env NONE")).await;
     assert!(message.contains("the environment variable NONE is not set"), "{message}");
 }

@@ -3,6 +3,7 @@
 use super::secret_responses::secret;
 use crate::support::process::folder;
 use crate::support::program_log::listener_address;
+use crate::support::test_gateway::operate;
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -106,13 +107,7 @@ impl Program {
 
     /// The response of the admin listener to a request for this path.
     pub(super) async fn admin(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.operators).await.unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.unwrap();
-        page
+        String::from_utf8(operate(self.operators, "GET", path, "").await).unwrap()
     }
 
     /// Waits until the gateway has recorded this many requests.

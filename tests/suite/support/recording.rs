@@ -1,5 +1,6 @@
 //! The recorded responses of `tests/wire`, parsed from their raw bytes.
 
+use super::test_gateway::chunks;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,8 @@ impl Recording {
     }
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+/// The value of a header in the head of a message.
+pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (known, value) = line.split_once(':')?;
         known.eq_ignore_ascii_case(name).then_some(value.trim())
@@ -87,20 +89,9 @@ fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
     Some((head, &raw[end..]))
 }
 
-fn unframe(head: &str, mut framed: &[u8]) -> Vec<Vec<u8>> {
+fn unframe(head: &str, framed: &[u8]) -> Vec<Vec<u8>> {
     if header(head, "transfer-encoding") != Some("chunked") {
         return if framed.is_empty() { vec![] } else { vec![framed.to_vec()] };
     }
-    let mut pieces = Vec::new();
-    while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {
-        let size = std::str::from_utf8(&framed[..line]).unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            break;
-        }
-        let start = line + 2;
-        pieces.push(framed[start..(start + size).min(framed.len())].to_vec());
-        framed = framed.get(start + size + 2..).unwrap_or_default();
-    }
-    pieces
+    chunks(framed).0.into_iter().map(<[u8]>::to_vec).collect()
 }

@@ -721,22 +721,29 @@ pub(crate) fn status(answer: &[u8]) -> u16 {
 pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
-    let mut rest = &answer[end..];
+    let rest = &answer[end..];
     if !head.contains("transfer-encoding: chunked") {
         let length = head.split("content-length: ").nth(1);
         let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
         return (rest.to_vec(), length.is_none_or(|length| length == rest.len()));
     }
-    let mut body = Vec::new();
-    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
-        let size = std::str::from_utf8(&rest[..line]).unwrap();
+    let (chunks, is_complete) = chunks(rest);
+    (chunks.concat(), is_complete)
+}
+
+/// The chunks of a body with chunked framing, and whether the body is complete. The last chunk of an
+/// incomplete body can be cut.
+pub(crate) fn chunks(mut framed: &[u8]) -> (Vec<&[u8]>, bool) {
+    let mut chunks = Vec::new();
+    while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&framed[..line]).unwrap();
         let size = usize::from_str_radix(size, 16).unwrap();
         if size == 0 {
-            return (body, true);
+            return (chunks, true);
         }
-        let data = &rest[line + 2..];
-        body.extend_from_slice(&data[..size.min(data.len())]);
-        rest = data.get(size + 2..).unwrap_or_default();
+        let data = &framed[line + 2..];
+        chunks.push(&data[..size.min(data.len())]);
+        framed = data.get(size + 2..).unwrap_or_default();
     }
-    (body, false)
+    (chunks, false)
 }

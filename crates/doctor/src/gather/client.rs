@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
-use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_net::connection::Connection;
+use tokenweir_net::idle_pool::{ConnectionLimits, IdlePool};
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
 
@@ -86,14 +87,20 @@ impl ServerClient {
         Self { key: None, ..self.clone() }
     }
 
+    /// A client without a key and with connections of its own.
+    pub(super) fn on_new_connections(&self) -> Self {
+        Self { idle: IdlePool::default(), ..self.without_key() }
+    }
+
+    /// An idle connection to the server. `None`: the server has closed the connections of all responses.
+    pub(super) fn take_idle_connection(&self) -> Option<Connection> {
+        let limits = ConnectionLimits { idle: IDLE_CONNECTION_TIMEOUT, age: None, requests: None };
+        self.idle.take(&limits, clock::now())
+    }
+
     /// Time limit for each complete response.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
-    }
-
-    /// The URL of the server.
-    pub(super) fn target(&self) -> &BackendAddress {
-        &self.url
     }
 
     /// Sends `GET` for a path.

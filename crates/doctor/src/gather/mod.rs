@@ -3,8 +3,6 @@
 //! perform no action. Only the probe puts load on an engine, and it is optional.
 
 mod client;
-mod idle;
-
 mod gateway;
 mod probe;
 
@@ -20,6 +18,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
 use tokenweir_engine::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
+use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
 /// A path that exists on no server.
@@ -145,7 +144,9 @@ fn is_metrics_page(page: &[u8]) -> bool {
     EngineLoad::read(page).is_understood()
 }
 
-/// Measures how long the backend keeps an idle connection open. `None`: not requested or failed.
+/// Measures how long the backend keeps an idle connection open: reads one response on a new connection,
+/// and waits up to `options.idle` until the backend closes it. `None`: the measurement is not requested,
+/// or there was no response.
 async fn measure_idle_connection(
     client: &ServerClient,
     options: &GatherOptions,
@@ -153,5 +154,13 @@ async fn measure_idle_connection(
     if options.idle.is_zero() {
         return None;
     }
-    idle::measure_idle_timeout(client.target(), options).await
+    let client = client.on_new_connections();
+    client.get("/health").await.ok()?;
+    let idle_since = clock::now();
+    let is_closed = match client.take_idle_connection() {
+        Some(mut open) => tokio::time::timeout(options.idle, open.until_closed()).await.is_ok(),
+        None => true,
+    };
+    let after = clock::now().saturating_duration_since(idle_since);
+    Some(if is_closed { IdleConnection::Closed(after) } else { IdleConnection::Open(after) })
 }

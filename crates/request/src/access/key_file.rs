@@ -16,7 +16,7 @@ pub struct KeyFile {
 }
 
 /// A tenant in the key file.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantEntry {
     /// Name of the tenant in logs, spans and metrics.

@@ -35,16 +35,7 @@ fn entry(name: &str, key: &str, limits: UsageLimits) -> KeyEntry {
 
 /// A key file with one tenant `a`.
 fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
-    let tenant = TenantEntry {
-        name: "a".into(),
-        tier: None,
-        models: None,
-        continuation: None,
-        allow: Vec::new(),
-        limits,
-        keys,
-    };
-    KeyFile { tenants: vec![tenant] }
+    KeyFile { tenants: vec![TenantEntry { name: "a".into(), limits, keys, ..Default::default() }] }
 }
 
 /// The keys of a key file with the tenant `a` and its key [`KEY`].
@@ -213,7 +204,7 @@ fn tenant_labels_stay_bounded_across_reloads() {
         let tenants = (0..100).map(|number| TenantEntry {
             name: format!("t{}", round * 100 + number),
             keys: vec![entry("k", &format!("sk-{number}"), UsageLimits::default())],
-            ..one_tenant_file(UsageLimits::default(), Vec::new()).tenants.remove(0)
+            ..TenantEntry::default()
         });
         keys = ApiKeys::new(&KeyFile { tenants: tenants.collect() }, &keys);
         let key = keys.authenticate(&headers(&[("x-api-key", "sk-7")]));

@@ -8,6 +8,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_net::client::ConnectionSource;
 
 /// Sends requests to one server over reused connections.
 #[derive(Debug, Clone)]
@@ -83,7 +84,8 @@ impl TargetClient {
     ) -> Result<Bytes, TargetError> {
         let send_error = |error| TargetError::Send(self.target.to_string(), error);
         let request = || self.request(&PathAndQuery::from_static(path), Bytes::new());
-        let send = || self.client.send_with_timeout(PAGE_TIMEOUT, &self.idle, request());
+        let (source, timeout) = (ConnectionSource::Pool, Some(PAGE_TIMEOUT));
+        let send = || self.client.send_via(source, timeout, &self.idle, (request(), None));
         let response = match send().await {
             Err(SendError::StaleConnection { .. }) => send().await,
             response => response,

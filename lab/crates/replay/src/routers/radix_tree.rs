@@ -34,9 +34,8 @@ pub(crate) enum RadixTreeVariant {
 }
 
 /// Thresholds: the share of a prompt that must match, and the difference and the ratio of the numbers
-/// of requests up to which the loads count as balanced.
-const VLLM_ROUTER_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
-const SMG_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
+/// of requests up to which the loads count as balanced. Both projects have the same defaults.
+const THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 
@@ -57,7 +56,7 @@ impl RadixTreeRouter {
     }
 
     fn route_as_vllm_router(&self, view: &RoutingInput<'_>) -> usize {
-        let (match_share, difference, ratio) = VLLM_ROUTER_THRESHOLDS;
+        let (match_share, difference, ratio) = THRESHOLDS;
         let loads = || view.candidates.iter().map(|candidate| f64::from(candidate.in_flight));
         let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
         if most - least > difference && most > ratio * least {
@@ -68,7 +67,7 @@ impl RadixTreeRouter {
     }
 
     fn route_as_smg(&self, view: &RoutingInput<'_>) -> usize {
-        let (match_share, difference, ratio) = SMG_THRESHOLDS;
+        let (match_share, difference, ratio) = THRESHOLDS;
         let load = |index: usize| f64::from(view.candidates[index].in_flight);
         let count = view.candidates.len();
         let mean = (0..count).map(load).sum::<f64>() / count as f64;
