@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// The current period in which an event recurs. A period starts with its first event, and ends when no
-/// event has followed the last one for [`QUIET_TIME`].
+/// event has followed the last one for `QUIET_TIME`.
 #[derive(Debug, Default)]
 pub struct EventPeriod {
     /// The times of the first and of the last event. `None`: the last period has ended.
@@ -29,7 +29,7 @@ impl EventPeriod {
         is_first
     }
 
-    /// Ends the period if no event has occurred for [`QUIET_TIME`]. Returns the time from the first to
+    /// Ends the period if no event has occurred for `QUIET_TIME`. Returns the time from the first to
     /// the last event of the ended period. `None`: no period has ended.
     pub fn end(&mut self, now: Instant) -> Option<Duration> {
         let is_over =

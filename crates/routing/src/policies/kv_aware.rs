@@ -16,31 +16,31 @@
 //! ```
 //!
 //! The first line is the delay of this request and of those that wait behind its prefill. In brackets: the
-//! points of goodput that are lost without the term, and the TTFT p99 without it, 13.5 s with all terms
+//! points of goodput that are lost without the term, and the TTFT p99 without it, 8.5 s with all terms
 //! (`docs/benchmarks/routing.md`, "Terms").
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
 //!   gets fewer requests. While nothing confirms it, an estimate moves to those of the other
 //!   candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
-//! - `crowding` (1.7, 13.8 s for the prefill): a backend with more requests computes each step more slowly, and a
+//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly, and a
 //!   prefill there delays more outputs. It counts waiting requests as well: those of a burst that have just
 //!   been sent crowd the next steps. It is relative to the fleet, so prefill does not outweigh the queue
 //!   where all backends have many requests.
-//! - `waiting` (1.8, 13.8 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
-//! - `k` (eviction 0.3, 14.1 s; pressure 0.0, 14.9 s): a prompt that is computed evicts other blocks, the more the fuller
-//!   the cache is, and makes the engine preempt requests in a full one (`pressure`). It multiplies the
-//!   tokens to compute, so a request does not leave a full backend that has its prefix, and a short prompt
-//!   does not avoid a cache with room. Without it, small and empty caches stay overloaded
-//!   (`overload_tests.rs` of the laboratory).
+//! - `waiting` (2.0, 9.3 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
+//! - `k` (eviction 0.3, 8.4 s): a prompt that is computed evicts other blocks, the more the fuller the cache
+//!   is. Without it, small and empty caches stay overloaded (`overload_tests.rs` of the laboratory).
+//! - `full` (0.2, 8.2 s): a request makes the engine preempt others in a full cache, however short its
+//!   prefill. Two real engines have 4 preemptions instead of 14. The uncached share keeps a request at a full
+//!   backend that has its prefix. From 0.1 to 5 s the value of `pressure` does not matter.
 //! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
 //!   learned, this is the time until one of them ends.
 //! - `uncached` excludes the expected share of tokens at the
 //!   [rendezvous backend](crate::mark_rendezvous) of the prompt.
 //! - `adapter` counts if the backend has not loaded the LoRA adapter of the request.
-//! - `overdue` (0.1, 14.9 s): time for which the oldest request without output has waited beyond its own
+//! - `overdue` (−0.4, 8.2 s): time for which the oldest request without output has waited beyond its own
 //!   prediction. The cause also delays the requests behind it. No other term detects a frozen
 //!   engine.
-//! - A late candidate (0.0, 15.3 s) costs half an objective more, so one in time is picked unless its additional
+//! - A late candidate (−0.1, 8.8 s) costs half an objective more, so one in time is picked unless its additional
 //!   prefill delays other requests for longer. The preference must be bounded: in an overloaded fleet,
 //!   requests that leave the cached prefix for the backends in time make these backends compute and evict
 //!   so much that the overload stays.
