@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -22,6 +22,7 @@ use super::telemetry::{
 };
 use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 
 /// Maximum delay of the engine loop behind the real clock that the loop catches up. Timers that
 /// round up to a millisecond cause smaller delays, so they do not slow the engine down. A busy
@@ -376,6 +377,6 @@ impl SimulatedBackend {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, SimulatedBackendState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

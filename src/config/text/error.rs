@@ -315,8 +315,8 @@ fn secret_column(line: &str) -> Option<usize> {
         text.starts_with("{env:") || text.starts_with("{file:")
     };
     let colons = (0..chars.len()).filter(|index| chars[*index] == ':');
-    let values = colons.filter(is_secret).filter_map(|colon| value_column(&chars, colon));
-    let after_key = values.filter(|value| !is_location(value)).min();
+    let mut values = colons.filter(is_secret).filter_map(|colon| value_column(&chars, colon));
+    let after_key = values.find(|value| !is_location(value));
     let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
     let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
     let in_url = in_url.filter(|start| has_user(*start));

@@ -8,6 +8,7 @@ use http::request;
 use std::sync::{Mutex, PoisonError};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::{Api, Splice};
@@ -160,15 +161,15 @@ impl UpstreamBody {
         if self.edited_copy_bytes() == 0 {
             return self.original.clone();
         }
-        let mut copy = self.edited_copy.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = copy.take().filter(|(copied_for, _)| *copied_for == injection);
-        let is_unchanged = injection == UsageInjection::None
+        let mut copy = lock(&self.edited_copy);
+        let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
+        if injection == UsageInjection::None
             && self.model_edit.is_none()
-            && self.control_edits.is_empty();
-        if is_unchanged {
+            && self.control_edits.is_empty()
+        {
             return self.original.clone();
         }
-        let current = current.unwrap_or_else(|| (injection, self.apply_edits(injection)));
+        let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection)));
         copy.insert(current).1.clone()
     }
 
