@@ -4,6 +4,7 @@
 use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use tokenweir_protocol::named_enum;
 
 /// A condition that holds at a backend. A field that is missing in the JSON of another version of
@@ -275,22 +276,15 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// Whether a verdict with this name holds at a backend, or, with an empty name of the backend,
-    /// for all backends.
-    pub fn is_active(&self, verdict: &str, backend: &str) -> bool {
-        self.verdicts.iter().any(|other| other.verdict == verdict && other.backend == backend)
-    }
-
-    /// Whether the verdict with this name holds at a backend. `None`: the rule is undetermined, or
-    /// the backend was not diagnosed.
-    pub fn has(&self, verdict: &str, backend: &str) -> Option<bool> {
-        if self.is_active(verdict, backend) {
-            return Some(true);
-        }
-        let is_undetermined =
-            |rule: &UndeterminedRule| rule.verdict == verdict && rule.backend == backend;
-        let is_diagnosed = self.backends.iter().any(|diagnosed| diagnosed.backend == backend);
-        (is_diagnosed && !self.undetermined.iter().any(is_undetermined)).then_some(false)
+    /// By backend and verdict: true if the verdict holds, false if its rule is undetermined. Other verdicts of
+    /// [`backends`](Self::backends) do not hold. The backend is empty for a verdict about all backends.
+    pub fn known_verdicts(&self) -> HashMap<(&str, &str), bool> {
+        let undetermined =
+            self.undetermined.iter().map(|rule| (&*rule.backend, &*rule.verdict, false));
+        let verdicts =
+            self.verdicts.iter().map(|verdict| (&*verdict.backend, &*verdict.verdict, true));
+        let known = undetermined.chain(verdicts);
+        known.map(|(backend, verdict, holds)| ((backend, verdict), holds)).collect()
     }
 }
 

@@ -360,7 +360,7 @@ mod tests {
         assert!(latest.verdicts.is_empty(), "{latest:?}");
         assert_eq!(latest.backends[0].backend, "gpu-0");
         assert!(!latest.backends[0].is_determined);
-        assert_eq!(latest.has("kv_thrashing", "gpu-0"), None);
+        assert_eq!(latest.known_verdicts().get(&("gpu-0", "kv_thrashing")), Some(&false));
     }
 
     #[test]

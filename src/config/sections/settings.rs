@@ -175,8 +175,9 @@ pub struct LogConfig {
     pub access: bool,
     /// Whether the access log also has a line when the body of a request was read.
     pub access_start: bool,
-    /// Maximum number of access log lines per second for successful requests without a tenant, and
-    /// for requests that no backend got. All others are always logged. `None`: no limit.
+    /// Maximum number of access log lines per second for requests without a tenant that succeeded at the
+    /// first attempt, neither slow nor stalled, and for requests that no backend got. All others are always
+    /// logged. `None`: no limit.
     pub access_per_second: Option<u32>,
     /// Maximum size of `payloads.file`, `quality.file` and `trace_capture.file`, each together with its
     /// rotated file `FILE.old`. At least 1MiB, and 32 times `payloads.max_bytes`.

@@ -109,6 +109,9 @@ const MAX_MISTYPED_CHARS: usize = 2;
 /// The last words of the keys whose values excerpts never show, such as `api_key` and `password`.
 const SECRET_WORDS: [&str; 5] = ["key", "token", "secret", "password", "salt"];
 
+/// Least length of a part of a path that excerpts do not show. Tokens in the URLs of webhooks have at least 24.
+const MIN_TOKEN_CHARS: usize = 20;
+
 impl ConfigError {
     /// An error without a location.
     pub(crate) fn new(problem: &str) -> Self {
@@ -298,7 +301,8 @@ fn value_column(line: &[char], key_end: usize) -> Option<usize> {
 }
 
 /// The column, counted from 0, of the first possible secret in a line: the value of a secret key other
-/// than `{ env: NAME }` and `{ file: PATH }`, or the user name and password in a URL. `None`: the line has neither.
+/// than `{ env: NAME }` and `{ file: PATH }`; the user name and password in a URL; or a part of the path or the query
+/// of a URL that can be a token, such as that of a webhook. `None`: the line has none of them.
 fn secret_column(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
     let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
@@ -319,7 +323,15 @@ fn secret_column(line: &str) -> Option<usize> {
     let after_key = values.find(|value| !is_location(value));
     let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
     let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
-    let in_url = in_url.filter(|start| has_user(*start));
+    let token = |start: usize| {
+        let is_token = |at: &usize| {
+            let rest = chars.iter().skip(at + 1);
+            let len = rest.take_while(|c| c.is_alphanumeric() || "-_=".contains(**c)).count();
+            chars[*at] == '?' || chars[*at] == '/' && len >= MIN_TOKEN_CHARS
+        };
+        (start..chars.len()).find(is_token).map(|before| before + 1)
+    };
+    let in_url = in_url.and_then(|start| if has_user(start) { Some(start) } else { token(start) });
     after_key.into_iter().chain(in_url).min()
 }
 
@@ -414,6 +426,15 @@ mod tests {
         }
         let shown = render_at("url: http://user:sk-123@host", 1, 6, 9);
         assert!(shown.contains("1 | url: http://[redacted]\n"), "{shown}");
+        let shown = render_at(
+            "{ url: 'https://hooks.a.com/b/T1/XXXXXXXXXXXXXXXXXXXXXXXX', ulr: 1 }",
+            1,
+            60,
+            3,
+        );
+        assert!(shown.contains("1 | { url: 'https://hooks.a.com/b/T1/[redacted]\n"), "{shown}");
+        let shown = render_at("url: http://a:1/v1?sig=sk-123", 1, 1, 3);
+        assert!(shown.contains("1 | url: http://a:1/v1?[redacted]\n"), "{shown}");
     }
 
     #[test]

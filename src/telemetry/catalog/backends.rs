@@ -2,6 +2,7 @@
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
+use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::Attempt;
@@ -209,19 +210,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
             // A series for each rule that does not hold would be most series of the page.
-            for backend in status.registered_backends() {
+            let known = status.diagnosis.known_verdicts();
+            let diagnosed = status.diagnosis.backends.iter();
+            let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
+            for backend in status.registered_backends().map(|backend| &*backend.backend) {
                 for rule in &RULES {
-                    let is_active = status.diagnosis.has(rule.name, &backend.backend);
-                    if is_active != Some(false) {
-                        let value = is_active.map_or(f64::NAN, |_| 1.0);
-                        emit(&[&backend.backend, rule.name], value);
+                    match known.get(&(backend, rule.name)) {
+                        Some(true) => emit(&[backend, rule.name], 1.0),
+                        None if diagnosed.contains(backend) => {}
+                        _ => emit(&[backend, rule.name], f64::NAN),
                     }
                 }
             }
             for rule in FLEET_RULES {
                 let names = status.registered_backends().map(|backend| &*backend.backend);
                 let all = std::iter::once("").chain(names);
-                for backend in all.filter(|name| status.diagnosis.is_active(rule.name, name)) {
+                for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
                     emit(&[backend, rule.name], 1.0);
                 }
             }

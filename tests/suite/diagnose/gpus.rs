@@ -68,7 +68,7 @@ fn gpu_verdicts(diagnosis: &Diagnosis) -> Vec<&str> {
 fn healthy_gpus_and_unknown_gpus_have_no_verdict() {
     let diagnosis = after(Duration::from_hours(1), |_| Some(healthy()), 0.0);
     assert!(gpu_verdicts(&diagnosis).is_empty(), "{diagnosis:#?}");
-    assert_eq!(diagnosis.has("gpu_throttled", "gpu-0"), Some(false));
+    assert_eq!(diagnosis.known_verdicts().get(&("gpu-0", "gpu_throttled")), None);
     let without_gpus = after(Duration::from_mins(3), |_| None, 0.0);
     assert!(gpu_verdicts(&without_gpus).is_empty());
     let missing = without_gpus.undetermined.iter().filter(|it| it.verdict.starts_with("gpu_"));
@@ -127,5 +127,6 @@ fn slow_growth_of_gpu_memory_is_a_verdict_with_the_time_until_it_is_full() {
     assert!((evidence("gpu_memory_growth") - 4.0).abs() < 0.2, "{verdict:#?}");
     assert!((evidence("gpu_memory_until_full") - 3.0).abs() < 0.3, "{verdict:#?}");
     let early = after(Duration::from_mins(20), |at| Some(growing(at)), 0.0);
-    assert_eq!(early.has("gpu_memory_growth", "gpu-0"), None, "too early to tell");
+    let known = early.known_verdicts();
+    assert_eq!(known.get(&("gpu-0", "gpu_memory_growth")), Some(&false), "too early to tell");
 }
