@@ -31,7 +31,7 @@ async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
         fake.go();
     }
     read_rest(client).await;
-    let transit = gateway.record().await.observed.chunk_transit;
+    let transit = gateway.record().await.observed.chunk_transit.clone();
     assert_eq!(transit.count(), 2, "{transit:?}");
     assert!(transit.sum() > 0.0, "{transit:?}");
     let page = gateway.admin("/metrics").await;

@@ -32,7 +32,7 @@ fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timing
     if recording.expected["complete_http"] == json!(true) {
         observer.on_end(now, &mut timings);
     }
-    (observer.into_observed(), timings, begin)
+    (*observer.into_observed(), timings, begin)
 }
 
 /// The observed values that do not depend on time, as JSON.

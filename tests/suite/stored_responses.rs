@@ -176,7 +176,7 @@ async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_other
 /// received.
 async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) -> [usize; 2] {
     gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
-    let id = gateway.record().await.observed.response_id.unwrap();
+    let id = gateway.record().await.observed.response_id.clone().unwrap();
     for fake in fakes {
         fake.take_received();
     }

@@ -108,7 +108,7 @@ fn finished() -> RequestRecord {
     });
     record.status = Some(200);
     record.outcome = Outcome::Ok;
-    record.observed = observer.into_observed();
+    record.observed = observer.into_observed().into();
     record.timings = timings;
     *record
 }

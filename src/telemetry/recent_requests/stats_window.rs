@@ -103,7 +103,7 @@ impl RequestStatsWindow {
             self.first_answer.record(wait);
         }
         let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
-            &record.observed;
+            &*record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         for (index, attempt) in record.attempts.iter().enumerate() {
             let is_last = index + 1 == record.attempts.len();

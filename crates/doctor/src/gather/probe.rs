@@ -90,7 +90,7 @@ async fn send(
         path,
         status: head.status,
         headers: head.headers,
-        observed: observer.into_observed(),
+        observed: *observer.into_observed(),
         timings,
         arrivals,
         excerpt: String::from_utf8_lossy(&excerpt).into_owned(),

@@ -225,17 +225,14 @@ impl AttemptResponse {
         if let Some(backend) = &backend {
             record.condition = backend.condition(now);
         }
-        let Some(observer) = &mut self.observer else { return };
+        let Some(mut observer) = self.observer.take() else { return };
         if let Some(written_at) = self.written_at.take() {
-            record_write_stall(observer, written_at, now);
+            record_write_stall(&mut observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(observer, entry.activity().on_end(now));
+            record_stall(&mut observer, entry.activity().on_end(now));
         }
-        // The observations are swapped into the record in place. To move them out of the observer
-        // would copy 2 KiB.
-        std::mem::swap(&mut record.observed, observer.complete());
-        self.observer = None;
+        record.observed = observer.into_observed().into();
         record.end = termination;
         record.outcome = outcome(record);
         if let Some(backend) = backend {

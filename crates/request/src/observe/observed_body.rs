@@ -322,6 +322,9 @@ where
                 return poll;
             }
             if let Some(frame) = this.prefetched.frames.pop_front() {
+                if this.prefetched.frames.is_empty() {
+                    this.prefetched.frames = VecDeque::new(); // frees its memory for the rest of the stream
+                }
                 if this.prefetched.is_end_stream() && !this.may_shorten_frames {
                     this.finish_exchange();
                 }

@@ -25,7 +25,7 @@ pub struct ResponseObserver {
     mode: InspectionMode,
     decoder: SseDecoder,
     reader: ResponseReader,
-    observed: ObservedResponse,
+    observed: Box<ObservedResponse>,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
     /// End of the last write stall. `None`: there was no write stall.
@@ -53,7 +53,7 @@ impl ResponseObserver {
             mode: InspectionMode::Opaque,
             decoder: SseDecoder::new(),
             reader: ResponseReader::new(api),
-            observed: ObservedResponse::default(),
+            observed: Box::default(),
             choice_timers: Vec::new(),
             write_stalled_until: None,
             recent_write_stall: Duration::ZERO,
@@ -214,13 +214,7 @@ impl ResponseObserver {
     }
 
     /// Completes the observations and returns them.
-    pub fn into_observed(mut self) -> ObservedResponse {
-        self.complete();
-        self.observed
-    }
-
-    /// Completes the observations. Must be called once, at the end of the response.
-    pub(super) fn complete(&mut self) -> &mut ObservedResponse {
+    pub fn into_observed(mut self) -> Box<ObservedResponse> {
         for timer in &mut self.choice_timers {
             timer.finish_arrival(&mut self.observed);
         }
@@ -235,7 +229,7 @@ impl ResponseObserver {
         observed.usage_source = observed.token_count_source();
         let filter = self.usage_filter.as_ref();
         observed.fingerprint = filter.and_then(|filter| filter.fingerprint().cloned());
-        observed
+        self.observed
     }
 
     fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {

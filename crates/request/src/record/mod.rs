@@ -27,9 +27,9 @@ pub use request::{
 };
 pub use request_record::RequestRecord;
 pub use response::{
-    ChunkGap, ChunkTimings, ObservedResponse, Outcome, ResponseBuckets, TERMINATION_REASONS,
-    Termination, TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageLayout,
-    UsageSource,
+    ChunkGap, ChunkTimings, ObservedResponse, Outcome, RecordedObservations, ResponseBuckets,
+    TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason, UsageEventOutcome,
+    UsageLayout, UsageSource,
 };
 pub use routing::{
     Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,

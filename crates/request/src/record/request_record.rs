@@ -6,7 +6,7 @@ use super::request::{
     ResumeNote, ResumeOutcome, Tier,
 };
 use super::response::{
-    ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
+    ChunkTimings, Outcome, RecordedObservations, Termination, UsageSource, termination_reason,
 };
 use super::routing::{
     Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
@@ -82,7 +82,7 @@ pub struct RequestRecord {
     /// Monotonic instants of the request.
     pub timings: Timings,
     /// Observations of the response.
-    pub observed: ObservedResponse,
+    pub observed: RecordedObservations,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
     /// What the reports of the backend show about the wait for the first output.
@@ -148,7 +148,7 @@ impl RequestRecord {
                 end: Termination::ClientDisconnected,
                 started,
                 timings: Timings::begin(accepted),
-                observed: ObservedResponse::default(),
+                observed: RecordedObservations::default(),
                 condition: BackendCondition::default(),
                 wait_reports: WaitReports::default(),
                 slow: None,

@@ -24,7 +24,7 @@ fn complete_response() {
     record.timings.first_event = None;
     record.timings.first_output = None;
     record.timings.last_output = None;
-    record.observed = ObservedResponse {
+    *record.observed = ObservedResponse {
         usage: Usage { input: Some(12), output: Some(32), ..Usage::default() },
         usage_source: UsageSource::Exact,
         finish_reasons: vec![Some(FinishReason::Stop), Some(FinishReason::Length)],
@@ -112,7 +112,12 @@ fn before_output(record: RequestRecord) -> RequestRecord {
         ended: Some(at(accepted, 61)),
         ..Timings::begin(accepted)
     };
-    RequestRecord { timings, observed: ObservedResponse::default(), bytes_out: 150, ..record }
+    RequestRecord {
+        timings,
+        observed: ObservedResponse::default().into(),
+        bytes_out: 150,
+        ..record
+    }
 }
 
 /// Changes a record to the record of a request that the gateway refused without an attempt.

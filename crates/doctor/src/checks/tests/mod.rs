@@ -100,7 +100,7 @@ fn probe(recording: &str, gap: Duration) -> StreamProbe {
         path: "/v1/chat/completions",
         status: StatusCode::OK,
         headers: HeaderMap::new(),
-        observed: observer.into_observed(),
+        observed: *observer.into_observed(),
         timings,
         arrivals,
         excerpt: String::new(),

@@ -107,7 +107,7 @@ fn filter_frames<'a>(
         frames.push(observer.forward(Bytes::copy_from_slice(piece)).to_vec());
     }
     frames.push(observer.flush().to_vec());
-    (frames, observer.into_observed())
+    (frames, *observer.into_observed())
 }
 
 /// The observations of a body that arrives in one chunk. The usage of its events is then parsed

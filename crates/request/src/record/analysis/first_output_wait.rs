@@ -338,7 +338,7 @@ mod tests {
         record.timings.last_output = None;
         record.timings.terminal = None;
         record.timings.ended = Some(at(accepted, millis));
-        record.observed = crate::record::ObservedResponse::default();
+        record.observed = crate::record::RecordedObservations::default();
         record.outcome = Outcome::Cancelled;
         record.condition = BackendCondition::default();
         record.decision = Some(Arc::new(decision(

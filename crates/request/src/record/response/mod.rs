@@ -6,7 +6,7 @@ mod outcome;
 mod observed_response;
 
 pub use chunk_timings::{ChunkGap, ChunkTimings};
-pub use observed_response::{ObservedResponse, ResponseBuckets};
+pub use observed_response::{ObservedResponse, RecordedObservations, ResponseBuckets};
 pub(super) use outcome::termination_reason;
 pub use outcome::{
     Outcome, TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason,

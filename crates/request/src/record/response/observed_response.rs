@@ -4,6 +4,8 @@ use super::chunk_timings::ChunkTimings;
 use super::outcome::{UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource};
 use crate::record::Stall;
 use bytes::Bytes;
+use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_protocol::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
@@ -88,6 +90,13 @@ pub struct ObservedResponse {
     pub text_excerpt: Option<TextExcerpt>,
 }
 
+/// The observations in a record. They take memory from the end of the response on: the observer has its own
+/// until then, and an open stream has them once. Before, all values are the defaults.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RecordedObservations(Option<Box<ObservedResponse>>);
+
+static NO_OBSERVATIONS: LazyLock<ObservedResponse> = LazyLock::new(ObservedResponse::default);
+
 /// Bucket bounds of the histograms of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseBuckets {
@@ -101,6 +110,32 @@ pub struct ResponseBuckets {
     pub chunk_transit: BucketBounds,
     /// Whether the values are also counted in exponential buckets.
     pub has_exponential: bool,
+}
+
+impl Deref for RecordedObservations {
+    type Target = ObservedResponse;
+
+    fn deref(&self) -> &ObservedResponse {
+        self.0.as_deref().unwrap_or_else(|| &NO_OBSERVATIONS)
+    }
+}
+
+impl DerefMut for RecordedObservations {
+    fn deref_mut(&mut self) -> &mut ObservedResponse {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl From<Box<ObservedResponse>> for RecordedObservations {
+    fn from(observed: Box<ObservedResponse>) -> Self {
+        Self(Some(observed))
+    }
+}
+
+impl From<ObservedResponse> for RecordedObservations {
+    fn from(observed: ObservedResponse) -> Self {
+        Box::new(observed).into()
+    }
 }
 
 impl ObservedResponse {
@@ -166,5 +201,20 @@ impl Default for ResponseBuckets {
             chunk_transit: BucketBounds::from_static(ChunkTransit::BOUNDS),
             has_exponential: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::RequestRecord;
+
+    #[test]
+    fn a_record_has_no_memory_for_observations_before_the_end_of_the_response() {
+        let mut observations = RecordedObservations::default();
+        assert_eq!(*observations, ObservedResponse::default());
+        assert!(observations.0.is_none() && size_of::<RequestRecord>() < 1_400);
+        observations.events = 2;
+        assert_eq!(observations.events, 2);
     }
 }

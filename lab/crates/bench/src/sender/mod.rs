@@ -160,7 +160,7 @@ impl BenchRequestSender {
             has_disconnected = timings.first_output.is_some()
                 && planned.disconnect_after_tokens.is_some_and(|limit| tokens >= limit.into());
         }
-        Ok(ObservedStream { observed: observer.into_observed(), timings, gaps, has_disconnected })
+        Ok(ObservedStream { observed: *observer.into_observed(), timings, gaps, has_disconnected })
     }
 
     /// Sends a request. Retries it if the server had already closed the pooled connection: such a
