@@ -264,7 +264,7 @@ impl AccessLogStats {
 
 impl<'a> AccessLogLine<'a> {
     fn from_record(record: &'a RequestRecord) -> Self {
-        let observed = &record.observed;
+        let observed = &*record.observed;
         let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
         let [headers, first_event, first_answer] = record.stream_times();
         let channel = |at| record.stream_time_to(at).map(millis);

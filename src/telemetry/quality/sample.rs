@@ -72,7 +72,7 @@ pub(super) struct QualitySample<'a> {
 
 impl QualityJob {
     pub(super) fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
-        let observed = &record.observed;
+        let observed = &*record.observed;
         let finish_reasons = observed.finish_reasons.iter();
         let metadata = ResponseMetadata {
             finish_reasons: finish_reasons.map(|reason| reason.map(FinishReason::as_str)).collect(),

@@ -121,7 +121,7 @@ impl TraceCapture {
         record: &'a RequestRecord,
         captured: &CapturedPrompt,
     ) -> TraceCaptureLine<'a> {
-        let observed = &record.observed;
+        let observed = &*record.observed;
         let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let input_tokens = observed.usage.input;
         TraceCaptureLine {

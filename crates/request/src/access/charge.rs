@@ -23,7 +23,7 @@ impl TokenCharge {
     /// otherwise an early disconnect would cost nothing. A request that failed because of its
     /// backend is charged with the reported tokens and with the output that arrived.
     pub fn from_record(record: &RequestRecord) -> Self {
-        let observed = &record.observed;
+        let observed = &*record.observed;
         let last_failure = record.attempts.last().and_then(|attempt| attempt.failure);
         let is_ok_or_ended_by_client = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
             || [FailureKind::ClientTimeout, FailureKind::TotalTimeout]

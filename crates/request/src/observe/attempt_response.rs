@@ -263,7 +263,7 @@ fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
 
 /// Determines the outcome of a request whose response has ended.
 fn outcome(record: &RequestRecord) -> Outcome {
-    let observed = &record.observed;
+    let observed = &*record.observed;
     let finish_reasons = &observed.finish_reasons;
     let is_complete = observed.is_complete;
     match (record.status, record.end) {

@@ -209,7 +209,7 @@ impl RequestRecord {
     /// are a sum), without an exact count, and if write stalls of the client delayed the last
     /// output by more than 1% of the decode time.
     pub fn tpot(&self) -> Option<Duration> {
-        let observed = &self.observed;
+        let observed = &*self.observed;
         let steps = u32::try_from(observed.usage.output?.checked_sub(1)?).ok()?;
         let is_exact = observed.usage_source == UsageSource::Exact;
         let is_delayed_by_client = observed.last_output_write_stall > self.decode()? / 100;
@@ -317,7 +317,7 @@ impl RequestRecord {
     /// A body that ended regularly shows none: vLLM sends an error event or breaks the connection
     /// when its engine dies, and other servers omit the last events of whole responses.
     pub fn shows_backend_fault(&self) -> bool {
-        let observed = &self.observed;
+        let observed = &*self.observed;
         match (self.outcome, self.end) {
             // That a request reached the operator's limit of its whole duration shows nothing about
             // the backend.
@@ -333,7 +333,7 @@ impl RequestRecord {
     /// Whether the engine ended the response without an error and without output other than
     /// reasoning.
     pub fn is_empty_response(&self) -> bool {
-        let observed = &self.observed;
+        let observed = &*self.observed;
         let generates = self.api.is_some_and(Api::generates);
         let is_inspected =
             observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
@@ -343,7 +343,7 @@ impl RequestRecord {
     /// Whether the response is a model refusal by its API fields, a content filter ended it, or it
     /// contains a configured refusal phrase.
     pub fn is_model_refusal(&self) -> bool {
-        let observed = &self.observed;
+        let observed = &*self.observed;
         let is_filtered = observed.finish_reasons.contains(&Some(FinishReason::ContentFilter));
         observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }

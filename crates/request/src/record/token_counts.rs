@@ -16,7 +16,7 @@ impl RequestRecord {
     /// Number of output tokens, with the accuracy of `ObservedResponse::usage_source`. `None`:
     /// the response had no output tokens to count.
     pub fn output_tokens(&self) -> Option<u64> {
-        let observed = &self.observed;
+        let observed = &*self.observed;
         match observed.usage_source {
             UsageSource::Exact => observed.usage.output,
             UsageSource::Continuous => {

@@ -219,7 +219,7 @@ impl LatencyMeasure {
     /// quantile comes from a histogram and is exact only relative to the bucket bounds, so each
     /// limit should be a bucket bound.
     pub fn observed_seconds(self, record: &RequestRecord) -> Option<f64> {
-        let observed = &record.observed;
+        let observed = &*record.observed;
         let gaps = if observed.inter_token_latency.count() > 0 {
             &observed.inter_token_latency
         } else {

@@ -155,7 +155,7 @@ fn add_response(
     record: &RequestRecord,
     semconv: Semconv,
 ) -> SpanAttributes {
-    let observed = &record.observed;
+    let observed = &*record.observed;
     let usage = &observed.usage;
     let finish_reasons = observed.finish_reasons.iter();
     let has_head = record.timings.headers.is_some();

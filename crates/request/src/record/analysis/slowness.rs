@@ -20,7 +20,7 @@ impl SlowCause {
 
 /// Whether the request exceeded a limit or its stream stalled.
 fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
-    let observed = &record.observed;
+    let observed = &*record.observed;
     // A request that the gateway rejected or that was invalid does not count as slow.
     if record.attempts.is_empty() || record.outcome == Outcome::ClientError {
         return false;

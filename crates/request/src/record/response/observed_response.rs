@@ -95,7 +95,11 @@ pub struct ObservedResponse {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecordedObservations(Option<Box<ObservedResponse>>);
 
-static NO_OBSERVATIONS: LazyLock<ObservedResponse> = LazyLock::new(ObservedResponse::default);
+#[cold]
+fn no_observations() -> &'static ObservedResponse {
+    static DEFAULTS: LazyLock<ObservedResponse> = LazyLock::new(ObservedResponse::default);
+    &DEFAULTS
+}
 
 /// Bucket bounds of the histograms of a response.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,8 +119,9 @@ pub struct ResponseBuckets {
 impl Deref for RecordedObservations {
     type Target = ObservedResponse;
 
+    #[inline] // each sink reads many values
     fn deref(&self) -> &ObservedResponse {
-        self.0.as_deref().unwrap_or_else(|| &NO_OBSERVATIONS)
+        self.0.as_deref().unwrap_or_else(|| no_observations())
     }
 }
 
