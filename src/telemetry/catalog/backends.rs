@@ -213,7 +213,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             let known = status.diagnosis.known_verdicts();
             let diagnosed = status.diagnosis.backends.iter();
             let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
-            for backend in status.registered_backends().map(|backend| &*backend.backend) {
+            let names = || status.registered_backends().map(|backend| &*backend.backend);
+            for backend in names() {
                 for rule in &RULES {
                     match known.get(&(backend, rule.name)) {
                         Some(true) => emit(&[backend, rule.name], 1.0),
@@ -223,8 +224,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
             for rule in FLEET_RULES {
-                let names = status.registered_backends().map(|backend| &*backend.backend);
-                let all = std::iter::once("").chain(names);
+                let all = std::iter::once("").chain(names());
                 for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
                     emit(&[backend, rule.name], 1.0);
                 }

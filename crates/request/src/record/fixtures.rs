@@ -59,7 +59,7 @@ pub fn streamed() -> RequestRecord {
         end: Termination::Complete,
         started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
         timings: stream_timings(accepted),
-        observed: observed_stream().into(),
+        observed: Box::new(observed_stream()).into(),
         condition: BackendCondition::default(),
         wait_reports: WaitReports::default(),
         slow: None,

@@ -112,12 +112,7 @@ fn before_output(record: RequestRecord) -> RequestRecord {
         ended: Some(at(accepted, 61)),
         ..Timings::begin(accepted)
     };
-    RequestRecord {
-        timings,
-        observed: ObservedResponse::default().into(),
-        bytes_out: 150,
-        ..record
-    }
+    RequestRecord { timings, observed: RecordedObservations::default(), bytes_out: 150, ..record }
 }
 
 /// Changes a record to the record of a request that the gateway refused without an attempt.

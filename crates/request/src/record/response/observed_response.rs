@@ -137,12 +137,6 @@ impl From<Box<ObservedResponse>> for RecordedObservations {
     }
 }
 
-impl From<ObservedResponse> for RecordedObservations {
-    fn from(observed: ObservedResponse) -> Self {
-        Box::new(observed).into()
-    }
-}
-
 impl ObservedResponse {
     /// Sets the bucket bounds, and resets the histograms.
     pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
