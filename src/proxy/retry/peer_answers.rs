@@ -1,27 +1,28 @@
 //! What peers answered to requests that one backend refused: a status such as 400 or 401 does not show
 //! whether the client or the backend causes it.
 //!
-//! Each comparison sends the request again. So a client whose requests all backends refuse alike has
-//! most of its further requests of this kind sent once.
+//! To compare, the gateway sends the refused request to a peer too. If all backends refuse the requests of
+//! a client alike, the gateway learns this and sends most further requests of this kind only once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_routing::mix;
 
-/// Number of slots. Refusals with the same slot share what was learned.
+/// Number of slots. A hash selects the slot of a refusal. Refusals with the same slot share one learned
+/// share.
 const SLOT_COUNT: usize = 4096;
 /// Time for which a learned share counts after its last comparison.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// Ratio of the share of refused requests that are sent to a peer to the learned share that a peer
-/// answers otherwise. So if a peer answers one request in four otherwise, all refused requests are
-/// sent to a peer.
+/// The gateway sends a share of refused requests to a peer: this factor times the learned share of
+/// refused requests that a peer answered differently. So if a peer answers one request in four
+/// differently, all refused requests are sent to a peer.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
 /// Minimum share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;
 
-/// The learned shares of refused requests that a peer answered otherwise: one for each slot.
+/// For each slot, the learned share of refused requests that a peer answered differently.
 #[derive(Debug)]
 pub(in crate::proxy) struct PeerAnswers {
     origin: Instant,
@@ -29,6 +30,9 @@ pub(in crate::proxy) struct PeerAnswers {
     /// the share as `f32`. 0: no comparison.
     slots: Box<[AtomicU64]>,
 }
+
+/// Maximum of the milliseconds in a slot.
+const MAX_MILLISECONDS: u64 = 0x7fff_ffff;
 
 /// The refusals of one backend with one status to one group of clients. The gateway learns one share for
 /// them.
@@ -60,7 +64,7 @@ impl PeerAnswers {
         random < share.max(MIN_COMPARED)
     }
 
-    /// Learns whether a peer answered a refused request otherwise.
+    /// Learns whether a peer answered a refused request differently.
     pub(in crate::proxy) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
         let share = self.share(slot, now);
         let observed = if is_otherwise { 1.0 } else { 0.0 };
@@ -69,21 +73,20 @@ impl PeerAnswers {
         self.slots[slot.0].store(value, Ordering::Relaxed);
     }
 
-    /// Share of the refused requests of this slot that a peer answered otherwise, from 0 to 1. 1 if the last
-    /// comparison is older than [`MEMORY`].
+    /// Share of the refused requests of this slot that a peer answered differently, from 0 to 1. Returns 1
+    /// if there was no comparison within [`MEMORY`].
     fn share(&self, slot: RefusalSlot, now: Instant) -> f32 {
         let value = self.slots[slot.0].load(Ordering::Relaxed);
-        let age = (self.milliseconds(now) + 1).saturating_sub(value >> 32);
+        let age = (self.milliseconds(now) + 1).wrapping_sub(value >> 32) & MAX_MILLISECONDS;
         if value == 0 || u128::from(age) > MEMORY.as_millis() {
             return 1.0;
         }
         f32::from_bits(value as u32)
     }
 
-    /// Milliseconds since the start. They fit into 31 bits for 24 days and then begin anew: a slot then
-    /// forgets its share once.
+    /// Milliseconds since `origin`, in 31 bits: after 24 days they begin at 0 again.
     fn milliseconds(&self, now: Instant) -> u64 {
-        (now.saturating_duration_since(self.origin).as_millis() as u64) & 0x7fff_ffff
+        (now.saturating_duration_since(self.origin).as_millis() as u64) & MAX_MILLISECONDS
     }
 }
 
@@ -107,6 +110,17 @@ mod tests {
         assert!(answers.should_ask(slot(401), 0.99, now), "another status");
         let later = now + MEMORY + Duration::from_secs(1);
         assert!(answers.should_ask(slot(400), 0.99, later), "the comparisons are old");
+    }
+
+    #[test]
+    fn comparisons_become_old_when_the_milliseconds_of_a_slot_begin_at_0_again() {
+        let start = clock::now();
+        let answers = PeerAnswers::new(start);
+        let before = start + Duration::from_millis(MAX_MILLISECONDS) - Duration::from_secs(1);
+        (0..30).for_each(|_| answers.learn(slot(400), false, before));
+        let soon = before + Duration::from_secs(2);
+        assert!(!answers.should_ask(slot(400), 0.04, soon), "the comparisons are recent");
+        assert!(answers.should_ask(slot(400), 0.99, before + MEMORY + Duration::from_secs(1)));
     }
 
     #[test]
