@@ -44,11 +44,11 @@ suite *FILTER:
 suite-kubernetes:
     cargo test --locked --features dns,kubernetes --lib --test suite kubernetes
 
-# Run all tests of the laboratory, or those whose names contain FILTER.
+# Run all tests of the laboratory (workspace `lab`), or those whose names contain FILTER.
 lab *FILTER:
     cd lab && cargo test --locked --workspace {{ FILTER }}
 
-# Write the lock file of the laboratory again, with the versions of the gateway.
+# Write the lock file of the laboratory again, with the dependency versions of the gateway.
 lab-lock:
     cp Cargo.lock lab/Cargo.lock
     cargo update --workspace --manifest-path lab/Cargo.toml
@@ -57,11 +57,11 @@ lab-lock:
 allocations:
     cargo test --locked --test allocations
 
-# Build the gateway without tools.
+# Build the gateway without the commands of the feature `tools`.
 minimal:
     cargo build --locked --no-default-features
 
-# Compare the recorded responses of vLLM with their independent reading in Python.
+# Compare the recorded responses of vLLM with the values that an independent Python parser reads from them.
 wire:
     python3 tests/wire/oracle.py --check
 
@@ -85,23 +85,23 @@ rustdoc:
 
 # --- scripts with other programs ---------------------------------------------------------------
 
-# Read a live metrics page with Python's prometheus_client.
+# Read a live metrics page of the gateway with Python's prometheus_client.
 metrics-page:
     tests/metrics_page.sh
 
-# Check rules, alerts and routing with promtool and amtool.
+# Check the Prometheus rules with promtool, and the routing of alerts with amtool.
 operations:
     tests/operations.sh
 
-# Run the hostile suites with full load, or a tenth of it: `just hostile --quick`.
+# Run the test suites of hostile clients with full load, or with a tenth of it: `just hostile --quick`.
 hostile *ARGS:
     tests/hostile.sh {{ ARGS }}
 
-# Compare COUNT request bodies with Python and Rust servers. Needs a Python package index.
+# Check that the gateway and other servers read COUNT request bodies alike. Needs a Python package index.
 bodies COUNT="100000":
     tests/bodies.sh {{ COUNT }}
 
-# Compare responses that the npm packages of OpenAI and Anthropic read through the gateway and directly. Needs npm.
+# Compare responses that the SDKs of OpenAI and Anthropic read through the gateway and directly. Needs npm.
 npm-sdks:
     tests/npm_sdks.sh
 
@@ -114,31 +114,31 @@ h2spec:
 page *ARGS:
     tests/page.sh {{ ARGS }}
 
-# Run the commands of README.md from a clone to a first request, with the program BINARY.
+# Run the commands of README.md, from a clone to the first request, with the program BINARY.
 first-use BINARY *ARGS:
     TOKENWEIR={{ BINARY }} tests/first_use.sh {{ ARGS }}
 
-# Run the gateway with Collector, Jaeger, Prometheus and Alertmanager. Needs STACK_TOOLS.
+# Run the gateway with an OpenTelemetry Collector, Jaeger, Prometheus and Alertmanager. Needs STACK_TOOLS.
 stack *ARGS:
     tests/stack.sh {{ ARGS }}
 
-# Stage faults, and check that each is named on the first screen, and nothing else.
+# Stage faults. Check that the first screen names each of them, and nothing else.
 staged-faults *ARGS:
     tests/staged_faults.sh {{ ARGS }}
 
-# Put the components for `just stack` into FOLDER.
+# Install the programs for `just stack` into FOLDER.
 stack-install FOLDER:
     tests/stack/install.sh {{ FOLDER }}
 
-# Compare the gateway with clients and counters of two real vLLM servers. Needs REAL_VLLM.
+# Compare the values of the gateway with those of clients and of two real vLLM servers. Needs REAL_VLLM.
 real-vllm *ARGS:
     tests/real_vllm.sh {{ ARGS }}
 
-# Compare round_robin and kv_aware on two real vLLM servers. Needs REAL_VLLM.
+# Compare the policies round_robin and kv_aware on two real vLLM servers. Needs REAL_VLLM.
 real-vllm-routing *ARGS:
     tests/real_vllm_routing.sh {{ ARGS }}
 
-# Compare several gateways with and without the exchange, in real time. Needs redis-server.
+# Compare several gateways with and without the exchange between gateways, in real time. Needs redis-server.
 several-gateways *ARGS:
     cargo build --locked --release
     cargo build --locked --release --manifest-path lab/Cargo.toml
@@ -146,11 +146,11 @@ several-gateways *ARGS:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Hold as many streams as the limit of open files allows, then slow readers and slow uploads.
+# Open as many concurrent streams as the limit of open files allows, then run slow readers and slow uploads.
 load *ARGS:
     tests/load.sh {{ ARGS }}
 
-# Run for SECONDS, or `whole` for 4,320,000 requests; `--reload` sends SIGHUP every 5 s.
+# Run a mixed load for SECONDS, or `whole` for 4,320,000 requests. `--reload` sends SIGHUP every 5 s.
 soak *ARGS:
     tests/soak.sh {{ ARGS }}
 
@@ -164,13 +164,13 @@ instructions:
 instructions-record:
     INSTRUCTIONS_RECORD=1 cargo bench --locked --profile counted --bench instructions
 
-# Measure one bench: parts, passthrough, accuracy, load, soak.
+# Measure one bench, NAME: parts, passthrough, accuracy, load or soak.
 bench NAME *ARGS:
     cargo bench --locked --bench {{ NAME }} {{ ARGS }}
 
 # --- packages ----------------------------------------------------------------------------------
 
-# Build the shipped binary: twice, with profile-guided optimization. Needs llvm-tools and lld.
+# Build the shipped binary with profile-guided optimization, which builds it twice. Needs llvm-tools and lld.
 release *ARGS:
     packaging/release.sh {{ ARGS }}
 
@@ -186,7 +186,7 @@ deb BINARY *OUT:
 wheel BINARY *OUT:
     packaging/wheel.sh {{ BINARY }} {{ OUT }}
 
-# Build all packages of BINARY and check them; nothing is installed.
+# Build all packages of BINARY and check them. Nothing is installed.
 packages BINARY:
     packaging/check.sh {{ BINARY }}
 

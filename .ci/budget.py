@@ -19,9 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "budget.toml"
-# A budget further above its size than this share permits growth that nobody decided.
+# A budget may exceed its size by this share. A larger budget would permit growth that nobody decided.
 SLACK = 0.02
-# Comments, strings and characters of Rust: the parts in which braces do not nest.
+# Matches the comments, strings and characters of Rust: braces inside them do not count as nesting.
 OPAQUE = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)"""
     r"""|(?P<text>b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])')""",

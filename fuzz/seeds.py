@@ -17,10 +17,11 @@ import oracle  # noqa: E402
 
 # The APIs in the order of `Api::ALL`, by which the target `observe` selects one.
 APIS = ["chat", "completions", "responses", "messages", "embeddings", "audio", "other"]
-# The first bytes of an input: the lengths, minus one, of the pieces into which it is cut, used in turn.
+# The four bytes at the start of an input, which `cut` reads: the lengths, minus one, of the pieces of the
+# rest, used in turn.
 PLANS = [bytes([0, 0, 0, 0]), bytes([6, 0, 99, 30]), bytes([255, 16, 255, 1])]
 
-# Header lines that clients send, without Host.
+# Header lines that a client sends in addition to Host, one list for each request.
 HEADERS = [
     ["content-type:application/json", "authorization:Bearer k", "x-request-id:a"],
     ["connection:close, x-a", "x-a:1", "te:trailers", "upgrade:h2c", "http2-settings:AA"],
@@ -28,7 +29,7 @@ HEADERS = [
     ["host:h", "x-forwarded-for:1.2.3.4", "forwarded:for=1", "expect:100-continue"],
 ]
 
-# Number of seeds per target that are stretched to the maximum length.
+# Number of seeds of each target that are also written at the maximum length.
 STRETCHED = 20
 
 

@@ -3,9 +3,9 @@
 #
 #   packaging/deb.sh BINARY [OUT]        default: target/packages
 #
-# COMPRESSION=none saves a minute where the package is only tested.
+# COMPRESSION=none builds a larger package a minute faster, for tests.
 # Contents: binary in /usr/bin, configuration in /etc/tokenweir (a conffile), systemd units, manual pages,
-# completions. The dependencies follow from the binary: only adduser if it is static.
+# completions. The script finds the dependencies of the binary; a static binary needs only adduser.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -20,7 +20,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 
-# Paths of Debian: /usr/lib for units, /usr/bin for programs, vendor-completions for zsh.
+# The paths that Debian prescribes: /usr/lib for units, /usr/bin for programs, vendor-completions for zsh.
 install -D --mode 755 --strip "$binary" "$root/usr/bin/tokenweir"
 install -D --mode 644 packaging/deb/tokenweir.yaml "$root/etc/tokenweir/tokenweir.yaml"
 install -D --mode 644 config/tokenweir.yaml "$root/usr/share/doc/tokenweir/examples/tokenweir.yaml"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Copies the rules and dashboards into the Helm chart, which needs them for prometheusRule and dashboards, and packages
-# the chart with OUT:
+# Copies the alert rules and the dashboards into the Helm chart, which needs them for prometheusRule and
+# dashboards. With OUT, also packages the chart into that folder:
 #
 #   packaging/helm.sh [OUT]
 set -euo pipefail

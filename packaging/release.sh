@@ -21,7 +21,7 @@ profiles=$target/profiles
 rm -rf "$profiles"
 mkdir -p "$profiles"
 
-# With --target, cargo builds build scripts and macros without these flags.
+# With --target, cargo uses these flags only for the program, not for build scripts and macros.
 build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --locked --target "$host" --target-dir "$target/$2" "${@:3}"; }
 gateway=(--profile dist --features dns --bin tokenweir "$@")
 
@@ -30,8 +30,8 @@ build "-Cprofile-generate=$profiles" instrumented "${gateway[@]}"
 python3 packaging/train.py "$target/instrumented/$host/dist/tokenweir" "$target/lab/$host/release/tokenweir-lab" "$profiles"
 "$profdata" merge --output "$profiles/gateway.profdata" "$profiles/gateway"
 "$profdata" merge --output "$profiles/all.profdata" "$profiles/gateway" "$profiles/others"
-# Functions that the gateway runs are placed next to each other: the kernel loads a program by pages, and
-# every loaded page stays in memory.
+# The linker places the functions that the gateway runs next to each other. The kernel loads a program by
+# pages and every loaded page stays in memory, so fewer pages are loaded.
 "$profdata" show --covered "$profiles/gateway.profdata" | sed 's/.*;//' >"$profiles/order"
 order="-Clink-arg=-Wl,--symbol-ordering-file=$profiles/order,--no-warn-symbol-ordering"
 build "-Cprofile-use=$profiles/all.profdata $order" shipped "${gateway[@]}"

@@ -4,8 +4,8 @@
 #   packaging/static.sh [OUT]                default: target/packages
 #   packaging/static.sh --check BINARY       only tests an existing binary
 #
-# The binary contains the C library of this machine. FEATURES=kubernetes adds Kubernetes support. The static C
-# library resolves names by files and DNS only, whatever /etc/nsswitch.conf contains.
+# The binary contains the C library of this machine. FEATURES=kubernetes adds Kubernetes support. A static C
+# library resolves host names by files and DNS only, whatever /etc/nsswitch.conf says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +35,7 @@ test_binary() {
   { ldd "$binary" 2>&1 || true; } | grep --extended-regexp 'statically linked|not a dynamic executable' >/dev/null \
     || fail "$binary is not static: $(ldd "$binary" 2>&1)"
   "$binary" --version >&2
-  # Without environment variables, so that no library path is set.
+  # Runs the demo without environment variables, so that no library path is set.
   log=$(env --ignore-environment "$binary" demo --duration 3s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>&1) \
     || fail "the demo ended with an error: $log"
   printf '%s\n' "$log" | grep --extended-regexp 'served [1-9][0-9]* requests, 0 failed' >&2 \
@@ -51,9 +51,9 @@ fi
 mkdir -p "${1:-target/packages}"
 out=$(cd "${1:-target/packages}" && pwd)
 binary=$out/tokenweir-$(rustc -vV | sed -n 's/^host: //p')
-# A position-independent program relocates its pointers at start. For that it reads a few KB of packed relocations,
-# instead of 600 KB of others that would stay in its memory. Packed relocations need glibc 2.36 (2022) or later on
-# this machine.
+# A position-independent program relocates its pointers at start. With packed relocations it reads a few KB
+# for that. Other relocations would take 600 KB, which stay in memory. Packed relocations need glibc 2.36
+# (2022) or later on this machine.
 flags="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 built=$(RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }$flags" \
   packaging/release.sh ${FEATURES:+--features "$FEATURES"} | tail -1)

@@ -18,7 +18,7 @@ import threading
 from http.client import HTTPConnection
 from pathlib import Path
 
-# Numbers of backends. The policy evaluates 1 backend for each request, but only a sample of 80.
+# Numbers of backends. Of 80 backends, the policy evaluates only a sample for each request.
 FLEETS = (1, 80)
 SMALL_REQUESTS = 6_000
 SMALL_CONNECTIONS = 8

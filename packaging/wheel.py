@@ -17,7 +17,8 @@ import tomllib
 import zipfile
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
-# The time of each file in the wheel: the first that a zip archive can express, so that a binary always gives one wheel.
+# The time of each file in the wheel, so that a binary always gives the same wheel: the earliest time of a zip
+# archive.
 MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
@@ -61,7 +62,7 @@ def metadata(package):
 
 def main(binary, out):
     manifest = tomllib.loads((TOP / "Cargo.toml").read_text())
-    # Fields such as `version` are those of the workspace.
+    # Fields such as `version` are in the workspace section of the manifest.
     package = manifest["package"] | manifest["workspace"]["package"]
     stem = f"tokenweir-{package['version']}"
     platforms = tags(binary)

@@ -77,8 +77,8 @@ pub enum CliCommand {
     Keygen,
 }
 
-/// The commands of the separate program `tokenweir-lab`. A user of `tokenweir` who types one
-/// gets the name of that program as a tip.
+/// The commands of the separate program `tokenweir-lab`. A user who types such a command after
+/// `tokenweir` gets the name of that program as a tip.
 const LAB_COMMANDS: [&str; 4] = ["bench", "replay", "tournament", "tune"];
 
 /// Parses the command line of the gateway with [`parse_as`].
@@ -198,7 +198,8 @@ fn name_env_variable<C: CommandFactory>(
     error
 }
 
-/// Adds a tip to the error about a command of the laboratory: the name of its program.
+/// If the error is about a command of the program `tokenweir-lab`, adds the name of that program as a
+/// tip.
 fn name_lab_program(mut error: clap::Error) -> clap::Error {
     let invalid = error.get(ContextKind::InvalidSubcommand);
     let Some(ContextValue::String(command)) = invalid else { return error };

@@ -24,13 +24,13 @@
 //! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
 //! ```
 
-// Layer 1: backends, their GPUs and their discovery, and the alerts of the diagnosis.
+// Layer 1: backends, their GPUs and their discovery, and the webhooks of the diagnosis.
 pub mod backend;
 pub mod discovery;
 pub mod gpu;
 pub mod webhook;
 
-// Layer 2: sinks of records.
+// Layer 2: the sinks of request records.
 pub mod telemetry;
 
 // Layer 3: the path of a request.

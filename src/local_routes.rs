@@ -1,5 +1,6 @@
 //! Responds to the paths of the client listener that the gateway answers itself, without a backend:
-//! `/health`, `/version`, `/v1/models` with the models of all backends in one list, and its entries.
+//! `/health`, `/version`, `/v1/models` with the models of all backends in one list, and
+//! `/v1/models/{model}`.
 
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::RouteTable;

@@ -1,6 +1,6 @@
-//! Tests the allocations of the gateway: after the first events of a stream, no chunk of a recorded
-//! response allocates memory, and parsing a metrics page allocates none. The memory of the decision
-//! log is bounded. This is a separate program, because `allocation_counter` replaces its allocator.
+//! Tests the memory allocations of the gateway. After the first events of a stream, no chunk of a recorded
+//! response may allocate. Parsing a metrics page may not allocate. The memory of the decision log is bounded.
+//! This is a separate program, because `allocation_counter` replaces the allocator of the program.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -41,8 +41,8 @@ use tokenweir_routing::{
 /// A long recorded stream of each front end of vLLM.
 const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
 
-/// Number of chunks that may allocate: the role chunk and the first output, in which the id, the
-/// model and the state of a choice are stored.
+/// Number of chunks at the start of a stream that may allocate: up to the role chunk and the first output,
+/// from which the gateway stores the id, the model and the state of a choice.
 const FIRST_CHUNKS: usize = 3;
 
 /// Runs the function. Returns its value and its allocations in this thread.
@@ -58,7 +58,7 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
     (value, allocations.bytes_total)
 }
 
-/// The HTTP chunks of a recorded stream, as slices of one buffer, as hyper delivers them.
+/// The HTTP chunks of a recorded stream, as slices of one buffer: hyper delivers them so.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
     let mut rest = BytesMut::from(&fs::read(path).unwrap()[..]);
@@ -80,7 +80,8 @@ fn chunks(name: &str) -> Vec<Bytes> {
     chunks
 }
 
-/// Asserts that no chunk after the first [`FIRST_CHUNKS`] allocated. `costs`: allocations by chunk.
+/// Asserts that no chunk after the first [`FIRST_CHUNKS`] allocated. `costs` has the allocations of each
+/// chunk.
 fn assert_no_allocations(name: &str, costs: &[u64]) {
     let costly: Vec<_> =
         costs.iter().enumerate().skip(FIRST_CHUNKS).filter(|(_, cost)| **cost > 0).collect();
@@ -163,10 +164,10 @@ fn a_body_forwards_a_chunk_without_allocating() {
                     other => panic!("{other:?}"),
                 }
             }
-            // The poll that removes the usage event continues with the next chunk.
+            // The poll that removes the usage event returns the chunk after it, so there is one poll less.
             assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
-            // Once in a stream, the event with the finish reason waits for the usage event, and the usage
-            // event is removed. Both allocate.
+            // Two polls may allocate, once in a stream: the event with the finish reason waits for the usage
+            // event, and the usage event is removed.
             let costs = &costs[..costs.len() - 2 * usize::from(usage_injected)];
             assert_no_allocations(name, costs);
         }
@@ -189,7 +190,8 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
         RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES, &[])
     });
     let cost = usize::try_from(cost).unwrap();
-    // Of many candidates, a few are stored in a separate table, which is ranked with another table.
+    // If there are many candidates, the decision stores only a few of them, in a separate table. A second
+    // table ranks the candidates.
     let table = if backends > RoutingDecision::MAX_RECORDED_CANDIDATES {
         RoutingDecision::MAX_RECORDED_CANDIDATES * size_of::<Candidate>()
     } else {
@@ -227,8 +229,8 @@ fn the_memory_of_the_decision_log_is_bounded() {
     assert!((1 << 20..=9 << 19).contains(&used), "{used} bytes");
 }
 
-/// The response body that the gateway forwards and observes. Its frames are these chunks, which are all there
-/// at once.
+/// The response body as the gateway forwards and observes it. Its frames are `chunks`, all of which are
+/// available at once.
 fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
     let now = Instant::now();
     let mut record = record(now);
@@ -281,7 +283,8 @@ impl BackendMonitor for NoOp {
         None
     }
     fn on_stall(&self, _: bool) {}
-    // The backend has no fingerprint: its insertion, once in a stream, would allocate.
+    // An empty fingerprint: the backend has none. A fingerprint would be inserted once in a stream, which
+    // allocates.
     fn fingerprint(&self) -> Option<Bytes> {
         Some(Bytes::new())
     }

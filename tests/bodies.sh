@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compares how the gateway and how servers parse request bodies: Starlette, FastAPI and python-multipart in
-# current versions and in those of an early vLLM V1, and the crates of servers in Rust. The test fails if both
-# sides accept a body and read different models.
+# Compares how the gateway and how servers parse request bodies. The servers are Starlette, FastAPI and
+# python-multipart, in current versions and in those of an early vLLM V1, and the crates of servers in Rust.
+# The test fails if the gateway and a server both accept a body but read different models from it.
 #
 #   tests/bodies.sh [COUNT]     COUNT bodies for each set of versions; default: 100000
 #
-# The packages are installed into virtual environments under the target directory. Needs python3.10 or
+# The Python packages are installed into virtual environments under the target directory. Needs Python 3.10 or
 # later with venv, and access to a Python package index.
 #
 #   CARGO_FLAGS   (default: --release)

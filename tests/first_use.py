@@ -39,7 +39,7 @@ def line_with(blocks: list[str], text: str) -> str:
 
 
 class NewUser:
-    """A new home directory, a clone of the repository, and a shell with only the programs of the system."""
+    """A new user: a new home directory, a clone of the repository, and a shell with only the programs of the system."""
 
     def __init__(self, folder: Path, binary: str) -> None:
         self.started = time.monotonic()
@@ -70,13 +70,13 @@ def main() -> int:
     binary, backend = os.path.realpath(sys.argv[1]), sys.argv[2]
     readme = (TOP / "README.md").read_text()
     before = readme[: readme.index("\n## Features")]
-    # README.md links this section for packages.
+    # README.md links to this section for the installation from packages.
     packages = section((TOP / "docs/start/install.md").read_text(), "Release build and packages")
     install, use = commands(packages), commands(section(readme, "In front of vLLM"))
     with tempfile.TemporaryDirectory(prefix="first-use-") as folder:
         user = NewUser(Path(folder), binary)
         subprocess.run(["git", "clone", "--quiet", TOP, user.clone], check=True)
-        # The README of the working tree replaces the committed one.
+        # The clone has the committed README. The one of the working tree replaces it.
         shutil.copy(TOP / "README.md", user.clone)
         subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
         user.print_step("clone and virtual environment")

@@ -21,7 +21,8 @@ until curl -sf "http://127.0.0.1:$port/v1/models" >/dev/null; do
   kill -0 "$demo" 2>/dev/null || { cat "$work/demo.err" >&2; exit 1; }
   sleep 0.1
 done
-# The gateway reads a request for this path completely before it answers.
+# The gateway reads the whole body of a request for this path before it answers, so it does not answer too
+# early.
 timeout 300 h2spec -h 127.0.0.1 -p "$port" -P /v1/chat/completions --strict -o 3 >"$work/report" || true
 tail -1 "$work/report"
 grep -q '^[0-9]* tests,' "$work/report" || { cat "$work/report" >&2; exit 1; }

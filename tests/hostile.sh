@@ -20,7 +20,7 @@ export MUTATIONS=$((100000 / share)) HTTP2_FRAMES=$((50000 / share)) LEAVING=$((
 export LABEL_VALUES=$((1000000 / share))
 
 read -r -a flags <<<"${CARGO_FLAGS---release}"
-# A filter without a matching test is an error: the test has another name.
+# cargo would succeed if no test matches the filter, so that is an error here: the test has been renamed.
 run() {
   local listed
   listed=$(cargo test --locked --quiet "${flags[@]}" --test suite -- --list "$@")

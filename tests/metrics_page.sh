@@ -18,7 +18,7 @@ if ! python3 -c 'import prometheus_client' 2>/dev/null; then
 fi
 
 binary=$(gateway_program debug)
-# No collector runs at this endpoint. Exemplars only need sampled traces.
+# No collector runs at this endpoint. It only makes the gateway sample traces, which exemplars need.
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:9 OTEL_TRACES_SAMPLER=always_on \
   "$binary" demo --duration 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &
 pid=$!

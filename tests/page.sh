@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tests the live page in Chromium: updates of values and their delay, keys, light and dark, a narrow screen,
-# fleets of 3 and 50 backends with staged faults (`demo --fault`), history, drains of the last backend,
+# Tests the live page in Chromium: how soon values are updated, keys, light and dark colours, a narrow screen,
+# fleets of 3 and 50 backends with staged faults (`demo --fault`), history, the drain of the last backend,
 # links from slow requests to their traces, verdicts, a gateway without available backends, the admin token, a
-# gateway that has ended, a browser without JavaScript, and names that contain HTML.
-# Needs chromium, chromedriver and python3. Screenshots go to FOLDER, or to target/page.
+# gateway that has ended, a browser without JavaScript, and names that contain HTML. Needs chromium,
+# chromedriver and python3. Screenshots go to FOLDER, or to target/page.
 #
 #   tests/page.sh [FOLDER]
 set -eu

@@ -22,10 +22,10 @@
 #   VENV/tiny  the model
 # Backends that already run are used and left running; they must have the selected front end.
 #
-# serve.sh runs the engines with a lower priority than the clients (NICE=10). With the same priority (NICE=0) the clients
-# in Python can read late, which the checks of their times report as a failure.
+# serve.sh runs the engines with a lower priority than the clients (NICE=10). With the same priority (NICE=0),
+# the Python clients can read late. The checks of their times report that as a failure.
 #
-#   AIPERF     the program to compare the gateway with it, too (default: not compared)
+#   AIPERF     the program AIPerf, to compare its measurements, too (default: not compared)
 #   TOKENWEIR  the gateway's binary        (default: built in release mode)
 #   BACKENDS   ports of the two backends   (default: "8101 8102")
 #   LIMIT      time limit per front end    (default: 1800 seconds)
@@ -66,8 +66,8 @@ fail() { echo "failed: $*" >&2; exit 1; }
 has() { [[ " ${flags[*]-} " == *" $1 "* ]]; }
 has_traces() { has --traces && [[ $front_end == python ]]; }
 is_up() { curl -s -o /dev/null -m 2 --fail "http://127.0.0.1:$1/$2"; }
-# Runs a command with the remaining time as its limit. `run` uses the background, so that traps of signals
-# run at once.
+# Runs a command with the remaining time as its limit. `run` runs it in the background, because a shell runs
+# signal traps only between foreground commands.
 bounded() { timeout "$((limit > SECONDS ? limit - SECONDS : 1))" "$@"; }
 run() {
   bounded "$@" &

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Soak test: runs the gateway in front of simulated backends, one of which fails, and compares its counters with
-# the requests of its clients. It fails if memory or files grow, if something stays open, or if a request is not
-# accounted for.
+# Soak test: runs the gateway in front of simulated backends and one that fails, and compares its counters
+# with the requests of the clients. It fails if memory or the number of open files grows, if a connection
+# stays open, or if a request has no outcome.
 #
 #   tests/soak.sh [SECONDS | whole] [--reload]
 #

@@ -3,7 +3,7 @@
 # Jaeger, Prometheus and Alertmanager, each with its shipped configuration. Then it injects faults, one after the
 # other, and checks:
 #
-#   - each exemplar in Prometheus is a trace in Jaeger: gateway, attempt, engine
+#   - each exemplar in Prometheus has a trace in Jaeger with spans of gateway, attempt and engine
 #   - each alert fires under its fault, is sent to its receiver, and resolves
 #   - every query of every dashboard has data
 #
@@ -13,11 +13,11 @@
 #   --fault        only faults whose names contain this text
 #   --gateway-only Prometheus scrapes the gateway and no backend
 #
-# Without Jaeger, only alerts and dashboards are checked. GPUs and metrics that the simulated engine lacks are pages of
-# tests/stack/pages.py.
+# Without Jaeger, only alerts and dashboards are checked. tests/stack/pages.py serves the pages of a GPU
+# exporter, and the metrics that the simulated engine lacks.
 #
-# The windows of rules are divided by 30: an hour is two minutes. Expressions and thresholds are the shipped
-# ones.
+# The time windows of the rules are divided by 30: an hour becomes two minutes. Expressions and thresholds are
+# the shipped ones.
 #
 #   STACK_TOOLS  the folder of tests/stack/install.sh DIR; without it the check is skipped
 #   TOKENWEIR    the gateway's binary   (default: built in release mode)
@@ -63,7 +63,8 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# In the background, so that traps of signals run at once. Its child processes end with it.
+# The command runs in the background, because a shell runs signal traps only between foreground commands. When
+# it ends, its child processes end.
 PYTHONPATH=$here/common timeout --kill-after=20 "${LIMIT:-1500}" \
   python3 "$here/stack/check.py" --gateway "$gateway" --tools "$tools" --work "$work" \
   --dashboards "$root/config/grafana" ${arguments[@]+"${arguments[@]}"} &

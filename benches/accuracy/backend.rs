@@ -1,5 +1,5 @@
-//! The backend: it executes the plan whose id is in the request, and records the time of each
-//! write.
+//! The backend executes the plan whose id is in the request, and records the time of each write of the
+//! response.
 
 use super::generated_streams::exchange_case::{Case, Close};
 use super::plan::{Plan, Write};
@@ -12,7 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// The backend's record of one request.
+/// The backend's record of one request and its response.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) plan: usize,
@@ -20,13 +20,13 @@ pub(crate) struct Played {
     pub(crate) was_usage_requested: bool,
     /// The time of each write of the plan.
     pub(crate) writes: Vec<Instant>,
-    /// The time of the last write, or of closing the connection in the middle.
+    /// The time of the last write. If the plan closes the connection in the middle, the time of closing it.
     pub(crate) ended: Instant,
-    /// The time at which the gateway closed the connection, if the backend saw it.
+    /// The time at which the gateway closed the connection. `None` if the backend did not see that.
     pub(crate) left: Option<Instant>,
 }
 
-/// Longest wait for a client that disconnects.
+/// The longest time that the backend waits for a client to disconnect, if the plan says that the client does.
 const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
 /// The path and the body of each page that the gateway fetches from a vLLM server.
 const PAGES: [(&str, &str); 4] = [
@@ -41,7 +41,8 @@ const PAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Accepts connections and executes the plan of each request. Sends the record of each request to `played`.
+/// Accepts connections and executes the plan of each request. Sends the backend's record of each request to
+/// `played`.
 pub(crate) async fn serve(
     listener: TcpListener,
     plans: Arc<[Plan]>,
@@ -63,7 +64,7 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
         if let Some((_, page)) = PAGES.iter().find(|(page, _)| *page == path) {
             let length = page.len();
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}");
-            // A gateway that has stopped needs no response.
+            // If the gateway has stopped, it needs no response.
             let _ = writer.write_all(answer.as_bytes()).await;
             continue;
         }
@@ -86,7 +87,8 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
     }
 }
 
-/// Writes the response of the plan. Returns `Err` if the gateway closed the connection before its end.
+/// Writes the response of the plan. Returns `Err` if the gateway closes the connection before the end of the
+/// response.
 async fn play(
     plan: &Plan,
     done: &mut Played,
@@ -95,7 +97,7 @@ async fn play(
 ) -> Result<(), ()> {
     let mut send = async |bytes: &[u8]| writer.write_all(bytes).await.map_err(|_| ());
     let Case { status, content_type, stream, close, .. } = &plan.case;
-    // The response head is sent before the engine starts.
+    // The response head is sent at once. The pauses of the plan, which stand for the engine, come after it.
     let head = format!(
         "HTTP/1.1 {status} OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
     );
@@ -114,8 +116,8 @@ async fn play(
     }
 }
 
-/// Waits for `pause`. Returns `Err` if the gateway closes the connection meanwhile: it sends nothing during a
-/// response.
+/// Waits for `pause`. Returns `Err` if the connection becomes readable meanwhile: the gateway sends nothing
+/// during a response, so it has closed the connection.
 async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     if pause.is_zero() {
         return Ok(());
@@ -127,8 +129,8 @@ async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     }
 }
 
-/// Reads a request with a content length: its head and its body. `None`: the gateway has closed the
-/// connection.
+/// Reads a request with a content length. Returns its head and its body, or `None` if the gateway has closed
+/// the connection.
 async fn request(reader: &mut OwnedReadHalf) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(4 << 10);
     loop {

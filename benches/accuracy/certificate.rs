@@ -1,5 +1,5 @@
-//! The certificate: the reported values compared with the true values over all requests, and the
-//! limits of the errors.
+//! The certificate: the comparison of the values that the gateway reports with the true values, over all
+//! requests, and the limits of the errors.
 
 use super::gateway::sum;
 use super::generated_streams::expected_record::RecordFields;
@@ -17,7 +17,8 @@ pub(crate) struct Certificate {
     times: [Errors; TIMES.len()],
     facts: Vec<Fact>,
     abort_delays: Vec<f64>,
-    /// True sums over all requests, by the name of the metric and a label such as `type="input"`.
+    /// The sums of the true values over all requests, by the name of the metric and a label such as
+    /// `type="input"`.
     totals: BTreeMap<(&'static str, String), u64>,
 }
 
@@ -26,30 +27,30 @@ pub(crate) struct Certificate {
 struct Errors {
     /// Absolute errors in milliseconds.
     errors: Vec<f64>,
-    /// Each error divided by the allowed error for its value.
+    /// Each error divided by the maximum error that is allowed for its true value.
     shares: Vec<f64>,
 }
 
-/// A property that is checked several times, such as a field of the access log that equals the truth.
+/// A property that is checked for several requests, such as an access log field that equals the true value.
 struct Fact {
     name: &'static str,
     checked: usize,
     wrong: Vec<String>,
 }
 
-/// Allowed error of a time: this, or [`MAX_RELATIVE_ERROR`] of its true value, whichever is more.
+/// The allowed error of a time is this one, or [`MAX_RELATIVE_ERROR`] of the true time if that is longer.
 const MAX_ABSOLUTE_ERROR_MS: f64 = 1.0;
 const MAX_RELATIVE_ERROR: f64 = 0.01;
-/// Indexes in [`TIMES`] of the times whose error at the 99th percentile of requests must be within the limit:
-/// TTFT and the gaps between tokens.
+/// Indexes in [`TIMES`] of the times with a limit: TTFT and the gaps between tokens. Their error at the 99th
+/// percentile of the requests must be within it.
 const LIMITED_QUANTITIES: std::ops::Range<usize> = 0..4;
-/// The values of the label `type` of the metric of tokens.
+/// The values of the label `type` of `tokenweir_tokens_total`.
 const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
-/// Maximum number of printed faults per property.
+/// Maximum number of faults that are printed for each property.
 const MAX_PRINTED: usize = 20;
 
 impl Certificate {
-    /// Compares the access log line of one request with the truth.
+    /// Compares the access log line of one request with the true values.
     pub(crate) fn compare(&mut self, exchange: &Exchange<'_>, line: &Value) {
         let id = &exchange.plan.id;
         let case = &exchange.plan.case;
@@ -77,7 +78,8 @@ impl Certificate {
             ("finish reasons", &line["finish"], json!(finish)),
             ("events with output", &line["output_events"], json!(fields.output_events)),
             ("tokens in", &line["input_tokens"], json!(usage.input)),
-            // The gateway corrects an estimate by what it learned from other streams.
+            // No output tokens are compared if their number is an estimate: the gateway corrects an estimate
+            // by what it learned from other streams.
             (
                 "tokens out",
                 if is_estimated { &Value::Null } else { &line["output_tokens"] },
@@ -95,7 +97,8 @@ impl Certificate {
         self.abort_delays.extend(exchange.abort_delay().map(millis));
     }
 
-    /// Counts a check of the property `name`. If it does not hold, `wrong` gives the text of the fault.
+    /// Counts one check of the property `name`. If `is_right` is false, stores the fault that `wrong`
+    /// describes.
     pub(crate) fn check(
         &mut self,
         name: &'static str,
@@ -113,7 +116,7 @@ impl Certificate {
         }
     }
 
-    /// Compares the sums of the metrics page with the sums over all requests.
+    /// Compares the sums on the metrics page of the gateway with the true sums over all requests.
     pub(crate) fn compare_sums(&mut self, page: &str) {
         for ((metric, label), total) in self.totals.clone() {
             let reported = sum(page, metric, &label);
@@ -123,7 +126,7 @@ impl Certificate {
         }
     }
 
-    /// Lists the limits that were missed. Empty if there are none.
+    /// Lists the missed limits. The list is empty if the run met all limits.
     pub(crate) fn limit_violations(&mut self) -> Vec<String> {
         let mut limit_violations = Vec::new();
         for fact in &self.facts {
@@ -146,7 +149,8 @@ impl Certificate {
         limit_violations
     }
 
-    /// Markdown tables of the errors of the times and of the checked properties, and a line about aborts.
+    /// The Markdown tables of the errors of the times and of the checked properties, and a line about aborted
+    /// requests.
     pub(crate) fn tables(&mut self) -> String {
         let head = ["quantity", "requests", "p50", "p99", "max", "within 1 ms or 1 %"];
         let mut rows = vec![head.map(String::from)];
@@ -203,7 +207,7 @@ pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(f64::NAN)
 }
 
-/// A percentage that is never rounded up to 100 %.
+/// A percentage as text. It is 100 % only if `part` is the whole, because other shares are rounded down.
 fn percent(part: usize, whole: usize) -> String {
     if part == whole {
         return "100 %".into();

@@ -12,17 +12,17 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
-/// What the client knows of a request.
+/// What the client measures of a request.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) plan: usize,
-    /// The time before the request was written.
+    /// The time immediately before the client writes the request.
     pub(crate) sent_at: Instant,
-    /// The time of the end of the body, of the connection, or of the disconnect.
+    /// The time of the end of the response body, of the end of the connection, or of the client's disconnect.
     pub(crate) ended: Instant,
 }
 
-/// Waits, sends the request of a plan on a connection of its own, and reads the response or disconnects.
+/// Waits as the plan says, sends its request over a new connection, and reads the response or disconnects.
 pub(crate) async fn ask(address: SocketAddr, index: usize, plan: &Plan) -> Seen {
     tokio::time::sleep(plan.think).await;
     let stream = TcpStream::connect(address).await.unwrap();

@@ -19,16 +19,16 @@ pub(crate) struct Gateway {
     access_log: Option<JoinHandle<Vec<String>>>,
 }
 
-/// Gauges that must return to zero.
+/// Gauges of the gateway that must return to zero when all requests have ended.
 pub(crate) const IN_FLIGHT: [&str; 2] =
     ["tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight"];
 
-/// Timeout for the start of the gateway, and for its gauges to return to zero.
+/// Maximum time for the start of the gateway, and for its gauges to return to zero.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts the gateway with these flags. `access_log` gets its standard output; a pipe is collected for
-    /// [`Gateway::stop`].
+    /// Starts the gateway with these flags. `access_log` receives the gateway's standard output. If it is a
+    /// pipe, the output is collected for [`Gateway::stop`].
     pub(crate) fn start(flags: &[&str], access_log: impl Into<Stdio>) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--log-format", "json"])
@@ -49,7 +49,7 @@ impl Gateway {
                 if line.contains("\"WARN\"") || line.contains("\"ERROR\"") {
                     eprintln!("{line}");
                 }
-                // The receiver is dropped once both addresses are known.
+                // Sending fails once both addresses are known, because the receiver is dropped then.
                 let _ = line_sender.send(line);
             }
         });
@@ -67,7 +67,7 @@ impl Gateway {
         Self { child: Process(child), clients, admin, access_log }
     }
 
-    /// The metrics page as soon as no request is in flight, or after [`WAIT_TIMEOUT`].
+    /// The metrics page of the gateway as soon as no request is in flight, or after [`WAIT_TIMEOUT`].
     pub(crate) fn metrics_at_rest(&self) -> String {
         let deadline = clock::now() + WAIT_TIMEOUT;
         loop {
@@ -94,14 +94,14 @@ impl Gateway {
         self.child.0.id()
     }
 
-    /// Sends the gateway a signal, such as HUP.
+    /// Sends the gateway a signal by its name, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process().to_string();
         let is_signalled = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
         assert!(is_signalled.success(), "the gateway had exited before");
     }
 
-    /// Stops the gateway with a signal and returns its access log, if it was piped.
+    /// Stops the gateway with a signal. Returns its access log if standard output was a pipe, else nothing.
     pub(crate) fn stop(mut self) -> Vec<String> {
         self.signal("TERM");
         self.child.0.wait().unwrap();
@@ -117,7 +117,8 @@ impl Drop for Process {
     }
 }
 
-/// The sum of the series of `name` whose labels contain `label`. `None` if there is no such series.
+/// The sum of the time series of the metric `name` whose labels contain `label`. `None` if there is no such
+/// series.
 pub(crate) fn sum(page: &str, name: &str, label: &str) -> Option<f64> {
     let values = page.lines().filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;

@@ -58,13 +58,13 @@ const SEED: u64 = 1;
 /// Timeout of the whole run.
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// What the backend, the clients and the gateway report about a run.
+/// What the backend, the clients and the gateway report about one run of the bench.
 struct Run {
     plans: Arc<[Plan]>,
     played: Vec<Played>,
     seen: Vec<Seen>,
     took: Duration,
-    /// Wake-up delays of a thread that only sleeps, in milliseconds.
+    /// Wake-up delays in milliseconds of a thread that only sleeps: the noise of the machine.
     noise: Vec<f64>,
     metrics: String,
     access_log: Vec<Value>,
@@ -129,8 +129,8 @@ async fn run(count: usize) -> Run {
     Run { plans, played, seen, took, noise, metrics, access_log }
 }
 
-/// Starts the gateway in front of the backend. The gateway requests usage once per stream, not with each
-/// event.
+/// Starts the gateway in front of the backend. With `continuous_usage: 0`, the gateway requests usage at the
+/// end of each stream, not with each event.
 fn start(backend: SocketAddr) -> Gateway {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("accuracy.yaml");
     let text = format!("backends: [{{ url: \"http://{backend}\" }}]\ncontinuous_usage: 0\n");
@@ -138,8 +138,8 @@ fn start(backend: SocketAddr) -> Gateway {
     Gateway::start(&["--config", &file.display().to_string()], Stdio::piped())
 }
 
-/// Compares, for each request, the access log of the gateway with the plan and the times of client and
-/// backend.
+/// Compares the access log line of each request with its plan and with the times that client and backend
+/// measured.
 fn certify(run: &Run) -> Certificate {
     let mut certificate = Certificate::default();
     let mut lines: HashMap<&str, Vec<&Value>> = HashMap::new();

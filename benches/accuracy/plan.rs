@@ -1,6 +1,6 @@
-//! The plans: for each request, a generated stream with known contents, and the times and sizes of its
-//! writes. All plans come from one seed. The true times are not part of a plan: they are the times of
-//! the backend's writes.
+//! The plans. A plan has one request, a generated stream with known contents as its response, and the times
+//! and sizes of the writes of the response. All plans come from one seed. The true times are not part of a
+//! plan: they are the times at which the backend writes.
 
 use super::generated_streams::exchange_case::{Case, Close};
 use super::generated_streams::expected_stream::Meaning;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tokenweir_protocol::openai::Api;
 
-/// One request and its response.
+/// The plan of one request and its response.
 pub(crate) struct Plan {
     pub(crate) id: String,
     pub(crate) path: &'static str,
@@ -22,16 +22,16 @@ pub(crate) struct Plan {
     pub(crate) writes: Vec<Write>,
 }
 
-/// One write of the backend.
+/// One write of the backend to the connection.
 pub(crate) struct Write {
-    /// The time since the write before.
+    /// The pause before this write.
     pub(crate) pause: Duration,
-    /// The range of the bytes of the response body.
+    /// The bytes of the response body that this write sends.
     pub(crate) body: Range<usize>,
 }
 
-/// Minimum number of events with output. With fewer, a busy machine can deliver all events that report tokens
-/// at once, so that no ITL exists.
+/// Minimum number of events with output in a stream. With fewer events, a busy machine can deliver all of
+/// those that report tokens at once, so that the stream has no ITL.
 const MIN_OUTPUTS: usize = 6;
 
 /// The `count` plans of a run. The same seed gives the same plans.
@@ -65,7 +65,7 @@ fn plan(index: usize, rng: &mut Rng) -> Plan {
 }
 
 impl Plan {
-    /// Whether the request that arrives at the backend must request usage.
+    /// Whether the gateway must request usage, which shows in the request that arrives at the backend.
     pub(crate) fn expects_usage_request(&self) -> bool {
         has_usage_option(self.case.api)
     }
@@ -75,8 +75,8 @@ fn has_usage_option(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions)
 }
 
-/// Whether the stream has enough output, and the gateway neither retries the request nor ceases to read
-/// the stream.
+/// Whether a stream has enough output to be measured. Streams that make the gateway retry the request or
+/// cease to read the stream are excluded.
 fn is_measurable(case: &Case) -> bool {
     let outputs = outputs(case);
     let mut events = case.stream.events.iter().map(|event| (event.complete_at, &event.meaning));
@@ -88,14 +88,14 @@ fn is_measurable(case: &Case) -> bool {
     case.is_stream() && outputs.len() >= MIN_OUTPUTS && events.all(is_readable)
 }
 
-/// The positions in the response body after the events with output.
+/// The position in the response body after each event with output.
 fn outputs(case: &Case) -> Vec<usize> {
     let events = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     events.map(|event| event.complete_at).collect()
 }
 
-/// The writes of the backend: mostly one for each event; some events are written together, some in two
-/// pieces.
+/// The writes of the backend. Most events are one write each; some are written together with the next event,
+/// some in two pieces.
 fn writes(case: &Case, rng: &mut Rng) -> Vec<Write> {
     let mut writes = Vec::new();
     let (mut from, mut pause) = (0, Duration::from_micros(rng.u64(20_000..300_000)));

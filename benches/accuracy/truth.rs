@@ -1,4 +1,4 @@
-//! The true times of one request: from the plan, and from the times of the backend's writes.
+//! The true times of one request. They follow from its plan and from the times at which the backend wrote.
 
 use super::backend::Played;
 use super::client::Seen;
@@ -9,10 +9,10 @@ use super::plan::Plan;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The times of one request in the order of [`TIMES`]. `None` for times that do not exist.
+/// The times of one request in the order of [`TIMES`]. `None` for a time that the response does not have.
 pub(crate) type Times = [Option<Duration>; TIMES.len()];
 
-/// The compared times: the name in the table, and the field in the access log.
+/// The times that the bench compares: the name in the table, and the field in the access log.
 pub(crate) const TIMES: [(&str, &str); 6] = [
     ("TTFT", "ttft_ms"),
     ("ITL, mean of a request", "itl_mean_ms"),
@@ -22,24 +22,24 @@ pub(crate) const TIMES: [(&str, &str); 6] = [
     ("E2E", "duration_ms"),
 ];
 
-/// One request: its plan, and what the backend and the client know of it.
+/// One request: its plan, and what the backend and the client measured.
 pub(crate) struct Exchange<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) played: &'a Played,
     pub(crate) seen: &'a Seen,
 }
 
-/// An event with output.
+/// An event of the response with output.
 #[derive(Clone, Copy)]
 struct Output {
     at: Instant,
     choice: usize,
-    /// The number of its tokens, if the event reports it.
+    /// The number of tokens of the event. `None` if the event does not report it.
     tokens: Option<u64>,
 }
 
 impl Exchange<'_> {
-    /// The events with output that arrived.
+    /// The events with output that arrived at the gateway.
     fn outputs(&self) -> Vec<Output> {
         let case = &self.plan.case;
         let writes = self.plan.writes.iter().filter(|write| !write.body.is_empty());
@@ -47,14 +47,14 @@ impl Exchange<'_> {
         let events = case.stream.events.iter().filter(|event| event.complete_at <= case.arrived);
         let output = |event: &Event| {
             let tokens = event.meaning.output?.tokens;
-            // The write that completes the event gives its time.
+            // The time of the event is that of the write that completes it.
             let &(_, &at) = writes.iter().find(|(write, _)| write.body.end >= event.complete_at)?;
             Some(Output { at, choice: event.meaning.choices.saturating_sub(1), tokens })
         };
         events.filter_map(output).collect()
     }
 
-    /// The true times of the request. `fields` are the true contents of its record.
+    /// The true times of the request. `fields` has the true contents of the gateway's record of the request.
     pub(crate) fn times(&self, fields: &RecordFields) -> Times {
         let since = |later: Instant, earlier: Instant| later.saturating_duration_since(earlier);
         let is_left = self.plan.case.close == Close::Left;
@@ -74,20 +74,20 @@ impl Exchange<'_> {
         [ttft, gaps.itl(), gaps.mean(), gaps.longest, tpot, duration]
     }
 
-    /// Time from the client's disconnect to the moment at which the backend sees that the gateway closed the
-    /// connection. `None`: the gateway did not close it.
+    /// The time from the client's disconnect to the moment at which the backend sees that the gateway has
+    /// closed the connection. `None`: the gateway did not close it.
     pub(crate) fn abort_delay(&self) -> Option<Duration> {
         Some(self.played.left?.saturating_duration_since(self.seen.ended))
     }
 }
 
-/// The gaps between the events of each choice, over all choices of a response.
+/// The gaps between the events with output of each choice, added over all choices of a response.
 #[derive(Default)]
 struct Gaps {
     count: u32,
     sum: Duration,
     longest: Option<Duration>,
-    /// Sum of the gaps before events that report their tokens, and the number of these tokens.
+    /// The sum of the gaps that end with an event that reports its tokens, and the number of these tokens.
     per_token: Duration,
     tokens: u32,
 }
@@ -97,8 +97,8 @@ impl Gaps {
         self.sum.checked_div(self.count)
     }
 
-    /// The mean ITL: a gap is divided among the tokens of the event that ends it. `None`: no such event
-    /// reports its tokens.
+    /// The mean ITL: each gap is divided among the tokens of the event that ends it. `None`: no event that
+    /// ends a gap reports its tokens.
     fn itl(&self) -> Option<Duration> {
         self.per_token.checked_div(self.tokens)
     }
@@ -117,7 +117,7 @@ fn gaps(outputs: &[Output]) -> Gaps {
             gaps.sum += gap;
             gaps.longest = gaps.longest.max(Some(gap));
         }
-        // Events of the same time arrived at once: they end one gap together.
+        // Events with the same time arrived at once: they end one gap together.
         arrivals.dedup_by(|later, earlier| {
             let is_one = later.at == earlier.at;
             if is_one {

@@ -1,25 +1,25 @@
-//! The recorded instruction counts, and the comparison with them.
+//! The baseline: the recorded instruction counts, with which new counts are compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-/// Maximum ratio of a count to its baseline. Compilers and libraries differ slightly.
+/// Maximum ratio of a count to the count in the baseline. Compilers and libraries differ slightly.
 const MAX_RATIO: f64 = 1.05;
 
-/// The recorded instructions per item, by the name of the lap.
+/// The recorded instructions per item, by the name of the lap (see `laps.rs`).
 pub(crate) struct Baseline(BTreeMap<String, f64>);
 
 impl Baseline {
-    /// Reads the recorded counts. No file: there are none.
+    /// Reads the baseline. Without a file, it is empty.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string(file()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.trim_start().split_once(' '));
         Self(lines.map(|(count, name)| (name.to_owned(), count.parse().unwrap())).collect())
     }
 
-    /// Compares counts with the recorded ones. Returns a Markdown table, and the number of counts over the
+    /// Compares the counts with the baseline. Returns a Markdown table, and how many counts are over the
     /// limit.
     pub(crate) fn compare(&self, counts: &BTreeMap<String, f64>) -> (String, usize) {
         let (mut table, mut worse) =
@@ -44,7 +44,7 @@ impl Baseline {
     }
 }
 
-/// Records these counts as the baseline.
+/// Writes these counts as the new baseline.
 pub(crate) fn write(counts: &BTreeMap<String, f64>) {
     let line = |(name, count): (&String, &f64)| format!("{count:>10.0} {name}\n");
     fs::write(file(), counts.iter().map(line).collect::<String>()).unwrap();

@@ -26,12 +26,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-// The allocator of the shipped program.
+// The allocator of the shipped gateway.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The environment variable that makes this program the measured process: the directory of the
-/// dumps.
+/// If this environment variable is set, the process is the measured one: it writes its dumps into this
+/// directory.
 const FOLDER: &str = "INSTRUCTIONS_FOLDER";
 const RECORD: &str = "INSTRUCTIONS_RECORD";
 
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("instructions");
-    // The directory can be missing.
+    // The directory does not exist before the first run.
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).unwrap();
     count(&folder);
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs this program in valgrind, which writes its dumps to `folder`.
+/// Runs this program again under valgrind, which writes the dumps of the counts to `folder`.
 fn count(folder: &Path) {
     let status = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind"])
@@ -71,7 +71,7 @@ fn count(folder: &Path) {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env(FOLDER, folder)
-        // The access log is written to standard output.
+        // The access log of the measured gateway goes to standard output.
         .stdout(Stdio::null())
         .status();
     assert!(status.unwrap().success(), "the measured process failed");

@@ -1,6 +1,6 @@
-//! The clients and the backend, in lockstep: the backend sends the next events of a stream when the
-//! client has received all previous events. So each group of events is one wake-up of the gateway,
-//! and every run is the same.
+//! The clients and the backend of the measured gateway. They run in lockstep: the backend sends the next
+//! group of events of a stream only when the client has received all events before. So the gateway wakes up
+//! once for each group, and every run is the same.
 
 use super::work;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
-/// The stream that the backend sends.
+/// The recorded stream that the backend sends.
 const RECORDED_STREAM: &str = "python/chat-stream-long.http";
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
 const MODELS: &str = r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#;
@@ -19,11 +19,11 @@ const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_req
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                            transfer-encoding: chunked\r\n\r\n";
 
-/// What the clients and the backend share: the stream, and the signal that a group of its events has arrived.
+/// The state that the clients and the backend share.
 pub(crate) struct Peers {
-    /// The HTTP chunks of the stream, one event each.
+    /// The HTTP chunks of the recorded stream, one event each.
     events: Vec<Vec<u8>>,
-    /// Notified when the client has received all events that were sent.
+    /// The client notifies the backend when it has received all events that were sent.
     taken: Notify,
 }
 
@@ -35,13 +35,13 @@ pub(crate) struct Client {
 
 impl Peers {
     pub(crate) fn new() -> Rc<Self> {
-        // The first event has no output, so the gateway buffers it, and the client would never
-        // receive it alone.
+        // The first event is omitted. It has no output, so the gateway buffers it until the next event, for
+        // which the backend would wait forever.
         let events = work::chunks(RECORDED_STREAM).split_off(1);
         Rc::new(Self { events, taken: Notify::new() })
     }
 
-    /// Number of events of a stream.
+    /// The number of events of a stream.
     pub(crate) fn events(&self) -> usize {
         self.events.len()
     }
@@ -55,7 +55,7 @@ impl Peers {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let peers = peers.clone();
-                // The gateway can close a connection.
+                // Ignores errors: the gateway may close a connection.
                 spawn_local(async move { drop(peers.converse(stream).await) });
             }
         });
@@ -90,8 +90,8 @@ impl Peers {
         }
     }
 
-    /// Sends the stream in groups of `together` events. Each group waits until the client has received the
-    /// one before.
+    /// Sends the stream in groups of `together` events. Before each group, waits until the client has
+    /// received the group before.
     async fn play(&self, stream: &mut TcpStream, together: usize) -> io::Result<()> {
         stream.write_all(STREAM_HEAD.as_bytes()).await?;
         let mut bytes = Vec::with_capacity(1 << 12);
@@ -109,7 +109,8 @@ impl Peers {
     }
 }
 
-/// Whether the whole request has arrived: only a body ends with a bracket.
+/// Whether the whole request has arrived: a request ends with a closing bracket only if it has its whole
+/// body.
 fn is_whole(request: &[u8]) -> bool {
     let end: &[u8] = if request.starts_with(b"POST") { b"]}" } else { b"\r\n\r\n" };
     request.ends_with(end)
@@ -151,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Requests a stream in groups of 2 to the power of `together` events, and reads it to its end.
+    /// Requests a stream in groups of 2 to the power of `together` events, and reads the response to its end.
     pub(crate) async fn stream(&mut self, peers: &Peers, together: u32) {
         let request = post(&format!("\"stream\":true,\"together\":{together},"));
         self.stream.write_all(request.as_bytes()).await.unwrap();

@@ -1,6 +1,6 @@
-//! The measured work: the parts, and requests and streams through a gateway whose clients and
-//! backend run in the same thread. The instructions of clients and backend are measured without the
-//! gateway and subtracted.
+//! The measured work: first each part of the hot path alone, then requests and streams through a gateway. The
+//! clients and the backend of this gateway run in the same thread. Their instructions are measured in a run
+//! without the gateway and subtracted.
 
 use super::laps::Laps;
 use super::peers::{Client, Peers};
@@ -16,19 +16,20 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// Number of warm-up iterations of each part, and minimum numbers of measured items and iterations.
+/// Warm-up iterations of each part, the minimum number of measured items, and the minimum number of measured
+/// iterations.
 const WARM_UP_ITERATIONS: u64 = 3;
 const MIN_ITEMS: u64 = 200;
 const MIN_ITERATIONS: u64 = 5;
-/// Numbers of small requests and of streams.
+/// The number of small requests in a lap, and the number of streams.
 const REQUESTS: usize = 400;
 const STREAMS: usize = 5;
-/// Numbers of events that the backend writes at once, as powers of two: 1 and 16.
+/// How many events the backend writes at once, as powers of two: 1 event and 16 events.
 const EVENT_GROUPS: [(&str, u32); 2] = [("a chunk, alone", 0), ("a chunk of 16 at once", 4)];
-/// A pause that is longer than the linger time of record batches and log lines.
+/// A pause after which all record batches and log lines have been written.
 const BATCH_LINGER: Duration = Duration::from_millis(300);
 
-/// Runs all measurements. The dumps and the names of the laps go to `folder`.
+/// Runs all measurements. The dumps and the list of laps go to `folder`.
 pub(crate) fn run(folder: &Path) {
     // A fixed seed gives the same random numbers in every run.
     fastrand::seed(7);
@@ -49,8 +50,8 @@ pub(crate) fn run(folder: &Path) {
     laps.write(folder);
 }
 
-/// Measures requests and streams through a gateway with all telemetry (`is_on`) or none, and without a
-/// gateway.
+/// Measures requests and streams through a gateway, with all telemetry if `is_on` is true and else with none.
+/// Measures the same requests without the gateway, for subtraction.
 async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     let peers = Peers::new();
     let backend = peers.start().await;
@@ -87,7 +88,7 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     serving.await.unwrap();
 }
 
-/// An address that is currently free.
+/// An address whose port is free now.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -102,8 +103,8 @@ async fn connect(to: SocketAddr) -> Client {
     }
 }
 
-/// The configuration file of the gateway. It scrapes no backend and samples no trace, because both depend on
-/// time or random numbers.
+/// The configuration file of the gateway. Scrapes and sampled traces depend on time or on random numbers, so
+/// the gateway scrapes no backend during the run and samples no trace.
 fn configuration(listen: SocketAddr, backend: SocketAddr, is_on: bool) -> String {
     let collector = if is_on {
         "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, sampling: head }\n"

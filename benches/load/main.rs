@@ -46,19 +46,22 @@ use tokio::runtime;
 
 /// The environment variable that makes this program the backend.
 const BACKEND: &str = "LOAD_BACKEND";
-/// Default number of HTTP/1.1 streams. Each needs two open files, and the reference machine allows 20,000.
+/// Default number of HTTP/1.1 streams. Each needs two open files of the gateway, and the reference machine
+/// allows 20,000.
 const STREAMS: usize = 9_500;
-/// Default number of HTTP/2 streams. Each needs 1.01 open files.
+/// Default number of HTTP/2 streams. Each needs 1.01 open files, because 100 streams share a client
+/// connection.
 const STREAMS_HTTP2: usize = 10_000;
 const CHUNKS: usize = 15;
 const SLOW: usize = 5_000;
 /// Number of streams per HTTP/2 connection.
 pub(crate) const STREAMS_PER_HTTP2_CONNECTION: usize = 100;
-/// Maximum memory per stream in KiB.
+/// Maximum memory of the gateway for each stream, in KiB.
 const MAX_KIB_PER_STREAM: f64 = 80.0;
-/// Maximum memory per slow client in KiB, the mean of readers whose buffers are full and of uploads.
+/// Maximum memory of the gateway for each slow client, in KiB: the mean of the slow readers, whose buffers
+/// are full, and of the slow uploads.
 const MAX_KIB_PER_SLOW_CLIENT: f64 = 256.0;
-/// Time after a load until the memory of the idle gateway is measured.
+/// The time after a load until the memory of the idle gateway is printed.
 const REST: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -136,8 +139,8 @@ async fn run() -> Vec<String> {
     limit_violations
 }
 
-/// Opens `count` streams that are all open at the same time, reads them, and adds the limits that were
-/// missed.
+/// Opens `count` streams that are all open at the same time and reads them to their end. Adds each missed
+/// limit to `limit_violations`.
 async fn held(
     gateway: &Gateway,
     kind: streams::Kind,
@@ -178,10 +181,11 @@ async fn held(
     at_rest(gateway, limit_violations);
 }
 
-/// Measures normal clients without and with slow clients, and adds the limits that were missed.
+/// Measures normal clients first alone and then beside slow clients. Adds each missed limit to
+/// `limit_violations`.
 async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String>) {
     let before = resident(gateway);
-    // The first clients after the start would measure a gateway that has not served yet.
+    // Warm-up: the first requests after the start of the gateway take longer.
     slow::honest(gateway, Duration::from_secs(2)).await;
     let noise = Noise::listen();
     let calm = slow::honest(gateway, slow::TURN).await;

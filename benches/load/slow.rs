@@ -12,26 +12,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-/// Duration of a measurement of the normal clients.
+/// Duration of one measurement of the normal clients.
 pub(crate) const TURN: Duration = Duration::from_secs(15);
-/// Number of concurrent normal clients, and the pause between two requests of one.
+/// Number of concurrent normal clients, and the pause between two requests of the same client.
 const NORMAL_CLIENTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(40);
-/// Timeout for filling all buffers.
+/// Maximum time until all buffers between the backend and the slow readers are full.
 const FILL_TIMEOUT: Duration = Duration::from_secs(90);
-/// CPU time in two seconds below which the gateway counts as idle.
+/// If the gateway uses less CPU time than this in two seconds, it counts as idle.
 const AT_REST: Duration = Duration::from_millis(100);
 /// Size of the receive buffer of a slow client in bytes. The kernel allocates somewhat more.
 const SMALL_BUFFER: u32 = 4 << 10;
 
-/// The slow clients. They run until [`Slow::end`].
+/// The slow clients: readers and uploads. They run until [`Slow::end`].
 pub(crate) struct Slow {
     tasks: JoinSet<()>,
     open: Arc<AtomicUsize>,
 }
 
 impl Slow {
-    /// Stops the clients. Returns the number of connections that the gateway had not closed.
+    /// Stops the slow clients. Returns the number of their connections that the gateway had not closed.
     pub(crate) async fn end(mut self) -> usize {
         let open = self.open.load(Ordering::Relaxed);
         self.tasks.shutdown().await;
@@ -39,8 +39,8 @@ impl Slow {
     }
 }
 
-/// Starts `count` readers of one byte per second, whose streams are sent at full speed, and `count`
-/// uploads that pause.
+/// Starts `count` slow readers and `count` slow uploads. A reader reads one byte per second of a stream that
+/// the backend sends at full speed. An upload pauses in its request body.
 pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
     let mut slow = Slow { tasks: JoinSet::new(), open: Arc::default() };
     for _ in 0..count {
@@ -63,7 +63,8 @@ pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
     slow
 }
 
-/// Waits until the streams have filled all buffers, so that the gateway is idle.
+/// Waits until the streams have filled all buffers between the backend and the slow readers. Then the gateway
+/// is idle.
 async fn until_full(gateway: &Gateway) {
     let worked = || cpu::of(gateway.process());
     let (mut before, deadline) = (worked(), clock::now() + FILL_TIMEOUT);
@@ -99,12 +100,12 @@ async fn read(mut stream: TcpStream) {
 async fn upload(mut stream: TcpStream) {
     let request = clients::whole(1_000);
     if stream.write_all(&request.as_bytes()[..300]).await.is_ok() {
-        // An error means that the connection is closed.
+        // An error also means that the connection is closed.
         let _ = stream.read(&mut [0]).await;
     }
 }
 
-/// Runs the normal clients for `turn`. Returns the time to the first chunk of each of their streams in
+/// Runs the normal clients for `turn`. Returns the time to the first chunk of each of their streams, in
 /// milliseconds.
 pub(crate) async fn honest(gateway: &Gateway, turn: Duration) -> Vec<f64> {
     let until = clock::now() + turn;

@@ -26,21 +26,21 @@ pub(crate) enum Kind {
 pub(crate) struct Held {
     /// Number of streams that arrived completely.
     pub(crate) whole: usize,
-    /// The fault of each other stream.
+    /// The fault of each stream that did not arrive completely.
     pub(crate) wrong: Vec<String>,
-    /// Maximum number of streams in flight that the gateway reported.
+    /// The number of streams in flight that the gateway reported when all were open, or at the last check.
     pub(crate) open: usize,
-    /// Resident memory of the gateway at that time in KiB.
+    /// Resident memory of the gateway in KiB at the time of this report.
     pub(crate) resident: f64,
     /// Time to the first chunk of each complete stream in milliseconds.
     pub(crate) first: Vec<f64>,
 }
 
 const PACE_US: usize = 2_000_000;
-/// Number of streams that start at once, and the time between two starts.
+/// Number of streams that start without a pause, and the pause that follows.
 const STREAMS_PER_START: usize = 10;
 const START_INTERVAL: Duration = Duration::from_millis(7);
-/// Maximum number of checks of the number of open streams.
+/// How often the number of open streams is checked, until all are open.
 const CHECKS: usize = 100;
 
 enum Sender {
@@ -68,7 +68,7 @@ pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: us
             tokio::time::sleep(START_INTERVAL).await;
         }
     }
-    // Every stream is open until its last chunk, which is sent long after the last request.
+    // A stream is open until its last chunk. The backend sends that long after the last stream has started.
     let mut open = 0;
     for _ in 0..CHECKS {
         tokio::time::sleep(START_INTERVAL).await;
@@ -95,7 +95,7 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
     let stream = TcpStream::connect(gateway.clients).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let io = TokioIo::new(stream);
-    // The streams of a connection report its errors.
+    // Errors of a connection are ignored here, because the streams of the connection report them.
     if kind == Kind::Http1 {
         let (sender, connection) = http1::handshake(io).await.unwrap();
         tokio::spawn(async { drop(connection.await) });
@@ -108,7 +108,7 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
 }
 
 /// Reads the stream with the number `mark` to its end. Returns the milliseconds to its first chunk, or the
-/// fault.
+/// fault of the stream as text.
 async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String> {
     let body = format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\
@@ -131,8 +131,8 @@ async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String>
     follow(response.into_body(), mark, chunks, begun).await
 }
 
-/// Checks that each chunk has the number `mark`, that the chunks arrive in order, each once, and that the end
-/// follows.
+/// Checks that each chunk of the stream has the number `mark`, that the chunks arrive in order and once each,
+/// and that the end marker follows.
 async fn follow(
     mut body: Incoming,
     mark: usize,

@@ -1,5 +1,5 @@
-//! `cargo bench --bench parts`: measures each part of the hot path on bytes recorded from a real
-//! vLLM: the time per item, and the bytes per second.
+//! `cargo bench --bench parts`: measures each part of the hot path on bytes that were recorded from a real
+//! vLLM server. Prints the time per item and the bytes per second.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -15,12 +15,13 @@ use tokenweir_protocol::clock;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Short measurements: they serve comparisons before and after a change on the same machine.
+/// The measurements are short, because they only compare the code before and after a change on the same
+/// machine.
 const WARM_UP: Duration = Duration::from_millis(500);
 const SAMPLES: u32 = 30;
 const SAMPLE: Duration = Duration::from_millis(60);
 
-/// Executes `work` for at least `time` and returns the time of one execution.
+/// Executes `work` repeatedly for at least `time`. Returns the mean time of one execution.
 fn measure(work: &mut dyn FnMut(), time: Duration) -> Duration {
     let begun = clock::now();
     for executed in 1.. {
@@ -33,7 +34,8 @@ fn measure(work: &mut dyn FnMut(), time: Duration) -> Duration {
     Duration::ZERO
 }
 
-/// Prints the minimum and the median time for each item of the parts whose names contain the first argument.
+/// Prints the minimum and median time per item of each part whose name contains the first argument, or of all
+/// parts.
 fn main() {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     for mut part in work::all(&[2, 16, 1_000]) {

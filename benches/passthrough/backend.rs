@@ -1,7 +1,7 @@
-//! The backends, on the thread of the clients with scripted responses. The prompt selects the script, because some routers
-//! remove fields that they do not know: `chunks 9 every_us 5` selects a stream, otherwise the response is short
-//! and complete. With a number after `mark`, each chunk has this number and its own number. The backends
-//! also accept spans, as a collector does.
+//! The backends. They run on the thread of the clients and send scripted responses. The prompt selects the
+//! script, because some routers remove unknown fields of a request: `chunks 9 every_us 5` selects a stream of
+//! 9 chunks, and a prompt without a script a short complete response. With a number after `mark`, each chunk
+//! has this number and its own number. The backends also accept spans, as an OpenTelemetry Collector does.
 
 use super::clients::{EPOCH, words};
 use super::scripts;
@@ -20,25 +20,25 @@ use tokio::time::{Instant, sleep_until, timeout};
 struct Script {
     chunks: usize,
     every: Duration,
-    /// The pause after the first chunk.
+    /// The additional pause after the first chunk.
     silent: Duration,
-    /// Number of bytes of chunks that are gathered before a write.
+    /// The backend gathers chunks until they have this number of bytes, and then writes them at once.
     ahead: usize,
-    /// The number of the stream in each of its chunks. 0: none.
+    /// The number of the stream, which each of its chunks has. 0: the chunks have no number.
     mark: usize,
 }
 
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-/// Maximum length of the beginning of a body with a script.
+/// Only this many bytes at the beginning of a request body are searched for a script.
 const SCRIPT: usize = 256;
 
-/// Streams with at least this many chunks are for slow readers and get a small socket buffer. The
-/// socket buffers of the backend are not measured, but they share the memory for all connections
-/// with the measured process.
+/// Streams with at least this many chunks are for slow readers, and get a small socket buffer at the backend.
+/// The memory of this buffer is not measured. But the kernel limits the memory of all sockets together, so a
+/// large buffer would take memory from the measured process.
 const FLOOD: usize = 1_000_000;
 const FLOOD_BUFFER: usize = 64 << 10;
 
-/// A recorded metrics page.
+/// A metrics page of vLLM that was recorded, with which every backend answers.
 static METRICS: LazyLock<String> = LazyLock::new(|| {
     let file = "tests/wire/metrics/python-metrics-after.http";
     let answer = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
@@ -59,7 +59,7 @@ pub(crate) async fn start(count: usize) -> Vec<SocketAddr> {
 async fn accept(listener: TcpListener) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        // A connection that ends in the middle was closed by its client.
+        // An error is ignored: the client closed the connection in the middle of a response.
         tokio::spawn(async { drop(converse(stream).await) });
     }
 }
@@ -96,7 +96,8 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Reads to the end of a request head. `None` at the end of the connection.
+/// Reads to the end of a request head. Returns the position of its end, or `None` if the connection ended
+/// before.
 async fn head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
     loop {
         if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -1,5 +1,6 @@
-//! What a subject does to streams: it forwards every byte, shows a broken stream as broken, forwards what it
-//! does not know at once, and ends the request at the backend when its client leaves.
+//! What a subject (a measured proxy) does to streams. It must forward every byte, show a broken stream as
+//! broken, forward unknown events without delay, and end the request at the backend when the client
+//! disconnects.
 
 use super::clients;
 use super::scripts::{BROKEN, LEFT, SCRIPT, STREAMS, UNKNOWN};
@@ -14,12 +15,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for an event, for a response, or for the end of a request at the backend.
+/// Maximum time until an event, a response, or the end of a request at the backend.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Four figures: the number of streams that the subject changes, the number of broken streams that it shows
-/// as complete, the milliseconds until an event of an unknown channel arrives, and the milliseconds until the
-/// backend sees that the client left. `PATIENCE` instead of a time means never.
+/// Four figures. First the number of streams whose bytes the subject changes, and the number of broken
+/// streams that it shows as complete. Then two times in milliseconds: until an event of an unknown channel
+/// arrives, and until the backend sees that the client disconnected. `PATIENCE` as a time means never.
 pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     let begun = clock::now();
     let request = clients::streamed(&format!("{SCRIPT}{UNKNOWN}"), 0);
@@ -51,7 +52,7 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     [changed as f64, hidden as f64, first.as_secs_f64() * 1e3, seen.as_secs_f64() * 1e3]
 }
 
-/// The body of the response to the script with this number. `None`: the response is broken or an error.
+/// The response body to the script with this number. `None`: the response is broken, incomplete or an error.
 async fn body(subject: &Subject, number: usize) -> Option<Bytes> {
     let request = clients::streamed(&format!("{SCRIPT}{number}"), 0);
     let (_, body) = request.split_once("\r\n\r\n")?;

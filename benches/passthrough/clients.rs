@@ -7,13 +7,13 @@ use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The times in chunks count from this moment.
+/// The moment from which the write times in chunks are counted.
 pub(crate) static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
 
-/// The text before the time in a chunk.
+/// In a chunk, this text precedes the time at which the backend wrote the chunk.
 const STAMP: &[u8] = b"\"content\":\" at ";
 
-/// A chunk of 200 bytes that was written `nanos` nanoseconds after [`EPOCH`]. A longer `word` adds a few
+/// A chunk of 200 bytes with its write time, `nanos` nanoseconds after [`EPOCH`]. A longer `word` adds a few
 /// bytes.
 pub(crate) fn words(nanos: u128, word: &str) -> String {
     format!(
@@ -34,29 +34,30 @@ pub(crate) struct Seen {
     pub(crate) transit: Vec<f64>,
 }
 
-/// A request for a stream of `chunks` chunks, one every `every_us`, the second one after
-/// `silent_us`.
+/// A request for a stream of `chunks` chunks, one every `every_us` microseconds. The second chunk follows the
+/// first after `silent_us` microseconds.
 pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
     stream_of(0, chunks, every_us, silent_us)
 }
 
-/// A request for a stream that is faster than a proxy can forward it. The backend writes `ahead` bytes at
-/// once.
+/// A request for a stream that the backend sends faster than a proxy can forward it, `ahead` bytes in each
+/// write.
 pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
     streamed(&format!("chunks {chunks} ahead {ahead}"), 0)
 }
 
-/// As [`stream`], with a prompt of this many bytes.
+/// As [`stream`], with a prompt of `prompt` bytes.
 pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
     streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), prompt)
 }
 
-/// A request for a complete response, with a prompt of this many bytes.
+/// A request for a complete response, not a stream, with a prompt of `prompt` bytes.
 pub(crate) fn whole(prompt: usize) -> String {
     post(&format!("{{\"model\":\"tiny\",{}}}", messages("Hello", prompt)))
 }
 
-/// A request for a stream with this script, which the backend executes, and with a prompt of this many bytes.
+/// A request for the stream that the script describes, with a prompt of `prompt` bytes. The backend executes
+/// the script.
 pub(crate) fn streamed(script: &str, prompt: usize) -> String {
     let messages = messages(script, prompt);
     post(&format!("{{\"model\":\"tiny\",\"stream\":true,{messages}}}"))
@@ -116,14 +117,14 @@ pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
         if buffer.ends_with(b"0\r\n\r\n") {
             return seen;
         }
-        // A time can be split between two reads.
+        // A read can end within the time of a chunk, so the last bytes stay in the buffer.
         let keep = buffer.len().saturating_sub(STAMP.len() + 16).max(read);
         buffer.drain(..keep.min(buffer.len()));
     }
 }
 
-/// Sends the same request over one connection until `until`. Returns the microseconds from the
-/// write of each request to the end of its response.
+/// Sends the same request again and again over one connection, until the time `until`. Returns the
+/// microseconds from the write of each request to the end of its response.
 pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec<f64> {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -142,8 +143,8 @@ pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec
     times
 }
 
-/// Whether a response is complete. The scripted response ends with a text that it has nowhere else; a
-/// router that writes its own JSON declares a length.
+/// Whether a response is complete. The scripted response of the backend ends with a text that occurs only
+/// there. Some routers write a JSON text of their own, but declare its content length.
 fn is_whole(response: &[u8]) -> bool {
     if response.ends_with(b"\"total_tokens\":12}}") {
         return true;
@@ -154,8 +155,8 @@ fn is_whole(response: &[u8]) -> bool {
     length.and_then(|length| length.parse().ok()) == Some(response.len() - end - 4)
 }
 
-/// The time in the next chunk in nanoseconds, and the position after it. `None`: there is no complete chunk.
-/// The time is `None` if chunked framing splits its digits.
+/// The write time in the next chunk in nanoseconds, and the position after it. `None`: the bytes contain no
+/// complete chunk. The inner `None`: chunked framing splits the digits of the time.
 fn stamp(bytes: &[u8]) -> Option<(Option<u64>, usize)> {
     let begin = memchr::memmem::find(bytes, STAMP)? + STAMP.len();
     let digits = bytes.get(begin..begin + 16)?;

@@ -1,4 +1,4 @@
-//! The loads of a subject, and the quantities measured under each.
+//! The loads that clients put on a subject (a measured proxy), and the quantities measured under each load.
 
 use super::clients::{self, Seen};
 use super::subject::Subject;
@@ -11,28 +11,30 @@ use tokio::time::sleep;
 
 /// Keeps the thread of clients and backends from sleeping, until it is dropped.
 ///
-/// On loopback, a process that sends to a sleeping one pays for its wake-up: an interrupt to another core, which takes
-/// some µs in a virtual machine. A slower proxy meets more sleeping peers, so their wake-ups would count as its own
-/// work. In operation the peers are on other machines.
+/// On loopback, a process that sends to a sleeping process pays for the wake-up: an interrupt to another
+/// core, which takes some µs in a virtual machine. A slower proxy finds its clients and backends asleep more
+/// often, so their wake-ups would count as its own work. In production, clients and backends are on other
+/// machines.
 struct Awake(JoinHandle<()>);
 
-/// Load with pauses: concurrent streams, chunks per stream, and microseconds between two chunks.
+/// Load with pauses: number of concurrent streams, chunks per stream, and microseconds between two chunks.
 const PACED: (usize, usize, usize) = (200, 200, 20_000);
-/// Full speed: streams and chunks per stream. Each chunk is written separately, or in writes of
-/// [`AHEAD`] bytes, so that the backend is always ahead.
+/// Full speed: number of streams and chunks per stream. The backend writes each chunk separately, or it
+/// writes [`AHEAD`] bytes at once, so that it is always faster than the subject.
 const FLAT_OUT: (usize, usize) = (8, 10_000);
 const AHEAD: usize = 8 << 10;
-/// Connections and duration of small requests.
+/// Number of connections that send small requests, and for how long.
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
-/// Streams per latency measurement, chunks per stream, and microseconds between two chunks and
-/// between two streams: 50 are open at the same time. The periods differ, so that streams do not
-/// synchronize.
+/// Load of a latency measurement: number of streams, chunks per stream, microseconds between two chunks, and
+/// microseconds between the starts of two streams. 50 streams are open at the same time. The two periods
+/// differ, so that streams do not synchronize.
 const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
-/// Duration of the small requests of a latency measurement, one after the other.
+/// Duration of the small requests of a latency measurement, which are sent one after the other.
 const WHOLE: Duration = Duration::from_millis(200);
 /// Number of latency measurements (turns) per subject.
 const TURNS: usize = 12;
-/// Prompt sizes in bytes, and connections and duration of requests with such prompts.
+/// The sizes of long prompts in bytes; then the number of connections that send requests with such prompts,
+/// and for how long.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
 /// Streams with such prompts, chunks per stream, and microseconds between two chunks: 100 are open when half
@@ -80,7 +82,7 @@ async fn streamed(
     let _awake = Awake::begin();
     let before = subject.cpu();
     for seen in watch(subject.address, streams, pause / streams as u32, request).await {
-        // Chunked framing can split a time, which is then not parsed.
+        // Chunked framing can split the digits of a write time. Then the client does not count the chunk.
         assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
     }
     spent(subject, before, streams * chunks)
@@ -150,8 +152,8 @@ pub(crate) async fn warm(subject: &Subject) {
     repeated(subject, (4, Duration::from_millis(300)), 0).await;
 }
 
-/// Requests with a prompt of this size on several connections for some time. Returns the CPU time
-/// per request in µs, and the number of requests.
+/// Sends requests with a prompt of `prompt` bytes on `connections` connections for `time`. Returns the CPU
+/// time per request in µs, and the number of requests.
 pub(crate) async fn repeated(
     subject: &Subject,
     (connections, time): (usize, Duration),
@@ -171,7 +173,8 @@ async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instan
     clients.join_all().await.iter().map(Vec::len).sum()
 }
 
-/// Starts `streams` streams, one every `apart`, and reads them. Returns the record of each.
+/// Starts `streams` streams, one every `apart`, and reads them to their end. Returns the client's
+/// measurements of each.
 async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -> Vec<Seen> {
     let mut clients = JoinSet::new();
     for number in 0..streams {
@@ -184,7 +187,7 @@ async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -
     clients.join_all().await
 }
 
-/// CPU time of each of `count` items that the subject has used since `before`, in µs.
+/// CPU time in µs that the subject has used since `before`, divided by `count` items.
 fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
     subject.cpu().checked_sub(before).unwrap().as_secs_f64() * 1e6 / count as f64
 }

@@ -53,7 +53,7 @@ use tokio::runtime::{self, Runtime};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUNDS: usize = 3;
-/// Number of backends of the largest fleet.
+/// Default number of backends in the section `fleet`.
 const FLEET_BACKENDS: usize = 1_000;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     subject::pin_to_the_other_core();
-    // 5,000 streams need 10,000 files in this process, and as many in the subject.
+    // 5,000 concurrent streams need 10,000 open files in this process, and as many in the subject.
     tokenweir::commands::raise_file_limit();
     let backends =
         env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());

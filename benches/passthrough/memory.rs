@@ -12,16 +12,17 @@ use tokio::time::sleep;
 const OPEN: [usize; 2] = [1_000, 5_000];
 /// Duration of the silence in microseconds.
 const SILENT_US: usize = 600_000_000;
-/// Timeout for freeing memory, and the remaining share at which it counts as freed.
+/// Maximum time for freeing the memory of the streams. If less than this share of it remains, it counts as
+/// freed.
 const FREE_TIMEOUT: Duration = Duration::from_secs(20);
 const FREED_SHARE: f64 = 0.1;
-/// Connections and duration of the small requests between two measurements of memory.
+/// Connections that send small requests between two measurements of memory, and for how long.
 const LONG: (usize, Duration) = (16, Duration::from_secs(20));
 const FIRST_MEASUREMENT: usize = 1_000_000;
 const LAST_MEASUREMENT: usize = 10 * FIRST_MEASUREMENT;
 
-/// Memory after the start in MiB, memory per stream with 1,000 and with 5,000 streams in KiB, and
-/// the share that is not freed after their end in percent.
+/// Four figures: memory after the start in MiB, memory per stream with 1,000 and with 5,000 open streams in
+/// KiB, and the share of the streams' memory in percent that is not freed after their end.
 pub(crate) async fn turn(subject: &Subject) -> [f64; 4] {
     let fresh = subject.resident();
     loads::warm(subject).await;
@@ -48,7 +49,7 @@ pub(crate) async fn turn(subject: &Subject) -> [f64; 4] {
     [fresh / 1_024.0, each[0], each[1], retained * 100.0]
 }
 
-/// Ratio of the memory after ten million small requests to that after one million.
+/// The memory of the subject after ten million small requests, divided by its memory after one million.
 pub(crate) async fn long(subject: &Subject) -> f64 {
     let (mut count, mut after_many) = (0, None);
     while count < LAST_MEASUREMENT {

@@ -9,8 +9,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Maximum time for which a subject is measured; a longer one counts as failed. Ten million requests take
-/// less.
+/// Maximum time for measuring a subject in one section. A subject that takes longer counts as failed. Ten
+/// million requests take less.
 const TOO_LONG: Duration = Duration::from_mins(15);
 
 /// A section of the bench: quantities that are measured together.
@@ -32,7 +32,7 @@ pub(crate) enum Section {
 
 /// A measured quantity.
 pub(crate) struct Figure {
-    /// Name with unit.
+    /// The name of the quantity, with its unit.
     pub(crate) name: &'static str,
     pub(crate) decimals: usize,
     /// Limits for the gateway with all telemetry.
@@ -48,7 +48,7 @@ pub(crate) enum Bar {
     Over(Kind, f64),
     /// Maximum ratio to the value of another subject.
     TimesAtMost(Kind, f64),
-    /// As `TimesAtMost`, but valid if the value of the other subject is near zero or negative.
+    /// As `TimesAtMost`, but also meaningful if the value of the other subject is near zero or negative.
     WithinTimes(Kind, f64),
 }
 
@@ -62,7 +62,7 @@ const BEHAVIOR: &[Figure] = &[
     figure("first event of an unknown channel after, ms", 1, &[Bar::AtMost(50.0)]),
     figure("the backend sees that the client left after, ms", 1, &[Bar::AtMost(50.0)]),
 ];
-// `ratios.txt` has the limits of the CPU times relative to those of the reference proxy.
+// For these CPU times, `ratios.txt` also has limits, relative to those of the reference proxy.
 const CHUNKS: &[Figure] = &[
     figure("CPU a chunk, 200 streams at 20 ms, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
     figure("CPU a chunk, flat out, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
@@ -106,7 +106,7 @@ const LONG: &[Figure] =
     &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
 
 impl Section {
-    /// The sections that run by default, because none takes minutes.
+    /// The sections that run by default. The remaining section takes minutes.
     pub(crate) const SHORT: [Self; 9] = [
         Self::Behavior,
         Self::Chunks,
@@ -119,7 +119,7 @@ impl Section {
         Self::Cores,
     ];
 
-    /// The name in tables and variables.
+    /// The name of the section in tables and in environment variables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Behavior => "behavior",
@@ -135,8 +135,8 @@ impl Section {
         }
     }
 
-    /// The subjects of the section: those in `only`, a list of names with commas, or the default ones of the
-    /// section.
+    /// The subjects that the section measures: those that `only` names, separated by commas, or by default
+    /// those of the section.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
@@ -146,7 +146,7 @@ impl Section {
             }
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
-        // The other proxies do not scrape or select backends.
+        // The other proxies neither scrape nor select backends, so sections about that leave them out.
         let is_about_proxies = compared.contains(&Kind::NGINX) || self == Self::Latency;
         let suits = |kind: Kind| kind.is_gateway() || is_about_proxies || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
@@ -172,8 +172,9 @@ impl Section {
         }
     }
 
-    /// Runs a round: measures these subjects with some of these backends. Returns the values of each subject.
-    /// The subjects run one after the other; only for latency they run at the same time.
+    /// Runs one round: measures the subjects `kinds` in front of some or all of these backends. Returns the
+    /// values of each subject. The subjects run one after the other; only for latency they all run at the
+    /// same time.
     pub(crate) async fn round(self, kinds: &[Kind], backends: &[SocketAddr]) -> Vec<Vec<f64>> {
         let one = &backends[..1];
         let start = |kind| Subject::start(kind, one);
@@ -210,8 +211,8 @@ impl Section {
     }
 }
 
-/// Measures one subject after the other. A subject other than the gateway that fails under the load has no
-/// values.
+/// Measures one subject after the other. If a proxy other than the gateway fails under the load, its values
+/// are NaN.
 async fn in_turn<const NUMBERS: usize>(
     kinds: &[Kind],
     measure: impl AsyncFn(Kind) -> [f64; NUMBERS],

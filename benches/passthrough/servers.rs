@@ -1,4 +1,5 @@
-//! Other proxies and routers as subjects, each with its own access log and its default settings.
+//! Other proxies and routers, which the bench measures beside the gateway. Each writes its own access log and
+//! has its default settings.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -14,7 +15,7 @@ pub(crate) enum Server {
     LiteLlm,
 }
 
-/// Folders of programs that the `PATH` of a user may lack.
+/// Folders in which programs are installed, but which the `PATH` of a normal user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Server {
@@ -35,8 +36,8 @@ impl Server {
         search_path().split(':').any(|folder| Path::new(folder).join(self.name()).is_file())
     }
 
-    /// The text of the configuration file of a server that listens at `address` and writes its files to
-    /// `folder`. Empty if the server takes arguments instead.
+    /// The text of the server's configuration file. The server listens at `address` and writes its files to
+    /// `folder`. The text is empty if the server takes arguments instead of a file.
     pub(crate) fn configuration(
         self,
         [address, backend]: [SocketAddr; 2],
@@ -144,12 +145,12 @@ http {{
     }
 }
 
-/// An address that is currently free.
+/// An address whose port is free now.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// The folders in which the servers are searched, separated by colons.
+/// The folders in which the programs of the servers are searched, separated by colons.
 pub(crate) fn search_path() -> String {
     format!("{}:{FOLDERS}", std::env::var("PATH").unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! A measured subject: a child process on a separate core.
+//! A subject: a proxy that the bench measures, as a child process on a core of its own.
 
 use super::servers::{self, Server};
 use super::{clients, cpu, floor};
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Floor,
     /// Another proxy with its access log.
     Other(Server),
-    /// The gateway with routing and without telemetry.
+    /// The gateway with routing, but without telemetry.
     Off,
     /// The gateway with metrics.
     Metrics,
@@ -49,7 +49,7 @@ impl Kind {
     pub(crate) const NGINX: Self = Self::Other(Server::Nginx);
     pub(crate) const HAPROXY: Self = Self::Other(Server::Haproxy);
 
-    /// The name in tables and variables.
+    /// The name of the subject in tables and in environment variables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Floor => "hyper",
@@ -76,15 +76,15 @@ impl Kind {
 /// A running subject. Dropping it kills the process.
 pub(crate) struct Subject {
     child: Child,
-    /// The address for clients.
+    /// The address at which clients reach the subject.
     pub(crate) address: SocketAddr,
 }
 
-/// Up to this number of backends, the gateway scrapes at its default intervals.
+/// With more backends than this, the gateway scrapes at long intervals instead of the default ones.
 const MAX_SCRAPED_BACKENDS: usize = 16;
 
-/// The core of the subject, and the core of clients and backends (`PASSTHROUGH_CORES`). A subject with two
-/// cores uses both.
+/// Two cores: the core of the subject, and the core of clients and backends (`PASSTHROUGH_CORES`). A subject
+/// that runs on two cores uses both.
 fn pinned_cores() -> (String, String) {
     let cores = std::env::var("PASSTHROUGH_CORES").unwrap_or_else(|_| "0,1".into());
     let (subject, other) = cores.split_once(',').unwrap();
@@ -101,15 +101,15 @@ pub(crate) fn pin_to_the_other_core() {
 }
 
 impl Subject {
-    /// Starts a subject on its own core, in front of these backends.
+    /// Starts a subject on its own core, in front of `backends`.
     pub(crate) async fn start(kind: Kind, backends: &[SocketAddr]) -> Self {
         Self::on_cores(1, kind, backends).await
     }
 
-    /// Starts a subject with one worker per core on one or two cores.
+    /// Starts a subject on `cores` cores, one or two, with one worker per core.
     pub(crate) async fn on_cores(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
         let backends = backends.to_vec();
-        // The backends answer on this thread meanwhile.
+        // A blocking task, because the backends must answer on this thread while the subject starts.
         spawn_blocking(move || Self::of_kind(cores, kind, &backends)).await.unwrap()
     }
 
@@ -146,7 +146,7 @@ impl Subject {
         let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
         command.args(server.arguments(addresses, &file, cores));
         command.stdout(log.unwrap()).stderr(Stdio::null()).current_dir(folder);
-        // LiteLLM would wait for a list of prices from the network, and refuses to run without keys.
+        // LiteLLM would wait for a price list from the network, and refuses to start without API keys.
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         command.env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true");
         let mut subject = Self { child: command.spawn().unwrap(), address: addresses[0] };
@@ -157,7 +157,8 @@ impl Subject {
         subject
     }
 
-    /// Starts the process and waits until a line of its output contains its address.
+    /// Starts the process of a subject. Waits until `address` finds the subject's address in a line of its
+    /// output.
     fn of(command: &mut Command, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
         let mut child = command.spawn().unwrap();
         let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
@@ -167,12 +168,12 @@ impl Subject {
         let mut lines = lines.lines().map_while(Result::ok);
         let address = lines.find_map(|line| address(&line)).unwrap();
         thread::spawn(move || lines.for_each(drop));
-        // The gateway scrapes its backends meanwhile.
+        // Meanwhile, the gateway scrapes its backends for the first time.
         thread::sleep(Duration::from_millis(500));
         Self { child, address }
     }
 
-    /// CPU time of all threads of the subject so far.
+    /// CPU time of all threads of the subject since its start.
     pub(crate) fn cpu(&self) -> Duration {
         self.processes().into_iter().map(cpu::of).sum()
     }
@@ -199,8 +200,8 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // The process can have exited already. nginx ends its workers only after a signal that it can
-        // handle.
+        // The process can have exited already. SIGTERM instead of SIGKILL, because nginx must handle the
+        // signal to end its workers.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         thread::sleep(Duration::from_millis(100));
         let _ = self.child.kill();
@@ -224,7 +225,8 @@ fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_tokenweir").into(), PathBuf::from)
 }
 
-/// A command with one worker per core, and with no environment variable but `PATH`.
+/// A command that runs `program` with one worker per core, and with no environment variable but `PATH` and
+/// the number of workers.
 fn on_its_cores(cores: usize, program: &Path) -> Command {
     let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
     let mut command = if has_taskset {
@@ -252,8 +254,8 @@ fn configuration(kind: Kind, backends: &[SocketAddr]) -> String {
     } else {
         String::new()
     };
-    // The cost of scrapes depends on time and not on requests. Scrapes of a large fleet are
-    // excluded from the cost of requests.
+    // The cost of scrapes depends on time and not on requests. For a large fleet, long intervals keep it out
+    // of the cost of requests.
     let scrape = if backends.len() > MAX_SCRAPED_BACKENDS {
         "scrape: { min_interval: 1m, max_interval: 1m }\n"
     } else {

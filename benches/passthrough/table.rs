@@ -1,4 +1,4 @@
-//! The results of a section: the medians of all rounds, and the comparison with the limits.
+//! The results of a section: the medians over all rounds, and their comparison with the limits.
 
 use super::ratios::Ratio;
 use super::section::{Bar, Figure, Section};
@@ -6,15 +6,15 @@ use super::subject::Kind;
 use std::fmt::Write;
 use tokenweir_protocol::histogram::sample_quantile;
 
-/// The measurements of a section: for each subject the values of each round.
+/// The values that a section measured: for each subject the values of each round.
 pub(crate) struct Measured {
     section: Section,
     subjects: Vec<(Kind, Vec<Vec<f64>>)>,
 }
 
 impl Measured {
-    /// No measurements yet, for the subjects in `only`, a list of names with commas, or the default ones of
-    /// the section.
+    /// Begins without values, for the subjects that `only` names, separated by commas, or for the default
+    /// subjects of the section.
     pub(crate) fn new(section: Section, only: Option<&str>) -> Self {
         let subjects = section.subjects(only).into_iter().map(|kind| (kind, Vec::new())).collect();
         Self { section, subjects }
@@ -57,10 +57,10 @@ impl Measured {
         (text, missed)
     }
 
-    /// Compares the quantity with this index, measured with all telemetry, with a limit: a text, and whether
-    /// the limit is met. `None`: a required value was not measured.
+    /// Compares the quantity with this index, for the gateway with all telemetry, with one limit. Returns a
+    /// text, and whether the limit is met. `None`: a value for the comparison was not measured.
     fn verdict(&self, bar: Bar, index: usize) -> Option<(String, bool)> {
-        // Conditions change between rounds, so each round is compared with itself.
+        // The load of the machine changes between rounds, so only values of the same round are compared.
         let against = |other: Kind, compare: &dyn Fn(f64, f64) -> f64| {
             let pairs = self.rounds(Kind::All, index).zip(self.rounds(other, index));
             median(pairs.map(|(all, other)| compare(all, other)))
@@ -90,8 +90,7 @@ impl Measured {
         (!value.is_nan()).then_some((text, reached))
     }
 
-    /// The ratio of each CPU time of the gateway with all telemetry to that of the reference proxy, by the
-    /// name of the quantity.
+    /// For each CPU time, its name and the ratio of the gateway with all telemetry to the reference proxy.
     pub(crate) fn ratios(&self) -> Vec<(&'static str, Ratio)> {
         let figures = self.section.figures().iter().enumerate();
         let costs = figures.filter(|(_, figure)| figure.name.starts_with("CPU"));
@@ -108,7 +107,7 @@ impl Measured {
         costs.filter_map(ratio).collect()
     }
 
-    /// The values of the quantity with this index, one per round.
+    /// The values of the quantity with this index for the subject `kind`, one per round.
     fn rounds(&self, kind: Kind, index: usize) -> impl Iterator<Item = f64> {
         let subject = self.subjects.iter().find(move |(other, _)| *other == kind);
         subject.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])

@@ -1,4 +1,4 @@
-//! The clients: each sends one request after the other over a reused connection where possible.
+//! The clients. Each sends one request after the other, and reuses its connection where possible.
 
 use super::faulty::FAULTS;
 use fastrand::Rng;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 24;
-/// Time after which a client gives up a request.
+/// Time after which a client gives up its request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// All running clients.
@@ -28,7 +28,7 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// Numbers of requests that clients sent, by their plan.
+/// How many requests the clients sent, by the plan of the request.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) whole: usize,
@@ -41,13 +41,13 @@ pub(crate) struct Sent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// The response is read to its end.
+    /// The client reads the response to its end.
     Whole,
-    /// The client disconnects after this many reads.
+    /// The client disconnects after this many reads of the response.
     Leaves(usize),
-    /// The backend fails.
+    /// The request goes to the faulty backend, which fails.
     Faulty,
-    /// The request is malformed and is rejected.
+    /// The request is malformed, and the gateway rejects it.
     Malformed,
 }
 
@@ -69,12 +69,12 @@ impl Clients {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Whether the maximum number of requests has been reached.
+    /// Whether the clients have begun the maximum number of requests.
     pub(crate) fn is_over(&self) -> bool {
         self.sent() >= self.shared.most
     }
 
-    /// Lets each client finish its request. Returns the sum over all clients.
+    /// Stops all clients after their current request. Returns the sum of their counts.
     pub(crate) async fn stop(self) -> Sent {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.tasks.join_all().await.into_iter().fold(Sent::default(), Sent::and)
@@ -131,15 +131,16 @@ fn request(plan: Plan, random: &mut Rng) -> String {
     )
 }
 
-/// Sends a request and reads its response as planned. Returns the connection if it can be reused, or what was
-/// wrong.
+/// Sends a request and reads its response as `plan` says. Returns the connection if it can be reused, or a
+/// text about what was wrong.
 async fn ask(
     to: SocketAddr,
     request: &str,
     plan: Plan,
     idle_connection: Option<TcpStream>,
 ) -> Result<Option<TcpStream>, String> {
-    // A client that disconnects uses a new connection, so that the request is sent in any case.
+    // The gateway can close an idle connection. A client that disconnects uses a new one, so that its request
+    // is sent in any case.
     let mut stream = match idle_connection.filter(|_| plan == Plan::Whole) {
         Some(stream) => stream,
         None => TcpStream::connect(to).await.map_err(|error| error.to_string())?,
@@ -163,7 +164,7 @@ async fn ask(
     }
 }
 
-/// Whether the whole response has arrived.
+/// Whether the bytes contain a whole response.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();

@@ -1,5 +1,5 @@
-//! A collector of spans. It accepts OTLP over gRPC and counts the spans by walking the message: field 1 has
-//! the resources, field 2 of a resource the scopes, and field 2 of a scope the spans.
+//! A collector of spans. It accepts OTLP over gRPC and counts spans by their field numbers in the protobuf
+//! message: field 1 has the resources, field 2 of a resource the scopes, and field 2 of a scope the spans.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -43,7 +43,7 @@ async fn accept(listener: TcpListener, spans: Arc<AtomicU64>) {
             async move { answer(request, &spans).await }
         });
         let http = http2::Builder::new(TokioExecutor::new());
-        // An error means a disconnected client.
+        // An error means that the client disconnected.
         tokio::spawn(
             async move { drop(http.serve_connection(TokioIo::new(stream), service).await) },
         );
@@ -71,7 +71,7 @@ fn trailers() -> std::future::Ready<Option<Result<HeaderMap, Infallible>>> {
     std::future::ready(Some(Ok(trailers)))
 }
 
-/// Number of messages at a path of field numbers. All fields on the path must be messages.
+/// The number of messages at a path of protobuf field numbers. All fields on the path must be messages.
 fn count(mut message: &[u8], path: &[u64]) -> u64 {
     let Some((first, rest)) = path.split_first() else { return 1 };
     let mut message_count = 0;
@@ -96,8 +96,8 @@ fn count(mut message: &[u8], path: &[u64]) -> u64 {
     message_count
 }
 
-/// Decodes a varint: seven bits per byte, the lowest first; the eighth bit means that another byte
-/// follows.
+/// Decodes a varint of protobuf: each byte has seven bits of the number, the lowest first. Its eighth bit
+/// says that another byte follows.
 fn varint(message: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -1,4 +1,4 @@
-//! A backend that fails as the body of each request selects: `"fault":"…"`. Its model is `faulty`.
+//! A backend that fails as a request selects with `"fault":"…"` in its body. Its model is named `faulty`.
 
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,7 +23,7 @@ pub(crate) async fn start() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // An error is intended: a fault ends the connection in the middle.
+            // An error is intended: most faults end the connection in the middle.
             tokio::spawn(async { drop(converse(stream).await) });
         }
     });
@@ -35,7 +35,7 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     let mut request = Vec::with_capacity(4 << 10);
     loop {
         request.clear();
-        // Small requests arrive in one read: the gateway writes head and body at once.
+        // A small request normally arrives in one read, because the gateway writes its head and body at once.
         while !is_whole(&request) {
             if stream.read_buf(&mut request).await? == 0 {
                 return Ok(());
@@ -53,7 +53,7 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Whether the head and the whole body have arrived.
+/// Whether the request head and the whole body have arrived.
 fn is_whole(request: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(request, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&request[..end]).to_lowercase();

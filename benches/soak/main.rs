@@ -38,16 +38,16 @@ use tokio::time::MissedTickBehavior;
 use trend::Trend;
 
 const SECONDS: usize = 600;
-/// Maximum growth of memory per million requests as a share of its mean, and maximum growth from the end of
-/// the warm-up to the idle gateway after the load, in MiB.
+/// Two limits of memory: the maximum growth per million requests as a share of the mean, and the maximum
+/// growth in MiB from the end of the warm-up to the idle gateway after the load.
 const MAX_GROWTH: f64 = 0.01;
 const MAX_GROWTH_AFTER_DRAIN_MIB: f64 = 16.0;
-/// Minimum duration in seconds for a trend. In shorter runs, the warm-up dominates.
+/// Minimum duration in seconds of a run whose trend is judged. In shorter runs, the warm-up dominates.
 const MIN_TREND_SECONDS: usize = 590;
-/// Maximum number of open files of the idle gateway after the load beyond those at the start: pooled
+/// How many more files the idle gateway may have open after the load than before it. They are pooled
 /// connections to backends.
 const MAX_ADDITIONAL_FILES: f64 = 16.0;
-/// Time after the load until the memory of the idle gateway is measured.
+/// The time after the load until the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(15);
 
 fn main() -> ExitCode {
@@ -181,8 +181,8 @@ async fn watch(
     trend
 }
 
-/// Compares the counts of the gateway with the sent requests and with the spans of the collector. Adds what
-/// differs.
+/// Compares the counts of the gateway with the number of sent requests and with the spans that the collector
+/// received. Adds each difference to `limit_violations`.
 async fn account(
     gateway: Gateway,
     collector: &Collector,

@@ -1,4 +1,4 @@
-//! Detects growth: the Theil-Sen slope and the Mann-Kendall test over samples by number of
+//! Detects growth: the Theil-Sen slope and the Mann-Kendall test over samples. The x-axis is the number of
 //! requests.
 
 use tokenweir_protocol::histogram::sample_quantile;
@@ -11,11 +11,11 @@ pub(crate) struct Trend {
     files: Vec<f64>,
 }
 
-/// Share of the samples that is excluded as warm-up, from the first one.
+/// The share of the samples that is excluded as warm-up, counted from the first sample.
 const WARM_UP_SHARE: f64 = 0.2;
-/// Maximum number of samples that are compared with each other.
+/// Maximum number of samples that are compared pairwise.
 const MAX_COMPARED: usize = 1_000;
-/// Significance level of a trend.
+/// A trend counts if its p-value is below this significance level.
 const SIGNIFICANCE_LEVEL: f64 = 0.01;
 
 impl Trend {
@@ -25,7 +25,7 @@ impl Trend {
         self.files.push(files);
     }
 
-    /// Memory in MiB at the end of the warm-up. Infinite without a sample.
+    /// Memory in MiB at the end of the warm-up. Infinite if there is no sample.
     pub(crate) fn warm_mib(&self) -> f64 {
         self.mib.get(self.first()).copied().unwrap_or(f64::INFINITY)
     }
@@ -34,8 +34,8 @@ impl Trend {
         (self.mib.len() as f64 * WARM_UP_SHARE) as usize
     }
 
-    /// Prints the growth of memory and open files. If `counts` is true, adds a violation for each that grows
-    /// significantly by more than `most`, a share of its mean, per million requests.
+    /// Prints the growth of memory and of open files. If `counts` is true, adds a violation for each of them
+    /// that grows significantly, and by more than `most` (a share of its mean) per million requests.
     pub(crate) fn print(&self, counts: bool, most: f64, limit_violations: &mut Vec<String>) {
         for (name, values) in [("memory in MiB", &self.mib), ("open files", &self.files)] {
             let (x, y) = thinned(&self.requests[self.first()..], &values[self.first()..]);

@@ -1,5 +1,5 @@
-//! A configuration is either valid or gives an error with a text. Parsing a valid configuration
-//! twice gives equal results.
+//! Fuzz target of the configuration. Any text either is a valid configuration or gives an error with a
+//! message. Parsing a valid configuration twice gives equal results.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
-//! For any client headers, a backend receives exactly one host and one id, and no hop-by-hop header,
-//! no header with an underscore, no header of the gateway and no header that changes the engine for
-//! every client. No hop-by-hop header of a backend reaches the client. A path is forwarded exactly
-//! as in the route table, or not at all.
+//! Fuzz target of headers and paths. For any headers of a client, the backend receives exactly one host and
+//! one request id. It receives no hop-by-hop header, no header with an underscore in its name, no header of
+//! the gateway itself, and no header that would change the engine for every client. No hop-by-hop header of a
+//! backend reaches the client. A path is forwarded exactly as the route table has it, or not forwarded.
 #![no_main]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -57,7 +57,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(HOP_BY_HOP_HEADERS.iter().all(|name| !map.contains_key(*name)));
 });
 
-/// The header names that `Connection` nominates.
+/// The header names that the client's `Connection` header lists, which must not be forwarded.
 fn nominated(map: &HeaderMap) -> Vec<String> {
     let values = map.get_all("connection").iter().filter_map(|value| value.to_str().ok());
     let names = values.flat_map(|value| value.split(','));

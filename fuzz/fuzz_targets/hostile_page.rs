@@ -1,5 +1,6 @@
-//! For any metrics pages of one backend, one after the other: requests are routed, and the status and
-//! the metrics page of the gateway are rendered, without a panic and without a counter that is NaN.
+//! Fuzz target of the metrics pages of a backend. For any sequence of pages of one backend, the gateway
+//! routes requests and renders its status and its own metrics page. It must not panic, and no counter may be
+//! NaN.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! For any split of a document, the scanner reports the same values. For every document that
-//! `serde_json` parses, the scanner reports the values of that document in order.
+//! Fuzz target of the JSON scanner. For any split of a document into pieces, the scanner reports the same
+//! values. For every document that `serde_json` parses, the scanner reports the values of that document in
+//! their order.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,17 +15,19 @@ enum Report {
     Null,
     Bool(bool),
     Number(Vec<u8>),
-    /// The raw length of the text in bytes, and its content if it is short enough to be buffered.
+    /// The length of a string in the document in bytes, and its decoded content if that is short enough to be
+    /// buffered.
     Text(usize, Option<String>),
     Object,
     Array,
     End,
 }
 
-/// A position in a document: the names on its path, and `None` for the elements of an array.
+/// The position of a value in a document: the names on its path, with `None` for each array element.
 type Position<'a> = Vec<Option<&'a str>>;
 
-/// Every kind of path: nested and beside each other, of objects, arrays, elements and scalars.
+/// The paths that the scanner reports. They cover all kinds: nested paths, paths with a common beginning, and
+/// paths of objects, arrays, elements and scalars.
 const PATHS: [&str; 11] = [
     "id",
     "model",
@@ -39,7 +42,8 @@ const PATHS: [&str; 11] = [
     "prompt[][]",
 ];
 
-/// Maximum raw length in bytes of a text or number that is buffered when it is split.
+/// Maximum raw length in bytes of a string or number that the scanner buffers if it arrives in several
+/// pieces.
 const MAX_BUFFERED_BYTES: usize = 256;
 
 static TABLE: LazyLock<PathTable<usize>> = LazyLock::new(|| {
@@ -61,14 +65,15 @@ fuzz_target!(|input: &[u8]| {
     let (whole, state) = scan(std::iter::once(document));
     assert_eq!(scan(pieces), (whole, state));
     let Some(tree) = Tree::read(document) else { return };
-    // The end of a number or a word at the root is known only when another byte follows.
+    // The scanner knows the end of a number or of `null`, `true` or `false` at the root only when another
+    // byte follows.
     let is_open = matches!(tree, Tree::Null | Tree::Bool(_) | Tree::Number(_));
     assert!(state == (true, false) || (is_open && state == (false, false)));
     agree(document, &tree);
 });
 
-/// Scans the pieces of a document. Returns the reports with the index of their path, and whether the document
-/// is complete and whether it has failed.
+/// Scans the pieces of a document. Returns the reported values, each with the index of its path. Then returns
+/// whether the document is complete, and whether the scan has failed.
 fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (bool, bool)) {
     let mut scanner = JsonScanner::default();
     let mut reports = Vec::new();
@@ -92,7 +97,8 @@ fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (b
     (reports, (scanner.is_complete(), scanner.has_failed()))
 }
 
-/// Checks that the scanner reports each value of the tree at a position of the table, in order, and no other.
+/// Checks that the scanner reports every value of the tree whose position is in [`POSITIONS`], in order, and
+/// no other value.
 fn agree(document: &[u8], tree: &Tree) {
     let mut expected_reports = Vec::new();
     list(tree, &mut Vec::new(), &mut expected_reports);
@@ -121,8 +127,8 @@ fn agree(document: &[u8], tree: &Tree) {
     assert_eq!(expected_reports.next(), None);
 }
 
-/// Adds the values at the positions of the table to `expected_reports`, in the order of the document, each
-/// with the index of its path. `None` is the end of an object or array.
+/// Adds each value whose position is in [`POSITIONS`] to `expected_reports`, with the index of its path, in
+/// the order of the document. `None` stands for the end of an object or array.
 fn list<'a>(
     tree: &'a Tree,
     position: &mut Position<'a>,

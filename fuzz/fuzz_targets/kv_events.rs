@@ -1,5 +1,5 @@
-//! Any payload of KV events is decoded without a panic, and the contents of the prefix cache stay within
-//! their limit.
+//! Fuzz target of KV events. Any payload is decoded without a panic, and what the gateway stores about the
+//! prefix cache stays within its limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,17 +7,20 @@ use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::CacheContents;
 
-/// Maximum number of blocks of the cache.
+/// Maximum number of KV cache blocks that `CacheContents` may store for one medium.
 const MAX_BLOCKS: usize = 64;
-/// Maximum number of bytes that the groups of prompts allocate, whatever the size of the cache.
+/// Maximum number of bytes that `CacheContents` allocates for groups of prompts, whatever the size of the
+/// cache.
 const MAX_GROUP_BYTES: usize = 320 << 10;
-/// Maximum number of bytes that the contents allocate: both media, with hash tables of twice the size.
+/// Maximum number of bytes that `CacheContents` allocates: two media (GPU and offloaded), each with a hash
+/// table of twice the needed size.
 const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024 + MAX_GROUP_BYTES;
 
 fuzz_target!(|input: &[u8]| {
     let mut contents = CacheContents::new(MAX_BLOCKS, 1);
     let mut index = TextIndex::new(16, 16, 1);
-    // Each half is parsed as a batch, and then the whole, so that events of one refer to blocks of another.
+    // Parses each half of the input as a batch of events, and then the whole input, so that events of one
+    // batch refer to blocks of another.
     for payload in [&input[..input.len() / 2], &input[input.len() / 2..], input] {
         let Ok(batch) = EventBatch::parse(payload) else { continue };
         let mut count = 0;

@@ -1,11 +1,11 @@
-//! For any page, the parsed load consists of finite values in their valid ranges, and lines about
-//! other metrics do not change it.
+//! Fuzz target of the parser of metrics pages. For any page, the load that the gateway reads has finite
+//! values in their valid ranges. Adding lines about other metrics to the page does not change it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// Lines that resemble metrics, but are none.
+/// Lines that resemble those of engine metrics, but are not.
 const OTHER_LINES: [&str; 7] = [
     "# HELP vllm:num_requests_waiting Number of requests waiting to be processed.",
     "# vllm:num_requests_waiting 7",
@@ -50,6 +50,7 @@ fuzz_target!(|page: &[u8]| {
     for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHER_LINES.into_iter().cycle()) {
         longer.extend_from_slice(&[line, b"\n", other.as_bytes(), b"\n"].concat());
     }
-    // The server software is excluded: some of the other lines identify it.
+    // The name of the server software is not compared, because some of the added lines identify other
+    // software.
     assert_eq!(EngineLoad { server: load.server, ..EngineLoad::read(&longer) }, load);
 });

@@ -1,5 +1,6 @@
-//! For any split of a response of any API, the observation is the same, the stored data is bounded,
-//! and the forwarded bytes are the response, without the usage event if it is removed.
+//! Fuzz target of the observation of responses. For any split of a response of any API into pieces, the
+//! observed values are the same, and the stored data is bounded. The forwarded bytes are those of the
+//! response, except the usage event if the gateway removes it.
 #![no_main]
 
 use bytes::Bytes;
@@ -14,17 +15,18 @@ use tokenweir_request::record::{ObservedResponse, RequestOptions, Timings, Usage
 
 const MEDIA_TYPES: [&str; 2] = ["text/event-stream", "application/json"];
 
-/// Maximum length in bytes of a stored text, and maximum number of stored choices.
+/// Maximum length in bytes of a text that an observation stores, and maximum number of choices that it
+/// stores.
 const MAX_TEXT: usize = 256;
 const MAX_CHOICES: usize = 128;
 
 /// All bytes arrive at the same time, so that no value depends on timing.
 static NOW: LazyLock<Instant> = LazyLock::new(clock::now);
 
-/// Maximum length in bytes of a usage event that arrives in several pieces.
+/// Maximum length in bytes of a usage event that the gateway can remove if it arrives in several pieces.
 const MAX_BLOCK: usize = 64 << 10;
 
-/// The settings of an observation.
+/// What the fuzz input selects for an observation.
 #[derive(Clone, Copy)]
 struct ObservationSettings {
     api: Api,
@@ -32,7 +34,7 @@ struct ObservationSettings {
     takes_usage_event: bool,
 }
 
-/// The observation, the timestamps (`None` if not set), and the forwarded bytes.
+/// The observed values, five timestamps (`None` if one is not set), and the forwarded bytes.
 type ObservationResult = (ObservedResponse, [Option<Instant>; 5], Vec<u8>);
 
 fuzz_target!(|input: &[u8]| {
@@ -61,7 +63,7 @@ fn observe<'a>(
     observer.on_head(settings.media_type, false);
     if settings.takes_usage_event {
         let options = RequestOptions { usage_injected: true, ..RequestOptions::default() };
-        // The server is known to have no fingerprint, so nothing is inserted.
+        // An empty fingerprint means that the server has none, so the gateway inserts none into other events.
         observer.remove_injected_usage(&options, Some(Bytes::new()));
     }
     let mut timings = Timings::begin(*NOW);
@@ -74,13 +76,13 @@ fn observe<'a>(
     forwarded.extend(observer.flush());
     let Timings { first_event, first_output, first_answer, last_output, terminal, .. } = timings;
     let timestamps = [first_event, first_output, first_answer, last_output, terminal];
-    // The times of chunks depend on the pieces, because each read is a chunk.
+    // The times of chunks are not compared: each read is a chunk, so these times depend on the split.
     let observed =
         ObservedResponse { chunk_timings: Default::default(), ..observer.into_observed() };
     (observed, timestamps, forwarded)
 }
 
-/// Checks the limits of the stored data.
+/// Checks that the stored data is within its limits.
 fn check(observed: &ObservedResponse) {
     assert!(observed.output_events <= observed.events);
     assert!(observed.finish_reasons.len() <= MAX_CHOICES);

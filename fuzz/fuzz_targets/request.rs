@@ -1,5 +1,6 @@
-//! For every body that is a JSON object, the parsed fields equal those that `serde_json` finds. The
-//! edits that request usage or replace the model name change nothing else.
+//! Fuzz target of the parser of request bodies. For every body that is a JSON object, the fields that the
+//! gateway reads equal those that `serde_json` finds. If the gateway adds a usage request or replaces the
+//! model name, nothing else in the body changes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +8,7 @@ use tokenweir_fuzz::Tree;
 use tokenweir_protocol::openai::Splice;
 use tokenweir_protocol::openai::request_fields::{RequestBodyError, RequestFields};
 
-/// Fields that may occur only once.
+/// Fields that may occur only once in a body.
 const UNIQUE_FIELDS: [&str; 9] = [
     "model",
     "stream",
@@ -65,7 +66,7 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
         assert!(again.prompt.parts(&edited).eq(fields.prompt.parts(body)));
         assert_eq!(again.prompt.salt, fields.prompt.salt);
         assert_eq!(control_names(&again), control_names(&fields));
-        // The positions in the body have changed.
+        // The edit moves these fields within the body, so they are taken from the edited body.
         let moved = RequestFields {
             usage_splice: None,
             continuous_usage_splice: again.continuous_usage_splice.clone(),
@@ -89,7 +90,7 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
     }
 }
 
-/// The names of the fields of a request that control the engine.
+/// The names of those fields in the request that control the engine.
 fn control_names(fields: &RequestFields) -> Vec<&'static str> {
     fields.controls.iter().map(|used| used.control.name).collect()
 }
@@ -100,8 +101,8 @@ fn without_model(body: Tree) -> Tree {
     Tree::Object(members)
 }
 
-/// Whether the gateway can add a usage request: the body has none, and its `stream_options` are valid for the
-/// server.
+/// Whether the gateway can add a usage request. It can if the body has none, and if the backend accepts the
+/// `stream_options` of the body.
 fn can_request_usage(tree: &Tree) -> bool {
     let is_unset = |path| matches!(tree.at(path)[..], [] | [Tree::Null | Tree::Bool(false)]);
     match tree.at("stream_options")[..] {
@@ -114,8 +115,8 @@ fn can_request_usage(tree: &Tree) -> bool {
     }
 }
 
-/// The body without the usage request: without `include_usage`, and without `stream_options` if nothing else
-/// is in it.
+/// The body without its usage request: removes `include_usage`, and `stream_options` if it has no other
+/// member.
 fn without_usage(body: Tree) -> Tree {
     let Tree::Object(mut members) = body else { return body };
     for (_, options) in members.iter_mut().filter(|(name, _)| name == "stream_options") {
@@ -133,7 +134,7 @@ fn text<'a>(tree: &'a Tree, path: &str) -> Option<&'a str> {
     if let [Tree::Text(text)] = tree.at(path)[..] { Some(text) } else { None }
 }
 
-/// The value at a path, if it is one integer from 0 to 2⁶³ − 1.
+/// The value at a path of the document, if there is exactly one and it is an integer from 0 to 2⁶³ − 1.
 fn count(tree: &Tree, path: &str) -> Option<u64> {
     let [Tree::Number(number)] = tree.at(path)[..] else { return None };
     number.as_u64().filter(|count| i64::try_from(*count).is_ok())

@@ -1,5 +1,6 @@
-//! For any split of an event stream, the decoder gives the events that the rules of WHATWG define,
-//! computed here line by line from the whole stream.
+//! Fuzz target of the decoder of server-sent events. For any split of an event stream into pieces, the
+//! decoder gives the events that the rules of WHATWG define. The target computes those line by line from the
+//! whole stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -48,7 +49,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<StreamItem> {
     items
 }
 
-/// The items of a stream by the rules of
+/// The events and comments of a stream by the rules of
 /// <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
 fn read(stream: &[u8]) -> Vec<StreamItem> {
     let mut items = Vec::new();
@@ -58,7 +59,8 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
         let (line, after) = split_line(rest);
         match line {
             [b':', ..] => items.push(StreamItem::Comment),
-            // A line without a line ending is incomplete, but the decoder reports a comment early.
+            // A line without a line ending is incomplete and ignored. Only a comment counts already, because
+            // the decoder reports it early.
             _ if after.is_none() => {}
             [] => {
                 let (kind, data) = (std::mem::take(&mut kind), std::mem::take(&mut data));
@@ -72,7 +74,8 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
             line => match split_field(line) {
                 (b"event", value) => kind = value.to_vec(),
                 (name @ (b"data" | b"error"), value) => {
-                    // The only non-standard field: data of an event of the type `error`.
+                    // The field `error` is the only one that is not standard: it has the data of an event of
+                    // the type `error`.
                     if name == b"error" {
                         kind = name.to_vec();
                     }
@@ -87,7 +90,8 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
     items
 }
 
-/// The first line without its ending, and the text after it. That text is `None` if the line has no ending.
+/// Splits a text after its first line. Returns the line without its ending, and the text after it, which is
+/// `None` if the line has no ending.
 fn split_line(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return (text, None);

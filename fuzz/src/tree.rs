@@ -1,5 +1,5 @@
-//! A JSON document as `serde_json` parses it, with all members in order. A [`serde_json::Value`]
-//! keeps only the last of several members of the same name.
+//! A JSON document as `serde_json` parses it, with all members of objects in order. A [`serde_json::Value`]
+//! cannot be used: of several members with the same name, it keeps only the last.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
@@ -14,7 +14,7 @@ pub enum Tree {
     Bool(bool),
     /// A number.
     Number(Number),
-    /// A string, unescaped.
+    /// A string, with its escapes decoded.
     Text(String),
     /// The elements, in order.
     Array(Vec<Tree>),
@@ -30,7 +30,7 @@ impl Tree {
         serde_json::from_slice(document).ok()
     }
 
-    /// All values at a path of names joined by `.`. There are several if a name is duplicated.
+    /// All values at a path of names joined by `.`. There are several if an object has a name twice.
     pub fn at(&self, path: &str) -> Vec<&Self> {
         path.split('.').fold(vec![self], |values, name| {
             values.into_iter().flat_map(|tree| tree.members(name)).collect()

@@ -62,7 +62,8 @@ async def measure(url, model):
                 for _ in range(DECODE_REPEATS):
                     streams = (times(session, url, model, prompt, OUTPUT_TOKENS) for _ in range(sequences))
                     runs = await asyncio.gather(*streams)
-                    # The period in which all sequences decode.
+                    # The time in which all sequences decode: from the last first token to the first last
+                    # token.
                     first, last = max(run[1] for run in runs), min(run[-1] for run in runs)
                     for run in runs:
                         inside = [stamp for stamp in run[1:] if first <= stamp <= last]

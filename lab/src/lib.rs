@@ -1,5 +1,5 @@
-//! The laboratory: routing policies and other routers in virtual time, a load generator, and a
-//! calculator of vLLM's settings. It is a program beside the gateway, which needs none of it.
+//! The laboratory, the program `tokenweir-lab`: a simulation of routing policies and other routers in virtual
+//! time, a load generator, and a calculator of vLLM's settings. The gateway does not need this program.
 
 pub mod bench;
 pub mod cli;

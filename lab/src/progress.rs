@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A progress line on standard error. If standard error is no terminal, it writes nothing.
 pub(crate) struct ProgressLine {
-    /// Text of the line: the name of the steps, or of the activity if `total` is unknown.
+    /// Text of the line: what the steps are, or what the command does if `total` is unknown.
     label: &'static str,
     /// Number of all steps. `None`: unknown.
     total: Option<usize>,
@@ -19,7 +19,7 @@ pub(crate) struct ProgressLine {
 
 /// Maximum number of updates of the line if the total is known.
 const MAX_UPDATES: usize = 200;
-/// Maximum number of steps between two updates.
+/// Maximum number of steps between two updates of the line.
 const MAX_UPDATE_INTERVAL: usize = 1_000;
 
 impl ProgressLine {
@@ -68,8 +68,8 @@ impl ProgressBar {
         Self { is_shown: std::io::stderr().is_terminal() }
     }
 
-    /// Draws the bar, followed by `text`. `share`: the completed share, 0 to 1. `None`: unknown,
-    /// only the text is shown.
+    /// Draws the bar, followed by `text`. `share`: the completed share, from 0 to 1. `None`: the share is
+    /// unknown, and only the text is shown.
     pub(crate) fn show(&self, share: Option<f64>, text: impl FnOnce() -> String) {
         if !self.is_shown {
             return;

@@ -14,7 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokenweir_request::access::{KeyDigest, bearer};
 
-/// The path of the external scaler of KEDA, without the method.
+/// The path prefix of the calls of KEDA, the Kubernetes autoscaler, to its external scaler. The name of
+/// the called method follows.
 pub(super) const SCALER_PATH: &str = "/externalscaler.ExternalScaler/";
 
 /// The token of the admin listener, and the host names that are trusted without a token.
@@ -32,8 +33,8 @@ pub struct AdminAuthorizer {
 }
 
 impl AdminAuthorizer {
-    /// Builds the authorizer from the configuration and reads its token. `address` is that of the
-    /// admin listener. Fails if the token cannot be read.
+    /// Builds the authorizer from the configuration and reads the admin token. `address` is the address
+    /// of the admin listener. Fails if the token cannot be read.
     pub fn from_config(
         access: &AccessConfig,
         address: SocketAddr,
@@ -66,10 +67,10 @@ impl AdminAuthorizer {
     /// Why a request is rejected although its token is correct or not required. `None`: the request
     /// is accepted.
     ///
-    /// A web page can make its own host name resolve to the gateway (DNS rebinding). Its requests
-    /// then have the page's origin, so a browser lets the page read the responses. The `Host`
-    /// header of such requests is the page's host. Without a token, the gateway therefore accepts
-    /// only requests for hosts that no foreign page can have.
+    /// A web page can make its own host name resolve to the gateway (DNS rebinding). The browser then
+    /// sends the page's requests to the gateway as requests to the page's own origin, and lets the page
+    /// read the responses. The `Host` header of such requests is the page's host. Without a token, the
+    /// gateway therefore accepts only requests for hosts that no foreign page can have.
     fn rejection_reason(
         &self,
         method: &Method,
@@ -117,13 +118,13 @@ const UNTRUSTED_HOST_MESSAGE: &str = "rejected: without access.admin_token the a
                                       name of access.admin_hosts; use one of these, add this name \
                                       to access.admin_hosts, or set access.admin_token\n";
 
-/// Whether a path is that of a liveness or readiness probe. Probes have no token and use any host
+/// Whether a path is that of a liveness or readiness probe. Probes send no token and may use any host
 /// name.
 fn is_probe_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// Whether a path returns numbers for monitoring. The scaler has the same access as `/metrics`: KEDA
+/// Whether a path is `/metrics` or a method of KEDA's external scaler. Both need the same access: KEDA
 /// sends no token, and the scaler returns fewer numbers than `/metrics`.
 fn is_metrics_path(path: &str) -> bool {
     path == "/metrics" || path.starts_with(SCALER_PATH)

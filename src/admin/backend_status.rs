@@ -106,7 +106,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
     }
 }
 
-/// Adds the GPUs of the backends and the state of the GPU exporters to a status with backends.
+/// Sets the GPUs of each backend in `status`, and the state of the GPU exporters.
 pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Instant) {
     let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
     let backends = status.backends.iter().map(|backend| GpuBackend {
@@ -152,7 +152,8 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
     }
 }
 
-/// The context length in tokens of each base model whose length is known.
+/// The context length, in tokens, of each base model. Adapters, and models without a known context
+/// length, are left out.
 fn longest_contexts(models: &[ServedModel]) -> BTreeMap<String, u32> {
     let base_models = models.iter().filter(|model| model.parent.is_none());
     base_models.filter_map(|model| Some((model.id.to_string(), model.max_len?))).collect()

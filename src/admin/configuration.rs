@@ -15,7 +15,7 @@ pub struct ActiveConfiguration {
     reloads: Mutex<ConfigReloadStatus>,
     /// Why the last reload failed. `None`: it did not fail.
     reload_problem: ArcSwapOption<String>,
-    /// Why a discovery file cannot be used. `None`: all can be used.
+    /// Why a discovery file cannot be used. `None`: all discovery files can be used.
     discovery_problem: ArcSwapOption<String>,
     reload_requests: mpsc::Sender<ReloadRequest>,
 }
@@ -35,9 +35,9 @@ const MAX_PENDING_RELOADS: usize = 16;
 // === impl ActiveConfiguration ===
 
 impl ActiveConfiguration {
-    /// Creates the value at the start of the gateway. `view` is the JSON document of `/config`: the
-    /// configuration with the source of each value and without secrets. Also returns the receiver
-    /// of reload requests.
+    /// Creates the state at the start of the gateway, at `now`. `view` is the JSON document of
+    /// `/config`: the configuration with the source of each value and without secrets. Also returns the
+    /// receiver of reload requests.
     pub fn new(view: Value, now: SystemTime) -> (Arc<Self>, ReloadRequests) {
         let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
         let view = ArcSwap::from_pointee(view);
@@ -77,7 +77,7 @@ impl ActiveConfiguration {
         self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
     }
 
-    /// Sets why a discovery file cannot be used. `None`: all can be used.
+    /// Sets why a discovery file cannot be used. `None`: all discovery files can be used.
     pub fn set_discovery_problem(&self, problem: Option<String>) {
         self.discovery_problem.store(problem.map(Arc::new));
     }

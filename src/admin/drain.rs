@@ -1,5 +1,5 @@
-//! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing and return it. A drained
-//! backend gets no new requests and completes its open requests.
+//! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing, and return it to routing. A
+//! drained backend gets no new requests and completes its open requests.
 
 use super::response::without_caching;
 use super::state::Admin;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::units;
 
-/// The query parameters of both endpoints.
+/// The query parameters of `/-/drain` and `/-/undrain`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainQuery {
@@ -30,7 +30,8 @@ pub(super) struct DrainQuery {
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::optional_duration")]
     duration: Option<Duration>,
-    /// Whether open streams of the backend go on at other backends, if they can.
+    /// Whether other backends continue the open streams of the backend. Streams that cannot be continued
+    /// stay.
     #[serde(default)]
     migrate: bool,
 }
@@ -38,7 +39,7 @@ pub(super) struct DrainQuery {
 /// The address of the client of an admin connection. `None`: the request did not arrive over a socket.
 type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
-/// Maximum length of a reason, in characters.
+/// Maximum length of the reason of a drain, in characters.
 const MAX_REASON_CHARS: usize = 200;
 
 /// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true`.
@@ -100,14 +101,15 @@ fn set_drained(
     }
 }
 
-/// The checked query of a drain or undrain. Fails with the status and the text of the error.
+/// Checks the content type and the query of a drain or undrain request. Returns the query. Fails with
+/// the status and the text of the error response.
 fn check_request(
     headers: &HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
     is_drained: bool,
 ) -> Result<DrainQuery, (StatusCode, Cow<'static, str>)> {
-    // A page of another site can send this content type only after a CORS preflight, which the
-    // gateway does not answer.
+    // A web page of another site can send the content type `application/json` only after a CORS
+    // preflight, which the admin listener does not answer.
     if headers.get(CONTENT_TYPE).is_none_or(|value| value != "application/json") {
         let problem =
             "send Content-Type: application/json; this prevents cross-site requests of browsers";
@@ -130,12 +132,12 @@ fn check_request(
     Ok(DrainQuery { backend, reason, duration, migrate })
 }
 
-/// The form of the query, for errors.
+/// The allowed query parameters, for error messages.
 const QUERY_HELP: &str = "the parameters are backend=NAME, as in /status, and for a drain also \
                           reason=TEXT, for=DURATION, such as 10m, and migrate=true";
 
-/// A reason without surrounding white space. `None`: it is empty. The reason appears in logs and on
-/// terminals, so it must not contain control characters.
+/// The reason of a drain without surrounding white space. `None`: the reason is empty. The reason
+/// appears in logs and on terminals, so it must not contain control characters.
 fn checked_reason(reason: &str) -> Result<Option<String>, &'static str> {
     let reason = reason.trim();
     if reason.chars().count() > MAX_REASON_CHARS {

@@ -25,7 +25,8 @@ use tokenweir_diagnose::Verdict;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// The document of `/status`: the fields of the snapshot, and facts of other parts of the gateway.
+/// The document of `/status`: the fields of the status snapshot, and facts of other parts of the
+/// gateway.
 #[derive(Serialize)]
 struct StatusPage<'a> {
     version: &'static str,
@@ -40,10 +41,10 @@ struct StatusPage<'a> {
 /// Maximum number of decisions in the response of `/decisions`.
 const MAX_LISTED_DECISIONS: usize = 50;
 
-/// Responds with the metrics page, compressed if the client accepts it.
+/// Responds with the metrics page, compressed if the client accepts gzip.
 ///
-/// A page of 50 backends has 10,000 samples. A thread of its own writes and compresses it, so that no
-/// request waits.
+/// A page of 50 backends has 10,000 samples. A separate thread writes and compresses the page, so that
+/// no client request waits for it.
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = joined(&headers, &ACCEPT);
     let format = admin.proxy.telemetry.page_format(&accept);
@@ -61,7 +62,7 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
             let disabled = "metrics are disabled: set metrics.level\n";
             return (StatusCode::NOT_FOUND, disabled).into_response();
         }
-        // A panic, or the end of the process.
+        // The thread panicked, or the process ends.
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
     let types = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
@@ -87,7 +88,7 @@ fn accepts_gzip(accepted: &str) -> bool {
     })
 }
 
-/// The page in gzip, at the fastest level.
+/// Compresses a page with gzip, at the fastest level.
 fn compress(page: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
     // Writing to memory cannot fail.
@@ -157,7 +158,7 @@ pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 pub(super) async fn get_cache_map(State(admin): State<Arc<Admin>>) -> Response {
-    // Counts the buffered records first.
+    // Counts the buffered records of ended requests first.
     admin.proxy.telemetry.settle();
     without_caching(Json(admin.cache_map.document(clock::now())).into_response())
 }
@@ -169,7 +170,7 @@ pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response 
     without_caching(Json(body).into_response())
 }
 
-/// Responds with the decision of one request. A path that is not UTF-8 is treated as an unknown
+/// Responds with the routing decision of one request. A path that is not UTF-8 is treated as an unknown
 /// request id.
 pub(super) async fn get_decision(
     State(admin): State<Arc<Admin>>,
@@ -188,7 +189,7 @@ pub(super) async fn get_decision(
     })
 }
 
-/// The response for a request id without a stored decision. `log_size` is the capacity of the
+/// The response for a request id without a stored routing decision. `log_size` is the capacity of the
 /// decision log.
 fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(

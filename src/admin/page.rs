@@ -1,5 +1,5 @@
-//! The live page of the admin listener. Its files are compiled into the program, and its content
-//! security policy allows no other sources.
+//! The live page of the admin listener. Its files are compiled into the program. Its content security
+//! policy forbids files from other origins.
 
 use axum::extract::Path;
 use axum::http::header::{
@@ -37,7 +37,8 @@ const fn script_asset(name: &'static str, text: &'static str) -> Asset {
     Asset { name, content_type: "text/javascript; charset=utf-8", text }
 }
 
-/// Content security policy of the page. It allows no inline code, no other sources and no framing.
+/// Content security policy of the page. It allows no inline code, no files from other origins and no
+/// display in a frame.
 const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";

@@ -1,5 +1,6 @@
 //! `GET /runbooks`: the runbooks of the alerts and the descriptions of the verdicts as a page. Alerts
-//! and the live page link to it, so it needs no access to the documentation. It contains no data of the gateway and needs no token.
+//! and the live page link to it, so operators need no access to the documentation. The page contains no
+//! data of the gateway, so it needs no token.
 
 use super::page::static_html;
 use axum::response::Response;
@@ -18,8 +19,8 @@ pub(super) async fn get_runbooks() -> Response {
     static_html(&HTML)
 }
 
-/// Renders the sections of alerts and verdicts as HTML. Each has its name in lower case as its anchor, as
-/// in the Markdown page.
+/// Renders the sections of alerts and verdicts as HTML. The anchor of a section is its name in lower
+/// case, as in the Markdown page.
 fn render(text: &str) -> String {
     let mut page = String::from(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -37,8 +38,8 @@ fn render(text: &str) -> String {
     page + "</main></html>"
 }
 
-/// Appends a list of links to the sections, and the sections. The first line of a section is its
-/// name.
+/// Appends the title, a list of links to the sections, and the sections. The first line of a section is
+/// its name.
 fn render_sections(page: &mut String, title: &str, sections: &[&str]) {
     let name_of = |section: &str| section.lines().next().unwrap_or_default().to_owned();
     // Writing to a string cannot fail.
@@ -56,7 +57,8 @@ fn render_sections(page: &mut String, title: &str, sections: &[&str]) {
     }
 }
 
-/// A paragraph as HTML: text between backticks is code, other marks of Markdown are left out.
+/// Converts a Markdown paragraph to HTML: text between backticks becomes code, and asterisks are
+/// removed.
 fn with_code(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(index, part)| match index % 2 {
         0 => escape(&part.replace(['*'], "")),

@@ -27,17 +27,17 @@ use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 use tokio::sync::Semaphore;
 
-/// Number of complete windows of 5 s whose requests are compared with panics.
-/// With the current window, these are the last 10 to 15 s.
+/// Number of complete windows of 5 s whose ended requests are compared with the panics. Together with
+/// the current window, they cover the last 10 to 15 s.
 const REQUEST_WINDOWS: u64 = 2;
 
-/// Time for which a panic counts for the readiness.
+/// Time for which a panic can make the gateway unready.
 const PANIC_WINDOW: Duration = Duration::from_secs(15);
-/// Number of requests that must end with a panic before the gateway is not ready. One request that
-/// causes a panic must not take the gateway away from the others.
+/// Number of requests that must end with a panic before the gateway is not ready. A request that causes
+/// a panic, and a few retries of it, must not make the gateway unready for all other requests.
 const MIN_PANICS: usize = 5;
 
-/// Streams of KEDA scalers that may be open at once. They are fewer than the connections of the
+/// Maximum number of open `StreamIsActive` streams of KEDA. It is below the number of connections of the
 /// admin listener, so that its other clients, such as probes, always find a free connection.
 pub const MAX_SCALER_STREAMS: usize = 48;
 
@@ -67,7 +67,8 @@ pub struct Admin {
     pub trace_ui_url: Option<String>,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,
-    /// Permits of the streams that watch the requests of a model: [`MAX_SCALER_STREAMS`].
+    /// Permits of the streams on which KEDA watches whether a model has requests. There are
+    /// [`MAX_SCALER_STREAMS`].
     pub scaler_streams: Arc<Semaphore>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: Mutex<Option<Instant>>,
@@ -149,8 +150,8 @@ impl Admin {
         waiting as u64 + pool.model_requests(model)
     }
 
-    /// Why requests cannot be served: the states of all backends, of which none is available, or
-    /// panics that end most requests. `None`: requests can be served.
+    /// Why requests cannot be served. If no backend is available, the text lists the states of all
+    /// backends. Otherwise it lists the panics that end most requests. `None`: requests can be served.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
         if !readiness.is_ready {
             return Some(readiness.summary());
@@ -161,14 +162,14 @@ impl Admin {
             .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
     }
 
-    /// The panics of each task in the last [`PANIC_WINDOW`].
+    /// The number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW).map(supervise::panics_since).unwrap_or_default()
     }
 }
 
-/// The state of the gateway, and its reasons. Each verdict that asks for an action is a reason, so a
-/// gateway with such a verdict is never `ready`.
+/// The state of the gateway, and the reasons for the state. Each verdict that asks for an action is a
+/// reason, so a gateway with such a verdict is never `ready`.
 fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
     let needs_action = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
     let verdicts: Vec<&Verdict> = status.diagnosis.verdicts.iter().filter(needs_action).collect();
@@ -195,8 +196,8 @@ fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
         verdicts: [count(VerdictSeverity::Critical), count(VerdictSeverity::Warning)],
         notices: others.map(|verdict| name(verdict)).collect(),
     });
-    // A verdict about a state ends a moment after the state itself. Until then, the verdict is the
-    // reason why the gateway is degraded.
+    // A verdict about the state of a backend ends a moment after the state itself. Until then, the
+    // verdict is the reason why the gateway is degraded.
     match verdicts.first() {
         Some(verdict) if state == GatewayState::Ready => {
             (GatewayState::Degraded, vec![name(verdict)])
@@ -210,13 +211,13 @@ fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
 }
 
-/// The recent panics, as text such as `3 in routing, 1 in diagnosis`. Empty: there are none.
+/// The recent panics, as text such as `3 in routing, 1 in diagnosis`. Empty: there are no recent panics.
 pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
     let texts = panics.iter().map(|(task, count)| format!("{count} in {}", task.as_str()));
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether panics end most requests: at least [`MIN_PANICS`], and half of the recent `requests`.
+/// Whether panics ended at least [`MIN_PANICS`] requests, and at least half of the recent `requests`.
 fn is_panicking(panics: &[(BackgroundTask, usize)], requests: u64) -> bool {
     let of_requests = panics.iter().find(|(task, _)| *task == BackgroundTask::Request);
     of_requests.is_some_and(|(_, count)| {
@@ -233,8 +234,8 @@ fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
     waiting.map(|(class, waiting)| QueueSummary { class: class.to_string(), waiting }).collect()
 }
 
-/// The waiting requests by the label value of their model. Models whose series exist before their first
-/// request have 0 without waiting requests, so that a scaler can read them.
+/// The number of waiting requests for each value of the `model` label. A model whose time series exist
+/// before its first request is listed with 0 if no request waits, so that a scaler can read its value.
 fn model_queues(
     pool: &BackendPool,
     admission: &AdmissionController,

@@ -1,5 +1,6 @@
 //! `GET /streams`: the JSON document that the live page and `tokenweir top` show. It contains the
-//! backends, the open streams and the requests that ended recently, and is built for each request.
+//! backends, the open streams and the requests that ended recently, and is built anew for each request
+//! to this path.
 
 use super::response::without_caching;
 use super::state::Admin;
@@ -29,8 +30,8 @@ pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
-    // The totals of ended requests are read before the open streams. The tokens of a stream that
-    // ends in between are in neither of them, and never in both.
+    // The totals of ended requests are read before the open streams. So the tokens of a stream that ends
+    // between the two reads are missing for a moment, and are never counted twice.
     let status = admin.status_snapshot(now);
     let (totals, last_minute) =
         (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
@@ -76,8 +77,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     }
 }
 
-/// The backends. The share of a backend is its part of the requests of all backends that ended in
-/// the last minute or are in flight.
+/// Builds the entries of the backends. The share of a backend is its part of the requests of all
+/// backends that ended in the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
     exporters: &[GpuExporterStatus],
@@ -128,7 +129,7 @@ fn backend_documents(
             scrape_age_seconds: backend.scrape_age_seconds,
             scrape_error: backend.scrape_error.map(Into::into),
             gpus: gpu_summary(&backend.gpus, exporters),
-            // Set from all backends together.
+            // `set_conditions` sets these fields later, from the entries of all backends.
             condition: BackendCondition::default(),
             condition_reason: None,
         }

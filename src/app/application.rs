@@ -41,8 +41,8 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies reloads and discovered backends.
     reloader: Reloader,
-    /// The tasks that reload the keys file and that diagnose the backends. A task ends when it is
-    /// dropped.
+    /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
+    /// A task ends when its `SupervisedTask` is dropped.
     _background_tasks: Vec<SupervisedTask>,
 }
 
@@ -51,7 +51,8 @@ pub(crate) struct Application {
 const FIRST_SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Application {
-    /// Binds the listeners, starts the exporters and runs the first checks of the backends.
+    /// Binds the listeners, starts the telemetry exporters and runs the first health checks of the
+    /// backends.
     pub(crate) async fn new(
         loaded: &LoadedConfig,
         overrides: Overrides,
@@ -150,13 +151,13 @@ impl Application {
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
-    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and
-    /// metrics. The error is a required task of the gateway that ended before the shutdown.
+    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics.
+    /// The error names a required task of the gateway that ended before the shutdown.
     pub(crate) async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), BackgroundTask> {
-        // The mutex keeps the state if a reload panics and the task is restarted.
+        // The mutex keeps the reloader and its state if a reload panics and the task is restarted.
         let reloader = Arc::new(Mutex::new(self.reloader));
         let reloading = supervise::spawn(BackgroundTask::Reload, move || {
             let reloader = reloader.clone();
@@ -196,7 +197,8 @@ impl Application {
     }
 }
 
-/// Returns a function that writes the memory and the counts of the index of KV events into a status.
+/// Returns a function that writes the memory of the KV event index, and the counts of requests that the
+/// gateway learned from, into a status.
 fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     Arc::new(move |status, _| {
         status.kv_index_bytes = knowledge.index_bytes();
@@ -204,7 +206,7 @@ fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     })
 }
 
-/// Returns a function that writes the state of the exchange with other gateways into a status.
+/// Returns a function that writes the state of the data exchange with other gateways into a status.
 fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
     Arc::new(move |status, now| status.peer_exchange = Some(exchange.status(now)))
 }

@@ -33,11 +33,11 @@ pub(crate) struct StartSummary {
     max_connections: usize,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
-    /// The file of the trace capture. `None`: no capture.
+    /// The file of the trace capture. `None`: no trace is captured.
     capture: Option<PathBuf>,
-    /// Where the payload log writes prompts and responses. `None`: nowhere.
+    /// Where the payload log writes prompts and responses. `None`: the payload log is disabled.
     payloads: Option<String>,
-    /// Where quality monitoring sends prompts and responses. `None`: nowhere.
+    /// Where quality monitoring sends prompts and responses. `None`: no request is sampled.
     quality: Option<String>,
     pool: Arc<BackendPool>,
 }
@@ -70,14 +70,16 @@ impl StartSummary {
     }
 }
 
-/// The file of the payload log, with the share of requests. `None`: the payload log is disabled.
+/// The file of the payload log and the share of requests that it logs, as text. `None`: the payload log
+/// is disabled.
 fn payload_target(config: &Config) -> Option<String> {
     let payloads = &config.log.payloads;
     let file = payloads.file.as_ref()?;
     Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
 }
 
-/// The file and the judge of quality monitoring, with the share of requests. `None`: nothing is sampled.
+/// The file and the judge of quality monitoring and the share of sampled requests, as text. `None`: no
+/// request is sampled.
 fn quality_target(config: &Config) -> Option<String> {
     let quality = &config.quality;
     let file = quality.file.as_ref().map(|file| file.display().to_string());

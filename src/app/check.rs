@@ -30,9 +30,9 @@ pub enum CheckedFile {
 #[derive(Debug)]
 pub struct ConfigCheck {
     file: PathBuf,
-    /// The content of a valid file, such as `2 backends`.
+    /// A summary of the content of a valid file, such as `2 backends`.
     content: String,
-    /// Mistakes in the file. With any of them, the file is invalid on every machine.
+    /// Mistakes in the file. A file with a mistake is invalid on every machine.
     mistakes: Vec<ConfigError>,
     /// The reasons why the gateway does not start on this machine.
     obstacles: Vec<ConfigError>,
@@ -94,7 +94,8 @@ pub(crate) fn file_obstacles(
     let at = |path: &str, error: &dyn std::error::Error| {
         loaded.error_at(path, &ErrorChain(error).to_string())
     };
-    // An error inside another file has its own location.
+    // An error inside the named file keeps its location there. If the file cannot be read, the error
+    // gets the location of the key that names the file.
     let in_file = |path: &str, error: ConfigError| {
         if error.is_unreadable() { at(path, &error) } else { error }
     };
@@ -114,7 +115,8 @@ pub(crate) fn file_obstacles(
     let unwritable = unwritable_files(config).into_iter();
     found.extend(unwritable.map(|(path, problem)| loaded.error_at(path, &problem)));
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
-    // `obstacles` lists secrets.
+    // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
+    // here.
     if let Err(error @ config::PeerExchangeError::Key(_)) = config.peers(&env) {
         found.push(at("peer_exchange.key", &error));
     }
@@ -125,7 +127,7 @@ pub(crate) fn file_obstacles(
     found
 }
 
-/// The path of the key and the problem of each file that the gateway could not write.
+/// The configuration key and the problem of each output file that the gateway cannot write.
 fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
     let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
     let files = [
@@ -189,9 +191,9 @@ impl ConfigCheck {
         }
     }
 
-    /// Adds the obstacles and the notes about a configuration. If the file has mistakes, `loaded`
-    /// lacks the entries with the mistakes. Then only the obstacles at a position in this file are
-    /// certain, and no others are kept.
+    /// Adds the obstacles and the notes about a configuration. If the file has mistakes, `loaded` lacks
+    /// the entries with the mistakes. Then only the obstacles at a position in this file are certain,
+    /// and all other obstacles are discarded.
     fn add_findings(
         &mut self,
         loaded: Option<LoadedConfig>,
@@ -244,7 +246,8 @@ impl ConfigCheck {
         })
     }
 
-    /// All errors: first those in this file, in the order of its lines, and then those in other files.
+    /// All errors: first those in the checked file, in the order of its lines, and then those in other
+    /// files.
     fn errors(&self) -> Vec<&ConfigError> {
         let line_and_column = |error: &&ConfigError| match error.location() {
             Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {

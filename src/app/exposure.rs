@@ -1,17 +1,18 @@
-//! Warnings about listeners that other machines can reach without a key or a token, about weak secrets, and about
-//! settings that contradict each other.
+//! Warnings about listeners that other machines can reach without a key or a token, about secrets that
+//! can be guessed, and about settings that contradict each other.
 
 use crate::config::LoadedConfig;
 
-/// The secrets that must be hard to guess.
+/// The configuration keys of the secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
     ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
 
 /// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret causes a warning.
 const MIN_SECRET_CHARS: usize = 16;
 
-/// The warnings of a configuration: at the start in the log, and in `tokenweir check`. `env` returns the value of an
-/// environment variable. A secret that cannot be read has no warning.
+/// The warnings about a configuration. The gateway logs them at the start, and `tokenweir check` prints
+/// them. `env` returns the value of an environment variable. A secret that cannot be read causes no
+/// warning.
 pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();

@@ -15,7 +15,7 @@ use tokenweir_request::access::KeyFile;
 pub(crate) struct KeysFileWatcher {
     file: PathBuf,
     watcher: FileWatcher,
-    /// The tiers that tenants in the file may have.
+    /// The configured tiers (values of a metrics label) that tenants in the file may have.
     tiers: config::TiersConfig,
 }
 
@@ -75,8 +75,8 @@ impl KeysFileWatcher {
     }
 }
 
-/// Builds the access control of clients, and the watcher of the keys file. `None`: no keys file is
-/// configured.
+/// Builds the access control of clients, and the watcher of the keys file. The watcher is `None` if no
+/// keys file is configured.
 pub(super) fn build_access(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,

@@ -25,7 +25,7 @@ pub(crate) mod tests {
     pub(crate) struct TempFolder(PathBuf);
 
     impl TempFolder {
-        /// A new folder. No other test has a folder of this name.
+        /// Creates a folder in the temporary directory of the system. Each test must use its own `name`.
         pub(crate) fn new(name: &str) -> Self {
             let path =
                 std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
@@ -37,7 +37,8 @@ pub(crate) mod tests {
             &self.0
         }
 
-        /// Writes a file, and creates the folders in its name. Returns its path.
+        /// Writes a file below the folder, and creates the subfolders that `name` contains. Returns the
+        /// path of the file.
         pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
             let file = self.0.join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -1,6 +1,6 @@
-//! Reloads the configuration on SIGHUP, on a POST to the admin listener, or when its file changes,
-//! reads changed files of secrets again, and applies discovered backends. One task applies all changes in sequence, so that two changes
-//! never interleave. An invalid configuration changes nothing.
+//! Reloads the configuration on SIGHUP, on `POST /-/reload` at the admin listener, or when its file
+//! changes. Also reads changed secret files again, and applies discovered backends. One task applies all
+//! changes in sequence, so that two changes never interleave. An invalid configuration changes nothing.
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
@@ -73,7 +73,7 @@ struct PreparedReload {
 /// How long an update waits for the first health checks of new backends, and for the first results
 /// of new discovery sources, before it removes the old backends.
 const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// The answer to a reload of a gateway that was started without a configuration file.
+/// The response to a reload request if the gateway was started without a configuration file.
 const NO_FILE: &str = "the gateway was started without a configuration file: restart it with --config to enable reloads";
 
 // === impl ReloadTriggers ===
@@ -128,8 +128,8 @@ impl Reloader {
         }
     }
 
-    /// Applies the active configuration again, with the new content of the files. While one of them cannot be used, the
-    /// previous secrets stay active.
+    /// Applies the active configuration again, with the new content of the secret files. While a secret
+    /// file cannot be used, the previous secrets stay active.
     async fn on_secrets_changed(&mut self) {
         let config = self.loaded.config.clone();
         match self.apply(&config).await {
@@ -182,7 +182,8 @@ impl Reloader {
     /// for the response of the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
         let Some(file) = self.loaded.file.clone() else {
-            // Nothing could change, so no configuration is out of date and no reload has failed.
+            // Without a file the configuration cannot have changed, so this does not count as a failed
+            // reload.
             tracing::warn!("{NO_FILE}");
             return Err(NO_FILE.to_owned());
         };
@@ -204,7 +205,7 @@ impl Reloader {
     }
 
     async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
-        // A change of the file after this point triggers another reload.
+        // A change of the configuration file after this point triggers another reload.
         self.triggers.file_watcher.skip_current_within_limit().await;
         if let Some(problem) = self.triggers.file_watcher.problem() {
             return Err(format!("{}: {problem}", file.display()));
@@ -228,8 +229,8 @@ impl Reloader {
         Ok(reloaded)
     }
 
-    /// Applies a configuration. All steps that can fail come first, so that an error changes
-    /// nothing. Returns the secrets that have changed.
+    /// Applies a configuration. All steps that can fail come first, so that an error changes nothing.
+    /// Returns the secret files whose content has changed, as texts for operators.
     async fn apply(&mut self, config: &Config) -> Result<Vec<String>, String> {
         let previous = &self.loaded.config;
         let mut sources = self.sources.reconfigured(previous, config);
@@ -264,7 +265,7 @@ impl Reloader {
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
-        // The file of a token may have changed, although its path has not.
+        // The content of a token file may have changed, although its path in the configuration has not.
         self.state.admin.webhooks.configure(prepared.webhooks);
         self.sources = sources;
         self.state.admin.configuration.set_discovery_problem(self.sources.problem());
@@ -278,7 +279,8 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// Runs `reading`, which reads files of secrets and certificates, on a thread of its own.
+    /// Runs `reading`, which reads files of secrets and certificates, on a separate thread and with a
+    /// time limit.
     async fn read_files<T: Send + 'static>(
         &mut self,
         reading: impl FnOnce() -> Result<T, ApplicationError> + Send + 'static,

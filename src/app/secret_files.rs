@@ -1,4 +1,5 @@
-//! The files of the secrets that a reload reads again: keys of backends and tiers, URLs and tokens of webhooks.
+//! The files of the secrets that a reload reads again: API keys of backends and of discovery sources,
+//! and URLs and tokens of webhooks.
 
 use crate::config::{BackendConfig, Config, Secret, SecretValue};
 use std::collections::BTreeMap;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_request::access::KeyDigest;
 
-/// The files of secrets, with their content when they were read last.
+/// The secret files, with the digest of each secret at the last read.
 pub(super) struct SecretFiles {
     /// The digest of the secret in each file. `None`: the file cannot be read.
     contents: BTreeMap<PathBuf, Option<KeyDigest>>,
@@ -14,8 +15,8 @@ pub(super) struct SecretFiles {
 }
 
 impl SecretFiles {
-    /// Lists the files that these settings name. Must be called before the secrets are used, so
-    /// that no later change is lost.
+    /// Reads the secret files that `config` and the backends `entries` name. Must be called before the
+    /// secrets are used, so that every later change of a file is noticed.
     pub(super) fn new(config: &Config, entries: &[BackendConfig]) -> Self {
         let listed = entries.iter().filter_map(|entry| entry.api_key.as_ref());
         let secrets = config.reloaded_secrets().chain(listed);
@@ -32,7 +33,7 @@ impl SecretFiles {
         Self { contents, watcher }
     }
 
-    /// Waits until a file has changed.
+    /// Waits until a secret file has changed. Never completes if no secret is in a file.
     pub(super) async fn changed(&mut self) {
         if self.contents.is_empty() {
             return std::future::pending().await;
@@ -40,7 +41,7 @@ impl SecretFiles {
         self.watcher.changed().await;
     }
 
-    /// Reports a change later, because the files could not be read.
+    /// Makes [`Self::changed`] report a change later, because the files could not be read.
     pub(super) fn retry_later(&mut self) {
         self.watcher.retry_later();
     }

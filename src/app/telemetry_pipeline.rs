@@ -35,7 +35,7 @@ pub(super) struct TelemetryPipeline {
     /// The recent routing decisions.
     pub(super) decisions: Arc<DecisionLog>,
     pub(super) recent_requests: Arc<RecentRequests>,
-    /// The backends and the tenants of stored responses.
+    /// Which backend stores which response of the Responses API, and for which tenant.
     pub(super) stored_responses: Arc<StoredResponses>,
     /// The groups of prompts in the caches of the backends.
     pub(super) cache_map: Arc<CacheMap>,
@@ -188,7 +188,7 @@ impl TelemetryWorkers {
 // === impl SinkSet ===
 
 impl SinkSet {
-    /// Adds the access log and returns it. `None`: it is disabled.
+    /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
         let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
         let omitted = access_log.counter();
@@ -248,8 +248,8 @@ impl SinkSet {
         Ok(settings.sample)
     }
 
-    /// Adds the quality samples, if they are enabled. Returns the share of requests that are
-    /// sampled, 0 to 1.
+    /// Adds quality monitoring, if it is enabled. Returns the share of requests that are sampled, 0 to
+    /// 1.
     fn add_quality(
         &mut self,
         settings: &QualitySettings,
@@ -265,8 +265,8 @@ impl SinkSet {
         Ok(ratio)
     }
 
-    /// Adds a sink that gets records in batches, the guard of its worker, and the function that
-    /// fills its counts into the status. Returns the sink.
+    /// Adds a sink that gets records in batches, the guard of its worker, and the function that writes
+    /// its counts into the status. Returns the sink.
     fn add<S: Sink + 'static>(
         &mut self,
         sink: S,

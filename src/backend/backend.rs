@@ -25,9 +25,9 @@ use tokenweir_routing::resilience::{
 
 /// One backend. A change of its health or its load is published to its pool.
 ///
-/// In a large pool the fields are not in the CPU caches, and each cache line that routing reads
-/// costs a cache miss. So the fields that routing reads are adjacent: the last fields of the
-/// identity, and the first fields of the health and of the load.
+/// In a large pool most backends are not in the CPU caches, and each cache line that routing reads costs
+/// a cache miss. So the fields that routing reads are adjacent: the last fields of the identity, and the
+/// first fields of the health and of the load.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Backend {
@@ -77,7 +77,7 @@ impl Backend {
         Self { health: BackendHealth::new(settings, clock::now()), ..self }
     }
 
-    /// Sets the age at which the reported load has half of its weight in predictions.
+    /// Sets the age of a load report at which it has half of its weight in predictions.
     pub fn with_load_horizon(self, horizon: Duration) -> Self {
         self.load.set_horizon(horizon);
         self
@@ -99,9 +99,10 @@ impl Backend {
         Self { membership, ..self }
     }
 
-    /// Copies the settings of `other` that can change while the backend stays in the pool: weight,
-    /// usage injection, circuit breaker, load horizon and drain. The drain of the configuration is
-    /// applied only if it has changed, so that a reload does not end or repeat what an operator did.
+    /// Copies the settings of `other` that can change while the backend stays in the pool: weight, usage
+    /// injection, circuit breaker, load horizon and drain. The drain setting of the configuration is
+    /// applied only if the setting has changed. So a reload neither ends a drain by an operator nor
+    /// repeats a drain that an operator has ended.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.health.breaker.set(other.health.breaker.settings());
         self.load.set_horizon(other.load.estimator.horizon());
@@ -135,9 +136,9 @@ impl Backend {
         self.health.availability(self.identity.weight(), now)
     }
 
-    /// Whether the gateway adds `include_usage` to requests that do not have it. True only if the
-    /// kind of the server is known to send usage in a separate event, and the gateway could remove
-    /// that event from the streams of this API so far.
+    /// Whether the gateway adds `include_usage` to requests that do not have it. True only if the kind
+    /// of the server is known to send usage in a separate event, and the gateway has so far been able to
+    /// remove that event from the streams of this API.
     pub fn should_inject_usage(&self, api: Option<Api>) -> bool {
         self.identity.settings().may_inject_usage
             && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
@@ -206,7 +207,7 @@ impl Backend {
         }
     }
 
-    /// Ends the drain of the backend if the condition holds for it. Returns whether a drain ended.
+    /// Ends the drain of the backend if `condition` holds for the drain. Returns whether a drain ended.
     fn end_drain_if(
         &self,
         initiator: DrainInitiator,
@@ -237,8 +238,8 @@ impl Backend {
     }
 
     /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
-    /// reason of the failure for the log and the status. `rest`: the time that an overloaded
-    /// backend stated, in which it wants no requests. `None`: it stated no time.
+    /// reason of the failure for the log and the status. `rest`: the time for which an overloaded
+    /// backend wants no requests. `None`: the backend stated no time.
     pub fn on_failure(
         &self,
         failure: FailureKind,
@@ -262,9 +263,10 @@ impl Backend {
         }
     }
 
-    /// Records that the backend refused a request with `status` that another backend serves, because it
-    /// lacks the path `path` (or media in prompts, if `path` is `MEDIA`). Such requests avoid the
-    /// backend until it restarts, or for some minutes.
+    /// Records that the backend refused a request with the HTTP status `status`, and that another
+    /// backend serves it. The refusing backend lacks the API path `path`, or support for media in
+    /// prompts if `path` is `MEDIA`. Such requests avoid the backend until it restarts, or for some
+    /// minutes.
     pub fn on_unserved(&self, path: &'static str, status: u16, now: Instant) {
         if self.health.add_unserved(path, now) {
             tracing::warn!(
@@ -277,7 +279,7 @@ impl Backend {
     }
 
     /// Records that the backend refused a request because of the data-parallel rank that the gateway
-    /// chose. Until it restarts, it chooses the rank of each request itself.
+    /// chose. Until the backend restarts, it chooses the rank of each request itself.
     pub fn on_rank_refused(&self) {
         if self.load.ranks.count() > 0 {
             tracing::warn!(backend = %self.identity.id, "the backend refuses a data-parallel rank: it chooses the rank of each request itself");
@@ -306,7 +308,7 @@ impl Backend {
         });
     }
 
-    /// Changes the state, and publishes the change to the pool. `change` may run more than once.
+    /// Changes the health state, and publishes the change to the pool. `change` may run more than once.
     pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
         self.health.update_state(change);
         self.on_change(clock::now());
@@ -325,8 +327,8 @@ impl Backend {
         self.membership.notify_capacity();
     }
 
-    /// The value of `Via` for requests to the backend, by which a gateway detects its own requests.
-    /// `None`: the backend is no gateway, so it cannot send requests back.
+    /// The value of the `Via` header for requests to a backend that is itself a gateway. If such a
+    /// request comes back to this gateway, the header shows it. `None`: the backend is no gateway.
     pub fn hop(&self) -> Option<&HeaderValue> {
         self.health.load_state().is_gateway.then(|| self.membership.hop())
     }

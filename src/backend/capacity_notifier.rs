@@ -1,5 +1,5 @@
 //! Notifies the admission queue that a backend may have free capacity. Without queued requests, a
-//! notification costs one memory fence and one load.
+//! notification costs one memory fence and one atomic load.
 //!
 //! The code that frees capacity first updates the load counters and then reads the number of
 //! waiting requests. The queue first stores the number of waiting requests and then tries to lease

@@ -35,23 +35,24 @@ pub struct BackendHealth {
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
-    /// The signals, boxed so that the load of the backend follows in the next cache lines.
+    /// The signals of the health checker. They are boxed so that in memory the load of the backend
+    /// follows closely.
     signals: Box<HealthSignals>,
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug)]
 struct HealthSignals {
-    /// Makes the health checker check before its interval is over.
+    /// Wakes the health checker before its interval is over.
     check_requested: Notify,
     /// Set when the first health check has completed.
     first_check_completed: SetOnce<()>,
-    /// Whether the health checker declared the backend down. A connection of a request that failed
+    /// Whether the health checker declared the backend down. A failed connection of a client request
     /// does not set this.
     is_declared_down: AtomicBool,
     /// Wakes requests when the backend is declared down, in the order in which they began to wait.
     went_down: Notify,
-    /// Whether the log says that the backend is down.
+    /// Whether the log already states that the backend is down.
     is_down_logged: AtomicBool,
     /// Whether requests wait until the sleeping engine is awake.
     is_wake_requested: AtomicBool,
@@ -59,14 +60,14 @@ struct HealthSignals {
     sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
-    /// The paths that other backends serve and this one does not, each with the time of the request that
-    /// showed it.
+    /// The API paths that other backends serve and this backend does not. Each has the time of the last
+    /// request that showed this.
     unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
 
 /// The entry that stands for media in prompts among the paths that a backend does not serve.
 pub(crate) const MEDIA: &str = "media";
-/// Time after which a request tries a path again that the backend did not serve.
+/// Time after which the gateway tries a path again that the backend did not serve.
 const UNSERVED_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
@@ -99,8 +100,8 @@ impl BackendHealth {
         self.state.load_full()
     }
 
-    /// The current state, cheaper than [`Self::state`]. The guard is for a short use and must not
-    /// be stored.
+    /// The current state, cheaper than [`Self::state`]. The guard must be dropped soon and must not be
+    /// stored.
     pub(super) fn load_state(&self) -> Guard<Arc<BackendState>> {
         self.state.load()
     }
@@ -138,7 +139,7 @@ impl BackendHealth {
     ) -> [Option<Arc<Drain>>; 2] {
         let mut drain = lock(&self.signals.drain);
         let next = change(drain.as_deref());
-        // The lock is held, so that the copy always belongs to the stored drain.
+        // The lock is still held, so `is_drained` always matches the stored drain.
         self.is_drained.store(next.is_some(), Ordering::Relaxed);
         [std::mem::replace(&mut *drain, next.clone()), next]
     }
@@ -199,8 +200,8 @@ impl BackendHealth {
         }
     }
 
-    /// Records that the backend does not serve a path that another backend serves. Returns whether
-    /// this was not known.
+    /// Records that the backend does not serve a path that another backend serves. Returns `true` if
+    /// this was not known before.
     pub(super) fn add_unserved(&self, path: &'static str, now: Instant) -> bool {
         let mut paths = lock(&self.signals.unserved);
         let was_known = paths.iter().any(|(missing, _)| *missing == path);
@@ -210,7 +211,7 @@ impl BackendHealth {
         !was_known
     }
 
-    /// Whether a request showed in the last minutes that the backend does not serve this path.
+    /// Whether a request in the last 10 minutes showed that the backend does not serve this path.
     pub(super) fn lacks(&self, path: Option<&'static str>, now: Instant) -> bool {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
         self.has_unserved.load(Ordering::Relaxed)
@@ -219,7 +220,7 @@ impl BackendHealth {
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
     }
 
-    /// The paths that requests showed in the last minutes that the backend does not serve, in
+    /// The paths that the backend does not serve, as requests of the last 10 minutes showed, in
     /// alphabetical order.
     pub fn unserved(&self, now: Instant) -> Vec<&'static str> {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
@@ -230,7 +231,7 @@ impl BackendHealth {
         paths
     }
 
-    /// Forgets the paths that the backend did not serve: another program may run there now.
+    /// Forgets the paths that the backend did not serve: after a restart, another program may run there.
     pub(super) fn forget_unserved(&self) {
         lock(&self.signals.unserved).clear();
         self.has_unserved.store(false, Ordering::Relaxed);
@@ -252,7 +253,7 @@ impl BackendHealth {
         self.signals.is_wake_requested.load(Ordering::Relaxed)
     }
 
-    /// Ends the request to wake the engine: it is awake, or does not wake.
+    /// Ends the request to wake the engine, because the engine is awake or cannot be woken.
     pub(super) fn end_wake_request(&self) {
         self.signals.is_wake_requested.store(false, Ordering::Relaxed);
     }

@@ -29,11 +29,11 @@ pub struct BackendIdentity {
     /// The publishers of KV events. `None`: the gateway does not subscribe to them.
     pub kv_events: Option<KvEventSource>,
     settings: ArcSwap<BackendSettings>,
-    /// The limiter of streams whose usage is requested in every event although the configured share
-    /// does not include them. So a backend with few streams has the inter-token latency of nearly
-    /// all its streams.
+    /// Limits the streams for which the gateway requests usage in every event beyond the configured
+    /// share. So the gateway measures the inter-token latency of nearly all streams of a backend that
+    /// has few streams.
     counted_streams: GcraLimiter,
-    /// The weight of the settings, which routing reads of each candidate.
+    /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
     weight: AtomicU32,
     /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
     /// to the events.
@@ -65,7 +65,7 @@ pub struct BackendSettings {
 }
 
 /// Streams per second and backend whose usage is requested in every event beyond the configured share.
-/// At this rate the cost of the longer events cannot be measured.
+/// At this rate the cost of the longer events is too small to measure.
 const COUNTED_STREAMS_PER_SECOND: u32 = 2;
 
 impl BackendIdentity {
@@ -91,8 +91,7 @@ impl BackendIdentity {
     }
 
     /// Whether both identities have the same name, addresses, publishers of KV events and
-    /// `Authorization` header. The settings
-    /// may differ.
+    /// `Authorization` header. The other settings may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address

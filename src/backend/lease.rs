@@ -74,13 +74,14 @@ impl Lease {
         self.0.followed.get().map(FollowedRequest::header)
     }
 
-    /// The value of `X-data-parallel-rank` of the request. `None`: the request has no such header.
+    /// The value of the header `X-data-parallel-rank` of the request. `None`: the request has no such
+    /// header.
     pub fn rank_header(&self) -> Option<&HeaderValue> {
         self.0.rank.as_ref().map(LeasedRank::header)
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend
-    /// computes it (`is_elsewhere`), or adds it again.
+    /// computes it. Without `is_elsewhere`, adds the prefill again.
     pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
         let estimator = &self.backend().load.estimator;
         estimator.move_prefill(&mut lock(&self.0.reservation), is_elsewhere);
@@ -100,8 +101,8 @@ impl Lease {
         self.backend().on_response_started(now);
     }
 
-    /// The interface through which the exchange reads the state of the backend, and reports
-    /// observations of the response to the backend.
+    /// The interface through which the observation of the request reads the state of the backend, and
+    /// reports what it observed in the response.
     pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
         self.0.clone()
     }
@@ -136,7 +137,8 @@ impl BackendMonitor for LeaseState {
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
         let estimator = &self.backend.load.estimator;
         let (queues, slots) = (estimator.reported_queues(), estimator.slots());
-        // A first burst may be over before a report shows its queue.
+        // The queue of a first burst of requests may be empty again before a scrape shows it. So until
+        // the number of sequence slots is known, later reports count too.
         let later = || queues.running_in(until, clock::now()).filter(|_| slots.is_none());
         WaitReports {
             mean_prefill: self.backend.health.load_state().mean_prefill(),
@@ -203,13 +205,14 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
-    /// Whether the backend serves prefill legs: its role allows them, and it has kept the blocks of all legs.
+    /// Whether the backend serves prefill legs: its role allows them, and since its start it has kept
+    /// the KV blocks of all prefill legs.
     pub(super) fn serves_prefill_legs(&self) -> bool {
         self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks()
     }
 
-    /// Records that the response to a prefill leg names no blocks. Until the backend restarts, it gets
-    /// no prefill leg.
+    /// Records that the response to a prefill leg names no KV blocks that another backend could fetch.
+    /// Until the backend restarts, it gets no prefill leg.
     pub fn on_leg_without_blocks(&self) {
         if self.load.set_lacks_blocks() {
             tracing::warn!(backend = %self.identity.id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
@@ -222,12 +225,13 @@ impl Backend {
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `lookup` finds what the KV events of
-    /// the backend show of the prompt. `None` in `lookup`: KV events are not used.
+    /// The load and cost estimates of the backend for a prompt. `lookup` finds how much of the prompt is
+    /// cached according to the KV events of the backend. `None` in `lookup`: KV events are not used.
     ///
-    /// If the estimates cannot be computed, all that was observed of the backend is forgotten: the numbers
-    /// come from the backend, and they must not end the requests to other backends. `None`: the estimates
-    /// cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`] returns.
+    /// If the estimates cannot be computed, the gateway forgets all that it observed of the backend:
+    /// unusable numbers of one backend must not end requests that other backends can serve. `None`: the
+    /// estimates cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`]
+    /// returns.
     pub(super) fn candidate(
         &self,
         prompt: &PromptFingerprint,

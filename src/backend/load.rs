@@ -29,7 +29,8 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
-    /// Whether a prefill leg at the backend had no blocks in its response: it has no KV connector.
+    /// Whether the response to a prefill leg named no KV blocks, because the backend has no KV
+    /// connector.
     lacks_blocks: AtomicBool,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
@@ -38,7 +39,7 @@ pub struct BackendLoad {
     epoch: Instant,
 }
 
-/// Default age at which the reported load has half of its weight in predictions.
+/// Default age of a load report at which it has half of its weight in predictions.
 const DEFAULT_LOAD_HORIZON: Duration = Duration::from_secs(5);
 
 impl BackendLoad {
@@ -60,7 +61,7 @@ impl BackendLoad {
         }
     }
 
-    /// Sets the age at which the reported load has half of its weight in predictions.
+    /// Sets the age of a load report at which it has half of its weight in predictions.
     pub(super) fn set_horizon(&self, horizon: Duration) {
         self.estimator.set_horizon(horizon);
         self.ranks.set_horizon(horizon);
@@ -97,12 +98,13 @@ impl BackendLoad {
         self.is_gpu_throttled.store(is_throttled, Ordering::Relaxed);
     }
 
-    /// Whether the backend answered a prefill leg without blocks since it started.
+    /// Whether, since its start, the backend answered a prefill leg without naming KV blocks.
     pub(super) fn lacks_blocks(&self) -> bool {
         self.lacks_blocks.load(Ordering::Relaxed)
     }
 
-    /// Records that the backend answered a prefill leg without blocks. Returns whether that is new.
+    /// Records that the backend answered a prefill leg without naming KV blocks. Returns whether this is
+    /// new.
     pub(super) fn set_lacks_blocks(&self) -> bool {
         !self.lacks_blocks.swap(true, Ordering::Relaxed)
     }
@@ -133,7 +135,8 @@ impl BackendLoad {
         self.estimator.on_stall_change(is_stalled, now);
     }
 
-    /// Counts a restart of the server process, and forgets the learned values that it makes invalid.
+    /// Counts a restart of the server process, and forgets the learned values that the restart makes
+    /// invalid.
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();

@@ -1,6 +1,6 @@
-//! The membership of a backend in its pool: the sampler that receives its load hint, and the
-//! notifier that receives its freed capacity. A load hint is an estimate of the load for the
-//! selection of candidates in a large pool.
+//! The membership of a backend in its pool: the sampler that receives its load hint, and the notifier
+//! that it calls when capacity becomes free. A load hint is an estimate of the load for the selection of
+//! candidates in a large pool.
 
 use super::capacity_notifier::CapacityNotifier;
 use super::peers::PeerExchange;
@@ -19,9 +19,9 @@ pub(super) struct PoolMembership {
     position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     capacity_notifier: Arc<CapacityNotifier>,
-    /// The exchange with other gateways. `None`: no exchange is configured.
+    /// The data exchange with other gateways. `None`: not configured.
     peers: Option<Arc<PeerExchange>>,
-    /// The value of `Via` that names this gateway.
+    /// The value of the `Via` header that names this gateway.
     hop: HeaderValue,
 }
 
@@ -58,17 +58,17 @@ impl PoolMembership {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
     }
 
-    /// The exchange with other gateways. `None`: no exchange is configured.
+    /// The data exchange with other gateways. `None`: not configured.
     pub(super) fn peers(&self) -> Option<&PeerExchange> {
         self.peers.as_deref()
     }
 
-    /// The value of `Via` that names this gateway.
+    /// The value of the `Via` header that names this gateway.
     pub(super) fn hop(&self) -> &HeaderValue {
         &self.hop
     }
 
-    /// Adds a prompt that another gateway sent to the backend to the sampler.
+    /// Tells the sampler that another gateway sent a prompt to the backend.
     pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.candidate_sampler.sent(prompt, self.position.load(Ordering::Relaxed));
     }

@@ -65,8 +65,8 @@ pub struct SleepSettings {
 #[derive(Debug, Clone, Copy, Default)]
 struct StateSummary {
     server_kind: Option<EngineKind>,
-    /// Whether the backend is down, and its last reported load without the age of the load, which depends on the
-    /// time at which this summary is read.
+    /// Whether the backend is down, and its last reported load. The age of the load is not set, because
+    /// it depends on the time at which this summary is read.
     condition: BackendCondition,
     /// Start of the scrape that reported the load in `condition`.
     scraped_at: Option<Instant>,
@@ -96,7 +96,7 @@ pub(super) enum DownCause {
     Other,
     /// The engine shows no progress.
     Stuck,
-    /// The process began a moment ago.
+    /// The server process started a moment ago and is not healthy yet.
     Starting,
     /// The number of ranks of the engine changes.
     Scaling,
@@ -154,7 +154,7 @@ impl BackendState {
         self.falls_asleep || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
-    /// Sets the result of the health checks. `reason`: why it is down or unknown.
+    /// Sets the result of the health checks. `reason`: why the backend is down or unknown.
     pub(super) fn set_health(&mut self, health: Health, reason: Option<&Arc<str>>) {
         (self.health, self.reason) = (health, reason.cloned());
         self.down_cause = DownCause::Other;
@@ -180,8 +180,8 @@ impl BackendState {
         }
     }
 
-    /// Whether the backend is down only because its engine seems stuck, and does not sleep. Such a
-    /// backend gets requests that no other backend can serve.
+    /// Whether the backend is down only because its engine seems stuck, and the engine does not sleep.
+    /// Such a backend gets requests that no other backend can serve.
     pub(super) fn is_suspected(&self) -> bool {
         self.down_cause == DownCause::Stuck && !self.is_asleep()
     }

@@ -1,5 +1,5 @@
-//! Learns three properties of the streams of a backend: whether they contain usage that the request
-//! did not ask for, the fingerprint of the server, and the mean number of tokens per event.
+//! Learns three properties of the streams of a backend: whether they contain usage (token counts) that
+//! the request did not ask for, the fingerprint of the server, and the mean number of tokens per event.
 
 use bytes::Bytes;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ pub(super) struct StreamProfile {
     /// server can differ: old versions of vLLM write `null` only into the events of completions.
     usage_modes: [AtomicU8; 2],
     /// The `system_fingerprint` in the usage events of the backend, with its quotes. Empty: the events
-    /// have none. `None`: unknown.
+    /// have no fingerprint. `None`: unknown.
     fingerprint: Mutex<Option<Bytes>>,
     /// Exponentially weighted mean of the output tokens of a stream, as bits of an `f64`. 0 before
     /// the first stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
@@ -29,7 +29,8 @@ pub(super) struct StreamProfile {
 
 /// Usage mode: not learned yet.
 const USAGE_UNKNOWN: u8 = 0;
-/// Usage mode: the events contain usage only if the request asks for continuous usage.
+/// Usage mode: the events contain usage only if the request asks for continuous usage, which is token
+/// counts in every event.
 const USAGE_ON_REQUEST: u8 = 1;
 /// Usage mode: the events contain a `usage` member without a request for continuous usage: `null`,
 /// or counts (vLLM with `--enable-force-include-usage`).
@@ -37,14 +38,15 @@ const USAGE_ALWAYS: u8 = 2;
 /// Usage mode: the gateway could not remove continuous usage from an event of this backend, so it requests
 /// none. Only [`EVENT_UNREMOVABLE`] replaces this mode before a restart.
 const COUNTS_UNREMOVABLE: u8 = 3;
-/// Usage mode: the gateway could not remove a usage event of this backend, so it requests no usage until a restart.
+/// Usage mode: the gateway could not remove a usage event of this backend, so the gateway requests no
+/// usage until a restart.
 const EVENT_UNREMOVABLE: u8 = 4;
 
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
-/// Mean output of the streams, in tokens, above which continuous usage is requested for fewer of
-/// them. With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for
-/// every event with usage, so the cost of a stream grows with the square of its length.
+/// Mean output of the streams, in tokens, above which the gateway requests continuous usage for fewer
+/// streams. With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for every
+/// event with usage, so the cost of a stream grows with the square of its length.
 const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 /// Lower and upper bound of the learned tokens per event. The lower bound is below 1 because a
 /// server may send several events per token, such as the first events of a tool call.
@@ -100,13 +102,14 @@ impl StreamProfile {
         mode.is_some_and(|mode| mode.load(Ordering::Relaxed) == USAGE_ON_REQUEST)
     }
 
-    /// Whether usage can be removed from the streams of this API.
+    /// Whether the gateway can remove usage that it requested from the streams of this API.
     pub(super) fn can_remove_usage(&self, api: Option<Api>) -> bool {
         let mode = self.usage_mode(api);
         mode.is_none_or(|mode| mode.load(Ordering::Relaxed) != EVENT_UNREMOVABLE)
     }
 
-    /// The `system_fingerprint` in the usage events of the server. Empty: they have none. `None`: unknown.
+    /// The `system_fingerprint` in the usage events of the server. Empty: the events have no
+    /// fingerprint. `None`: unknown.
     pub(super) fn fingerprint(&self) -> Option<Bytes> {
         lock(&self.fingerprint).clone()
     }

@@ -1,4 +1,4 @@
-//! The client of the commands that ask or change a running gateway through its admin listener.
+//! The client of the commands that query or change a running gateway through its admin listener.
 
 use super::{ADMIN_TOKEN_VARIABLE, resolve_optional_secret};
 use crate::config::{Secret, SecretError};
@@ -49,8 +49,8 @@ impl AdminClient {
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
     }
 
-    /// Drains a backend. Without a duration the drain lasts until it is ended. If `is_migrated` is
-    /// true, the open streams of the backend go on at other backends.
+    /// Drains a backend. Without a duration, the drain lasts until an operator ends it. If `is_migrated`
+    /// is true, the open streams of the backend continue on other backends.
     pub(crate) async fn drain(
         &self,
         backend: &str,

@@ -74,9 +74,9 @@ pub fn resolve_optional_secret(
     }
 }
 
-/// Runs an asynchronous command on a new multi-threaded runtime.
+/// Runs an asynchronous command on a new runtime, which is multi-threaded if there are several cores.
 pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
-    // On one core, a scheduler of several threads costs its synchronization and gains nothing.
+    // On one core, several threads would cost synchronization and gain nothing.
     let mut builder = match std::thread::available_parallelism() {
         Ok(cores) if cores.get() == 1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),

@@ -1,5 +1,5 @@
-//! Settings that are valid and contradict each other, so that one of them has no effect or harms requests. The gateway
-//! starts with them.
+//! Finds settings that are valid but contradict each other, so that one of them has no effect or harms
+//! requests. The gateway starts with such settings.
 
 use super::load::LoadedConfig;
 use super::root::Config;
@@ -13,7 +13,8 @@ use tokenweir_protocol::units;
 /// another time.
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Minimum of `limits.keep_alive`. HTTP clients and load balancers use idle connections again for at least this time.
+/// Minimum of `limits.keep_alive`. HTTP clients and load balancers reuse a connection that has been idle
+/// for up to this time or longer.
 const MIN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 impl LoadedConfig {
@@ -70,8 +71,8 @@ fn duplicate_tiers(config: &Config) -> Vec<(String, String)> {
     duplicates.map(problem).collect()
 }
 
-/// Limits that never apply, because another limit ends the request or the connection before. Only
-/// limits that the operator set are reported, not defaults.
+/// Limits that never apply, because another limit ends the request or the connection earlier. Reports
+/// only timeouts that the operator set, not default timeouts.
 fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let (timeouts, limits) = (&config.timeouts, &config.limits);
     let first_output = ("timeouts.first_output", timeouts.first_output);
@@ -125,7 +126,8 @@ fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(St
     found.map(|(path, problem)| (path.to_owned(), problem)).collect()
 }
 
-/// Idle timeouts with which requests would be sent on connections that are being closed, and would fail.
+/// Idle timeouts that make requests fail, because the sender uses an idle connection that the receiver is
+/// just closing.
 fn idle_connections(config: &Config) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {

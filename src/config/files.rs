@@ -14,14 +14,14 @@ use tokenweir_request::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
-/// An error has a position in the file and shows no value of the file, because an operator may have written a key in
-/// place of its hash.
+/// An error has a position in the file and shows no value of the file, because an operator may have written
+/// a key in place of its hash.
 pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     parse_keys(&text, file, Some(tiers)).map_err(|mistake| mistake.error.with_redacted_line(&text))
 }
 
-/// Like [`load_keys`], without the configuration: tenants may have any tier. Returns all mistakes.
+/// Like [`load_keys`], but without a configuration, so tenants may have any tier. Returns all mistakes.
 pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
@@ -61,7 +61,7 @@ pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<B
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
     let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)?;
     backends::check(&backends).map_err(|RuleViolation { paths, problem }| {
-        // The rules name the values as those of `backends`.
+        // The rules give the paths that the values would have in a configuration, below `backends`.
         let paths: Vec<String> = paths
             .iter()
             .map(|path| path.strip_prefix("backends.").unwrap_or(path).to_owned())
@@ -81,7 +81,8 @@ fn at(error: ConfigError, outline: &Outline, path: &str, file: &Path, text: &str
     }
 }
 
-/// Fails if lines cannot be appended to a file. A file that does not exist is not left behind.
+/// Fails if lines cannot be appended to a file. If the file does not exist, it is created and removed
+/// again.
 pub fn check_appendable(file: &Path) -> io::Result<()> {
     let metadata = fs::metadata(file);
     // Opening a pipe would block until a reader opens it.

@@ -60,8 +60,8 @@ impl Config {
     }
 }
 
-/// The key of the target of a source, and the error, if this program was built without the support
-/// for it. `None`: the program supports the target.
+/// The key of a discovery source's target (such as `kubernetes`) and the error text, if this program was
+/// built without support for the target. `None`: the program supports the target.
 fn unsupported_target(source: &DiscoveryConfig) -> Option<(&'static str, &'static str)> {
     if source.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
         let problem = "this program was built without Kubernetes: use the container image, or build with \
@@ -113,7 +113,7 @@ impl LoadedConfig {
         Err(error.with_help(Some(help)))
     }
 
-    /// Fails if the configuration has a section that this program was built without.
+    /// Fails if the configuration has a discovery source that this program was built without support for.
     pub fn require_support(&self) -> Result<(), ConfigError> {
         for (index, source) in self.config.discovery.iter().enumerate() {
             if let Some((key, problem)) = unsupported_target(source) {
@@ -124,7 +124,7 @@ impl LoadedConfig {
     }
 
     /// Builds an error about the value at `path`, with the location of the value and without an
-    /// excerpt. If a file is missing, the help says where relative paths begin.
+    /// excerpt. If the problem is a missing file, the help text says where relative paths begin.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));

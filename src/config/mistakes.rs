@@ -1,5 +1,6 @@
-//! Finds all mistakes of a file. The parser and the rules stop at the first mistake. The entry with the mistake is then
-//! replaced by spaces, and the remaining text is parsed again, so that all other positions stay valid.
+//! Finds all mistakes of a file. The parser and the rules stop at the first mistake. The entry with the
+//! mistake is then replaced by spaces, so that the positions of all other entries stay valid, and the text
+//! is parsed again.
 
 use super::load::LoadedConfig;
 use super::overrides::Overrides;
@@ -23,8 +24,8 @@ pub struct Mistakes<T> {
 }
 
 impl Config {
-    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may follow from
-    /// an earlier one is left out.
+    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may
+    /// follow from an earlier mistake is left out.
     pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
         find_all(file, |text| Self::parse_for_paths(text, file, Overrides::default()))
     }
@@ -36,7 +37,8 @@ impl<T> From<ConfigError> for Mistakes<T> {
     }
 }
 
-/// Reads a file with `parse`, which returns the first mistake, until the remaining text has none.
+/// Parses a file again and again with `parse`, which returns the first mistake of a text. Each time it
+/// removes the entry with the mistake, until the remaining text has no mistake.
 pub(super) fn find_all<T>(
     file: &Path,
     parse: impl Fn(&str) -> Result<T, Mistake>,
@@ -67,8 +69,8 @@ pub(super) fn find_all<T>(
     Err(found)
 }
 
-/// Removes the entry with a mistake, and adds the mistake to `errors` unless it may follow from an earlier one. Returns
-/// whether the remaining text can be read again.
+/// Removes the entry with a mistake, and adds the mistake to `errors` unless it may follow from an earlier
+/// mistake. Returns whether the remaining text can be parsed again.
 fn remove(
     remaining: &mut RemainingText,
     mistake: Mistake,
@@ -108,7 +110,7 @@ mod tests {
     use crate::app::tests::TempFolder;
     use crate::config::files::load_all_keys;
 
-    /// Writes a text into a file, and returns the first lines of the mistakes that `load` finds in it.
+    /// Writes a text into a file, and returns the first line of each mistake that `load` finds in the file.
     fn first_lines<T>(
         name: &str,
         text: &str,
@@ -132,7 +134,8 @@ mod tests {
         found.iter().map(|error| error.split(": ").next().unwrap()).collect()
     }
 
-    /// Mistakes of all layers: of YAML, of types and of rules, several in one mapping, and in both notations.
+    /// The text has mistakes in YAML, in types and against rules, several of them in one mapping, and in both
+    /// YAML notations: block and flow.
     #[test]
     fn every_mistake_is_found_at_its_position_in_the_order_of_lines() {
         let text = "\

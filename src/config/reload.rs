@@ -72,11 +72,11 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
             decision_log_size: old.routing.decision_log_size,
             ..new.routing.clone()
         },
-        // The files of these sections are reloaded separately when they change.
+        // The files of `access`, `tls` and `backend_tls` are reloaded separately when they change.
         access: old.access.clone(),
-        // The sizes of tables are fixed with the first backend.
+        // The first backend fixes the sizes of the tables of KV events.
         kv_events: old.kv_events,
-        // The hashes of prompts in the prefix tables depend on the key.
+        // The hashes of prompts in the prefix tables depend on the key of the exchange.
         peer_exchange: old.peer_exchange.clone(),
         tls: old.tls.clone(),
         backend_tls: old.backend_tls.clone(),
@@ -84,7 +84,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         listen: old.listen,
         listen_reuse_port: old.listen_reuse_port,
         admin: old.admin,
-        // Objectives are bounds of histograms and have series from the start.
+        // Objectives set bucket bounds of histograms, and have time series from the start.
         slos: old.slos.clone(),
         metrics: old.metrics.clone(),
         log: LogConfig { level: new.log.level, ..old.log.clone() },
@@ -102,7 +102,7 @@ fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     changed
 }
 
-/// Adds the paths at and below `path` whose values differ to `changed`.
+/// Adds to `changed` the paths, at and below `path`, whose values differ between `old` and `new`.
 fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
     let child_path =
         |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };

@@ -27,7 +27,7 @@ fn adapt_schema(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text.replace("`None`", "`null`").replace("[`", "`").replace("`]", "`");
     }
-    // A key that may be null and that is missing is null.
+    // If a key may be null and has no other default, its default is null.
     let is_null =
         |kind: &Value| kind == "null" || kind.get("type").is_some_and(|kind| kind == "null");
     let has_null = |key: &str| {
@@ -36,7 +36,7 @@ fn adapt_schema(schema: &mut Schema) {
     if schema.get("default").is_none() && (has_null("type") || has_null("anyOf")) {
         schema.insert("default".to_owned(), Value::Null);
     }
-    // The defaults of a section are at its keys.
+    // The keys of a section have their own defaults, so the section needs none.
     if schema.get("default").and_then(Value::as_object).is_some_and(|keys| !keys.is_empty()) {
         schema.remove("default");
     }

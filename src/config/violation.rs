@@ -25,12 +25,12 @@ pub(crate) fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolat
     RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
 }
 
-/// The first mistake of a text.
+/// The first mistake that the parser or the rules find in a text.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     pub(crate) error: ConfigError,
-    /// The paths of the values that together violate a rule. Empty: the text does not have the form of
-    /// the type.
+    /// The paths of the values that together violate a rule. Empty: no rule is violated, but the text
+    /// cannot be read or parsed.
     pub(crate) paths: Vec<String>,
 }
 

@@ -35,7 +35,7 @@ pub enum DnsQuery {
     },
 }
 
-/// Why a query has no result.
+/// Why a DNS query has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     /// No name server is configured, or the query failed.

@@ -1,8 +1,8 @@
 //! Discovers backends while the gateway runs: by DNS, from a file, or from a Kubernetes Service.
 //!
-//! A source reports its complete list of addresses whenever the list changes. A failure changes
-//! nothing: the last valid list stays in use while a name server fails or returns no addresses, a
-//! file is missing, or the Kubernetes API server is unreachable.
+//! A discovery source reports its complete list of addresses whenever the list changes. A failure
+//! changes nothing: the last valid list stays in use while a name server fails or returns no addresses,
+//! a file is missing, or the Kubernetes API server is unreachable.
 
 #[cfg(feature = "dns")]
 pub mod dns;
@@ -14,7 +14,7 @@ pub mod kubernetes;
 use std::future::Future;
 use tokenweir_engine::address::BackendAddress;
 
-/// A backend that a source found.
+/// A backend that a discovery source found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveredBackend {
     /// The address of the backend.
@@ -29,7 +29,7 @@ impl From<BackendAddress> for DiscoveredBackend {
     }
 }
 
-/// A change of a source.
+/// A change that a discovery source reports.
 #[derive(Debug)]
 pub enum DiscoveryChange {
     /// The complete new list of backends.

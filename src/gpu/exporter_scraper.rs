@@ -1,4 +1,4 @@
-//! Scrapes one DCGM exporter and keeps its last page.
+//! Scrapes one DCGM exporter (NVIDIA's exporter of GPU metrics) and keeps the last page that it read.
 
 use super::settings::{GpuExporter, GpuSettings};
 use http::StatusCode;
@@ -22,25 +22,25 @@ pub(super) struct ScrapedExporter {
     latest: Mutex<LatestScrape>,
 }
 
-/// The result of the last scrapes.
+/// The last page of an exporter, and the error of the last scrape.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestScrape {
     /// The page of the last successful scrape, and the time of that scrape. `None`: no scrape has
     /// succeeded.
     pub(super) page: Option<(Instant, Arc<GpuPage>)>,
-    /// Why the last scrape failed. `None`: it succeeded, or none has ended yet.
+    /// Why the last scrape failed. `None`: the last scrape succeeded, or no scrape has ended yet.
     pub(super) error: Option<ScrapeError>,
 }
 
 impl ScrapedExporter {
-    /// An exporter. `latest`: the result of the scrapes with previous settings.
+    /// An exporter. `latest`: the result of the scrapes that used the previous settings.
     pub(super) fn new(settings: GpuExporter, latest: LatestScrape) -> Self {
         let address = &settings.url.address;
         let (name, host) = (address.authority().into(), address.host_and_port().0);
         Self { name, host, latest: Mutex::new(latest), settings }
     }
 
-    /// The result of the last scrapes.
+    /// The last page of an exporter, and the error of the last scrape.
     pub(super) fn latest(&self) -> LatestScrape {
         lock(&self.latest).clone()
     }
@@ -54,7 +54,8 @@ impl ScrapedExporter {
             let started_at = clock::now();
             let result = self.scrape(&mut fetcher).await;
             self.store(result, started_at);
-            // Up to a fifth is random, so that many gateways do not scrape at the same time.
+            // The interval varies at random by ±10 %, so that several gateways do not scrape at the same
+            // times.
             let jitter = 0.9 + 0.2 * fastrand::f64();
             let pause = settings.interval.mul_f64(jitter);
             tokio::time::sleep_until((started_at + pause.max(Duration::from_millis(100))).into())

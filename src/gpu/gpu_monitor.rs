@@ -43,8 +43,8 @@ impl GpuMonitor {
         *exporters = monitored;
     }
 
-    /// Assigns the GPUs of all exporters to backends at `now`. A backend is its name, the host of its
-    /// URL, and its pod.
+    /// Assigns the GPUs of all exporters to the backends that own them, by the name, the host and the
+    /// pod of a backend.
     pub fn assign<'a>(
         &self,
         backends: impl IntoIterator<Item = GpuBackend<'a>>,
@@ -97,7 +97,7 @@ fn monitor(
     MonitoredExporter { exporter, _task: supervise::spawn(BackgroundTask::GpuScrape, run) }
 }
 
-/// The state of an exporter without its GPUs.
+/// The state of an exporter, before its GPUs are counted.
 fn exporter_status(
     exporter: &ScrapedExporter,
     latest: &LatestScrape,

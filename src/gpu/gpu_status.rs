@@ -1,4 +1,4 @@
-//! The GPUs of a backend and the state of an exporter, for `/status` and for metrics.
+//! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
 use serde::Serialize;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ pub struct GpuAssignment {
     pub exporters: Vec<GpuExporterStatus>,
 }
 
-/// Maximum age of values for verdicts and slow causes. Displays show older values with their age.
+/// Maximum age of GPU values that verdicts and the causes of slow requests use. Displays show older
+/// values with their age.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// The state of one DCGM exporter.
@@ -50,7 +51,7 @@ pub struct GpuExporterStatus {
     pub exporter: String,
     /// Age of the last successful scrape in seconds. `None`: no scrape has succeeded.
     pub scrape_age_seconds: Option<f64>,
-    /// Why the last scrape failed. `None`: it succeeded, or none has ended yet.
+    /// Why the last scrape failed. `None`: the last scrape succeeded, or no scrape has ended yet.
     pub scrape_error: Option<&'static str>,
     /// Number of GPUs and MIG instances that a backend owns.
     pub assigned: usize,
@@ -61,8 +62,8 @@ pub struct GpuExporterStatus {
     pub is_ambiguous: bool,
     /// Whether the page has more GPUs than the gateway reads.
     pub is_truncated: bool,
-    /// The names of the groups of values that no GPU of the page has, with the DCGM fields that the
-    /// exporter must export and the effect on the gateway.
+    /// The groups of values that no GPU of the page has, each with the DCGM fields that the exporter
+    /// must export and the effect of their lack on the gateway.
     pub missing: Vec<MissingGpuSignal>,
 }
 
@@ -73,7 +74,7 @@ pub struct MissingGpuSignal {
     pub signal: &'static str,
     /// The DCGM fields to add to the counters file of the exporter.
     pub fields: &'static str,
-    /// The effect on the gateway.
+    /// The effect of the missing values on the gateway.
     pub impact: &'static str,
 }
 

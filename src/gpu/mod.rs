@@ -1,8 +1,8 @@
-//! GPUs of backends: the gateway scrapes the pages of DCGM exporters and assigns their GPUs to
-//! backends.
+//! GPUs of backends: the gateway scrapes the pages of DCGM exporters (NVIDIA's exporters of GPU metrics)
+//! and assigns their GPUs to backends.
 //!
 //! A failed scrape keeps the last page, whose age is visible in `/status` and in the metrics. GPUs
-//! affect verdicts, slow causes and displays, and never the routing of a request.
+//! affect verdicts, the stated causes of slow requests and displays, and never the routing of a request.
 
 mod settings;
 

@@ -1,4 +1,4 @@
-//! The settings of the scrapes of DCGM exporters.
+//! How the gateway scrapes DCGM exporters, NVIDIA's exporters of GPU metrics.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -37,9 +37,10 @@ pub struct RecordedRequest {
     pub(super) exchange: Exchange,
     pub(super) principal: Principal,
     /// The concurrency permit of the tenant, or the error with which the gateway rejects the
-    /// request. `None`: the request needs no concurrency permit.
+    /// request. `Ok(None)`: the request needs no concurrency permit.
     pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
-    /// The API route of the path. `None`: the gateway does not serve the path, and `permit` has the error.
+    /// The API route of the request. `None`: the gateway does not serve this path with this method, and
+    /// `permit` is an error.
     pub(super) route: Option<ApiRoute>,
     /// The route that the configuration adds for the path. `None`: the path is built in, or the
     /// gateway does not serve it.
@@ -53,7 +54,7 @@ pub struct RecordedRequest {
 ///
 /// This function is separate from [`handle_request`](super::handle_request), because hyper drops
 /// the future of `handle_request` before its first poll if the client disconnects right after the
-/// last byte of the request. The record of the request exists by then.
+/// last byte of the request. Even then, this function has opened the record of the request.
 pub fn accept_request<B>(
     context: &ProxyContext,
     client: &ClientInfo,
@@ -78,7 +79,7 @@ pub fn accept_request<B>(
         {
             Err(GatewayError::Loop)
         }
-        // `open()` does not include this request yet.
+        // `open_streams.open()` does not count this request yet.
         (Ok((route, _)), Ok(permit)) if route.is_forwarded() => context
             .state
             .overload_guard
@@ -111,7 +112,7 @@ pub fn accept_request<B>(
     AcceptedRequest::Recorded(recorded)
 }
 
-/// The route of a request with its path for the record, or why the request has no route.
+/// The route of a request and the path to record, or the reason why the request has no route.
 type RouteLookup = Result<(ApiRoute, &'static str), RouteError>;
 
 /// The route of a request, and the configured route if the configuration adds the path.
@@ -140,7 +141,8 @@ fn no_route_error<B>(
             path: path.chars().take(200).collect(),
             nearest: ApiRoute::nearest_path(path, context.settings.routes.paths()),
         },
-        // Clients that prefer a WebSocket fall back to HTTP after 426, and try again after 405.
+        // After 426, clients that prefer a WebSocket fall back to HTTP. After 405, they would try the
+        // WebSocket again.
         RouteError::MethodNotAllowed(allow) if headers::asks_for_upgrade(request.headers()) => {
             GatewayError::UpgradeNotOffered { allow }
         }
@@ -163,7 +165,7 @@ fn new_record<B>(
     let trace = context.state.recording.propagation.as_ref().map(start_trace);
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
-    // The fields are assigned, because a struct expression would copy the whole record.
+    // The fields are assigned one by one, because a struct expression would copy the whole record.
     let mut record = RequestRecord::begin(request_id, client, method, clock::wall_time(), now);
     if trace.is_some() {
         record.head = RequestHeadAttributes::from_request(request);

@@ -36,18 +36,18 @@ pub struct AccessControl {
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
     /// forwards the `cache_salt` of the client unchanged.
     salt_key: Option<SaltKey>,
-    /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
-    /// are those of the file.
+    /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
+    /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
 }
 
-/// Finds the open streams whose API key was removed from the keys.
+/// Finds the open streams whose API key was removed from the key file.
 #[derive(Default)]
 pub struct RevocationSweep {
-    /// The API keys at the last sweep. `None`: no API key was required.
+    /// The API keys at the previous sweep. `None`: no API key was required.
     keys: Option<Arc<ApiKeys>>,
-    /// The memory addresses of the client identities of all keys, which identify them. `None`: the
-    /// keys have not changed so far, or no API key is required.
+    /// The client identities of all current keys, each as the memory address of its `ClientIdentity`.
+    /// `None`: the keys have not changed so far, or no API key is required.
     valid: Option<HashSet<usize>>,
 }
 
@@ -111,8 +111,8 @@ impl AccessControl {
         self.reload_error.store(Some(Arc::new(problem)));
     }
 
-    /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
-    /// are those of the file.
+    /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
+    /// gateway uses the keys of the file.
     pub fn reload_error(&self) -> Option<Arc<String>> {
         self.reload_error.load_full()
     }
@@ -222,9 +222,9 @@ impl Principal {
         self.key.as_ref().map(|key| &*key.caller.tenant)
     }
 
-    /// A digest that identifies the client to which the runs of the principal belong: of its API
-    /// key, or of the credentials that a gateway without keys forwards. `None`: the request has no
-    /// credentials, so anybody could be its client.
+    /// A digest that identifies the client to which the resumable runs of the principal belong. It is
+    /// the digest of the API key's tenant and name or, on a gateway without keys, that of the
+    /// forwarded credentials. `None`: the request has no credentials, so anybody could be its client.
     pub(super) fn client_digest(&self, headers: &HeaderMap) -> Option<Digest> {
         if let Some(key) = &self.key {
             return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));

@@ -64,8 +64,8 @@ pub struct ProxyState {
     pub recording: RecordingSettings,
 }
 
-/// Settings of the optional data about requests: lines at their start, trace context, trace capture
-/// and sampled text.
+/// Settings of the optional data about requests: log lines at the start of requests, trace context,
+/// trace capture and sampled text.
 #[derive(Clone, Default)]
 pub struct RecordingSettings {
     /// The access log, if it has lines at the start of requests.
@@ -136,7 +136,7 @@ impl ProxyContext {
         self
     }
 
-    /// The context after a reload. The settings of the shared state (observation, body memory and
+    /// The context after a reload. The settings of the shared state (observation, memory limits and
     /// admission) take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {

@@ -45,8 +45,8 @@ type Continuer = Box<dyn Continue<BackendBody, (Lease, Option<ConcurrencyPermit>
 /// aborts the response if the client does not read the response. `early` is the beginning of the
 /// response, which can be sent before a backend is decided.
 ///
-/// The arguments are taken apart before the future begins: an `async fn` would reserve memory for
-/// the arguments and again for their parts.
+/// The arguments are destructured before the `async` block: the future of an `async fn` would reserve
+/// memory for the arguments and again for their fields.
 pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &Arc<ProxyContext>,
     recorded: RecordedRequest,
@@ -107,7 +107,8 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
                 response.map(ProxyResponseBody::Complete)
             }
         };
-        // The header applies to one hop, so the rewrite removes it.
+        // `Upgrade` applies to one hop, so `complete_headers` removes it. A response about an upgrade
+        // gets its own `Upgrade` back.
         let status = response.status();
         let is_about_upgrade =
             matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED);
@@ -161,7 +162,7 @@ async fn forward_read<B: IncomingBody>(
     let ProxyContext { state, settings, .. } = &**context;
     let (access, pool) = (&state.access, &state.pool);
     let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
-    // The permit and the body are dropped when this function returns.
+    // The memory permit and `original` are dropped when this function returns.
     let mut memory_permit = state.body_memory.empty_permit(body_owner);
     let original = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
     let record = exchange.record();
@@ -216,8 +217,8 @@ async fn forward_read<B: IncomingBody>(
     let mut deadlines =
         RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     if record.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept) {
-        // A client that may return can also disconnect without an effect on the attempt, so the
-        // deadline that it announced does not apply.
+        // A client that may return does not end the attempt when it disconnects, so the timeout that
+        // it announced does not apply.
         deadlines.attempt = deadlines.attempt.without_client();
     }
     let is_explained =

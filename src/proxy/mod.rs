@@ -3,25 +3,25 @@
 //! ```text
 //! accept   accept.rs                  route, API key, limits. The gateway answers local routes itself;
 //!                                     every other request gets a record
-//! receive  request/body.rs            the complete body, to read its fields and to retry
-//! peek     request/body.rs            model, stream, limits. The bytes stay unchanged
+//! receive  request/body.rs            reads the complete body, for its fields and for retries
+//! peek     request/body.rs            parses model, `stream` and token limits. The bytes stay unchanged
 //! control  request/engine_control.rs  engine-control fields: rejected, removed or forwarded
-//! admit    admission/controller.rs    a lease on the backend that the policy picks, at once or when
-//!                                     a backend has capacity
+//! admit    admission/controller.rs    takes a lease on the backend that the policy picks, at once or
+//!                                     when a backend has capacity
 //! relay    relay/failover.rs          sends the request, and buffers the response to its first output.
 //!                                     Until then it fails over to other backends
-//! respond  response                   frames of the response. Lease and exchange live in its body
+//! respond  response                   forwards the response. Its body owns the lease and the exchange
 //! ```
 //!
 //! `forward_read` in `handle.rs` has the steps from `receive` to `relay` in order.
 //!
 //! The body of a configured route with a fixed model, and the bytes of a WebSocket, are forwarded unread
-//! while they arrive (`unread.rs`). Such a request is sent once.
+//! while they arrive (`unread.rs`). Such a request is sent to one backend and never retried.
 //!
 //! A request about a stored response skips the queue: it goes to the backend that has the response.
 //!
-//! The response can begin with comments before its backend is decided (`response`). The
-//! response body then contains the handling of the request.
+//! The response can begin before its backend is decided, with SSE comments or white space that keep the
+//! connection open (`response`). The response body then contains the future that handles the request.
 //!
 //! A request whose client may return to it (`resume`) runs in a task of its own. Any other request has no
 //! task and no channel of its own: the client connection polls the response body,

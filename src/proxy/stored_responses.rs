@@ -2,7 +2,7 @@
 //! responses belong.
 //!
 //! vLLM stores a response in the memory of the process that made it, and serves it to every client
-//! that names its id. The table is bounded: it forgets the oldest response first.
+//! that names its id. The table of this module is bounded: it forgets the oldest response first.
 
 use super::access::Principal;
 use crate::backend::pool::BackendPool;
@@ -21,9 +21,9 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen. As a sink of records, the table stores
-/// the id of a response as soon as the response has it, because a client may cancel a response that
-/// is still running.
+/// The stored responses that this gateway has seen. As a sink of records, the table stores the id of a
+/// response as soon as the response stream names the id, because a client may cancel a response that is
+/// still running.
 #[derive(Default)]
 pub struct StoredResponses(Mutex<Table>);
 
@@ -66,8 +66,8 @@ impl StoredResponses {
         lock(&self.0).insert(id, owner);
     }
 
-    /// The backend of the stored response that the request of `record` continues, if it continues one. Fails as
-    /// [`Self::locate`] does.
+    /// The backend of the stored response that the request of `record` continues. `None`: the request
+    /// continues none, or its backend is unknown. Fails as [`Self::locate`] does.
     pub(super) fn locate_previous(
         &self,
         record: &RequestRecord,

@@ -22,9 +22,9 @@ use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
-/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the timeout of the
-/// whole request that the route has. The parts of the body are forwarded as they arrive, and only as
-/// fast as the backend reads them.
+/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout
+/// for the whole request. The parts of the body are forwarded as they arrive, and only as fast as the
+/// backend reads them.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
@@ -46,8 +46,8 @@ pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     forward(context, principal, exchange, (head, stream), Some(&unread.model), limits).await
 }
 
-/// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes of
-/// both sides. The model is the parameter `model` of the query, if there is one.
+/// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes in
+/// both directions. The model is the parameter `model` of the query, if there is one.
 pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
@@ -55,7 +55,7 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
     let accept = websocket::expected_accept(head).ok_or(GatewayError::WebSocketRequired)?;
-    // A client can name a model in an event, which the gateway does not read.
+    // A client can name any model in a WebSocket event, and the gateway does not read these events.
     if !principal.allowed_models().allow(None) {
         let model = "a model of a WebSocket, whose events the gateway does not read,".to_owned();
         return Err(GatewayError::ModelNotAllowed { model });
@@ -76,10 +76,10 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
 
 /// The time limits of a request.
 struct TimeLimits {
-    /// Timeout of the whole request, from its route. `None`: that of the model, or else the global
-    /// one.
+    /// Timeout of the whole request, from its route. `None`: the timeout of the model, or else the
+    /// global timeout.
     total: Option<Duration>,
-    /// Maximum time without bytes in both directions. `None`: the response is no WebSocket.
+    /// Maximum time without bytes in either direction. `None`: the response is no WebSocket.
     idle: Option<Duration>,
 }
 
@@ -130,7 +130,7 @@ async fn forward(
     relay::send_unread(context, exchange, &prepared, stream, lease).await
 }
 
-/// The first value of a parameter in a query, decoded.
+/// The first value of a parameter in a query, percent-decoded.
 fn query_value(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;

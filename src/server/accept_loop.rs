@@ -33,11 +33,11 @@ pub(super) struct DrainingConnections {
 }
 
 /// At shutdown, the listener is closed when no connection has arrived for this time. If the port is
-/// shared, TCP handshakes that began before the SYN filter was set can complete within this time.
+/// shared, TCP handshakes that began before [`listener::drop_new_syns`] can complete within this time.
 /// It is shorter than the second after which a client repeats a SYN that was dropped.
 const ACCEPT_QUIET_PERIOD: Duration = Duration::from_millis(100);
-/// Maximum time from the start of the close of the listener to the close, if connections keep
-/// arriving within each [`ACCEPT_QUIET_PERIOD`].
+/// Maximum time for which the closing of the listener waits, if a connection arrives within each
+/// [`ACCEPT_QUIET_PERIOD`].
 const ACCEPT_DRAIN_TIMEOUT: Duration = Duration::from_millis(800);
 
 // === impl AcceptLoop ===
@@ -59,7 +59,7 @@ impl AcceptLoop {
             tokio::select! {
                 (stream, peer) = accept(&self.listener, &self.limiter) => self.serve(stream, peer),
                 Some(ended) = self.connections.join_next() => {
-                    // A panic ends only its own connection.
+                    // A panic in the task of a connection ends only this connection.
                     if ended.is_err_and(|error| error.is_panic()) {
                         supervise::record_panic(BackgroundTask::Connection);
                     }
@@ -70,8 +70,8 @@ impl AcceptLoop {
     }
 
     /// Accepts the connections that wait in the kernel's accept queue, and then closes the
-    /// listener. If the port is shared, a filter first drops new SYN packets, so that new
-    /// connections go to the other processes.
+    /// listener. If the port is shared (`SO_REUSEPORT`), a filter first drops new SYN packets, so that
+    /// new connections go to the other processes.
     pub(super) async fn stop_accepting(mut self) -> DrainingConnections {
         listener::drop_new_syns(&self.listener);
         let deadline = clock::now() + ACCEPT_DRAIN_TIMEOUT;

@@ -113,7 +113,7 @@ async fn serve_connection(
         },
     };
     let service = service_fn(move |mut request: Request<Incoming>| {
-        // The log of drains names the peer.
+        // The log line about a drain names the address of the client that requested it.
         request.extensions_mut().insert(ConnectInfo(peer));
         let guard = AdminRequestGuard::new(&requests);
         let response = router.clone().oneshot(request.map(Body::new));
@@ -141,7 +141,7 @@ async fn serve_connection(
     }
 }
 
-/// Reads until the bytes are the preface of HTTP/2, or differ from it.
+/// Reads the first bytes of a connection, until they are the preface of HTTP/2 or differ from it.
 async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut beginning = Vec::with_capacity(HTTP2_PREFACE.len());
     while beginning.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(&beginning) {

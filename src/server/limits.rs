@@ -12,7 +12,7 @@ pub struct ServerLimits {
     /// Maximum number of headers of a request.
     pub max_headers: usize,
     /// Timeout for the TLS handshake, for the first request head of a connection, and for a later
-    /// request head from its first byte to its end. Each counts separately.
+    /// request head from its first byte to its end. The timeout counts anew for each of these.
     pub head_timeout: Duration,
     /// Time after which an idle connection that has served a request is closed.
     pub keep_alive_timeout: Duration,

@@ -92,14 +92,14 @@ fn is_all_interfaces(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
 
-/// The address of a client. An IPv6 address that contains an IPv4 address, which IPv4 clients of
-/// `[::]` have, becomes that IPv4 address.
+/// The address of a client. IPv4 clients of a listener on `[::]` have an IPv6 address that contains
+/// their IPv4 address. Such an address becomes the IPv4 address.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 fn is_unsupported(error: &io::Error) -> bool {
-    // "Address family not supported by protocol" on Linux. The standard library has no kind for it.
+    // "Address family not supported by protocol" on Linux, for which `io::ErrorKind` has no variant.
     const EAFNOSUPPORT: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }

@@ -48,7 +48,7 @@ pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard
 
 /// Resident memory of the process, in bytes. `None`: `/proc` does not exist or has no such value.
 fn resident_memory_bytes() -> Option<u64> {
-    // procfs: reading it does not block.
+    // `/proc` is not on a disk, so reading it does not block.
     parse_resident_bytes(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 

@@ -27,8 +27,8 @@ pub(super) struct WriteTimeoutStream<S> {
 }
 
 /// A timer for one wait at a time. The key `K` identifies the wait: the timeout counts from the
-/// first call of [`KeyedTimer::has_elapsed`] with a new key. A new wait with a later deadline does
-/// not reset the Tokio timer. The Tokio timer is reset when it fires before the deadline.
+/// first call of [`KeyedTimer::has_elapsed`] with a new key. To save work, a new wait with a later
+/// deadline does not reset the Tokio timer at once, but only when the timer fires too early.
 pub(super) struct KeyedTimer<K> {
     /// The Tokio timer. `None` before the first wait.
     sleep: Option<Pin<Box<Sleep>>>,

@@ -1,5 +1,5 @@
-//! The access log: one line per request, at its end, and on request one at its start. Lines have no
-//! prompts, responses or API keys.
+//! The access log: one line at the end of each request and, if configured, one line at its start. Lines have
+//! no prompts, responses or API keys.
 //!
 //! The lines of routine requests without a tenant, and of requests that no backend got, can be rate
 //! limited. The lines of all other requests are always written.
@@ -41,13 +41,14 @@ pub struct AccessLog {
     refused_rate_limit: Option<GcraLimiter>,
     /// Rate limit of the lines at the start of requests. `None`: no limit.
     start_rate_limit: Option<GcraLimiter>,
-    /// Number of lines that the rate limits omitted since the last written line.
+    /// Number of lines at the end of requests that the rate limits omitted since the last written line of
+    /// this kind.
     omitted_since_last_line: AtomicU64,
     /// Number of lines that the rate limits omitted since the start.
     omitted: Arc<AtomicU64>,
 }
 
-/// A function that receives one line or more, each with its line ending. The function must not
+/// A function that receives one or more lines, each with its line ending. The function must not
 /// block.
 pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
@@ -67,7 +68,7 @@ pub struct AccessLogCounts {
 }
 
 impl AccessLogCounts {
-    /// The counts with the names of the results.
+    /// The name of each result, with its count.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
     }
@@ -90,19 +91,19 @@ struct AccessLogLine<'a> {
     slow_cause: Option<&'static str>,
     /// What the gateway did with the `Idempotency-Key` of the request. Absent if the request has none.
     resume: Option<&'static str>,
-    /// Why the response could not be inspected. Absent if it was. Otherwise the counts of tokens
-    /// and events are not reliable.
+    /// Why the gateway could not inspect the response. The counts of tokens and events are then not
+    /// reliable. Absent if the gateway inspected the response.
     uninspected_reason: Option<&'static str>,
     backend: Option<&'a str>,
     policy: Option<&'static str>,
-    /// Deciding reason of the routing decision. Absent if no backend was chosen.
+    /// Why the routing policy chose the backend. Absent if no backend was chosen.
     reason: Option<&'static str>,
     predicted_ttft_ms: Option<f64>,
     /// Prompt tokens predicted to be cached. `null` if no backend was chosen.
     predicted_cached: Option<f64>,
     attempts: usize,
-    /// Number of lines that the rate limit omitted between the previous line and this line. Absent if
-    /// there are none.
+    /// Number of lines at the end of requests that the rate limits omitted between the previous line of
+    /// this kind and this line. Absent if no line was omitted.
     omitted_lines: Option<u64>,
     stream: bool,
     finish: Vec<&'static str>,
@@ -128,12 +129,12 @@ struct AccessLogLine<'a> {
     stalls: usize,
     write_stall_ms: f64,
     duration_ms: Option<f64>,
-    /// Output tokens per second of the whole request.
+    /// Output tokens divided by the duration of the whole request in seconds.
     tokens_per_second: Option<f64>,
     overhead_us: Option<u128>,
     /// Time in the admission queue. Absent if the request was not queued.
     queued_ms: Option<f64>,
-    /// The part of `queued_ms` in which no backend could serve the model. Absent without such a part.
+    /// The part of `queued_ms` in which no backend could serve the model. Absent if there was no such time.
     backend_wait_ms: Option<f64>,
     phases: Option<AccessLogPhaseTimes>,
     bytes_out: u64,
@@ -160,10 +161,15 @@ impl AccessLog {
         }
     }
 
-    /// Limits the lines of routine requests without a tenant, of refused requests without a tenant, and the
-    /// lines at the start of requests to `per_second` lines per second each, with bursts of up to
-    /// `per_second` lines. `None`: no limit. If clients need keys, refused requests without a tenant get at
-    /// most `REFUSED_PER_SECOND` lines per second. The limiters count time from `epoch`.
+    /// Limits three kinds of lines to `per_second` lines per second each, with bursts of up to `per_second`
+    /// lines. `None`: no limit.
+    ///
+    /// - Lines of routine requests without a tenant, and of requests with a tenant that no backend got.
+    /// - Lines of requests without a tenant that no backend got. If clients need keys, these have a limit of
+    ///   at most `REFUSED_PER_SECOND` lines per second.
+    /// - Lines at the start of requests.
+    ///
+    /// The limiters count time from `epoch`.
     pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool, epoch: Instant) -> Self {
         let limiter = |limit: Option<u32>| limit.map(|limit| GcraLimiter::new(limit, epoch));
         let refused = if has_keys {
@@ -201,7 +207,7 @@ impl AccessLog {
     }
 
     fn write_lines(&self, lines: Vec<u8>) {
-        // Texts are UTF-8.
+        // All parts of a line are UTF-8, so the conversion succeeds.
         if let Ok(lines) = String::from_utf8(lines) {
             (self.line_writer)(lines);
         }
@@ -215,7 +221,7 @@ impl AccessLog {
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
         let (has_tenant, was_sent) = (record.caller.is_some(), !record.attempts.is_empty());
         let limit = match (has_tenant, was_sent) {
-            // The line may be the only record of what the tenant used.
+            // The line may be the only record of the tokens that the tenant used.
             (true, true) => return false,
             (false, true) if !is_routine(record) => return false,
             (false, true) | (true, false) => &self.rate_limit,

@@ -1,5 +1,5 @@
 //! The batch dispatcher: passes the records of finished requests in batches to sinks, on a thread
-//! of its own. The sinks are those that need not receive a record at once.
+//! of its own. It serves the sinks that need not receive a record immediately.
 //!
 //! A finished request then costs the worker thread only a push to a queue, and the series of a
 //! metric are loaded into the CPU cache once per batch and not once per request.
@@ -32,10 +32,9 @@ struct BatchDispatcherState {
     dispatch_lock: Mutex<()>,
 }
 
-/// How long the first record of a batch waits for further records. The metrics page is not outdated
-/// by this wait, because a read of the page flushes the queue. With a shorter wait, the dispatch
-/// thread would delay one response chunk in a hundred on a core that it shares with a worker
-/// thread.
+/// How long the first record of a batch waits for further records. The metrics page is up to date in spite
+/// of this wait, because a read of the page flushes the queue. With a shorter wait, the dispatch thread
+/// would delay 1 % of the response chunks on a core that it shares with a worker thread.
 const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Capacity of the queue, in records (about 16 MiB). If the queue is full, the thread that ends a
 /// request dispatches the record itself.
@@ -94,7 +93,8 @@ impl BatchDispatcher {
 
 impl BatchDispatcherState {
     /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
-    /// held for all of them, so that no other flush passes records to the sinks in between.
+    /// held until all these records are dispatched, so that no other flush passes records to the sinks
+    /// in between.
     fn flush_before(&self, last: Option<&RequestRecord>) {
         let _dispatch_guard = lock(&self.dispatch_lock);
         let records = self.records.take_batch();
@@ -178,7 +178,7 @@ mod tests {
     fn records_that_the_queue_does_not_accept_are_dispatched_one_after_the_other() {
         let detector = Arc::new(OverlapDetector::default());
         let (dispatcher, guard) = BatchDispatcher::start(vec![detector.clone()]);
-        // A closed queue accepts no record, like a full one.
+        // A closed queue accepts no record, and neither does a full queue.
         drop(guard);
         thread::scope(|scope| {
             for _ in 0..4 {

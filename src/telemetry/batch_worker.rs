@@ -49,7 +49,7 @@ impl BatchWorkerGuard {
 impl Drop for BatchWorkerGuard {
     fn drop(&mut self) {
         (self.close_queue)();
-        // The call returns an error when the thread has ended, and after the timeout.
+        // The call returns when the thread has ended or the timeout has passed, in both cases with an error.
         let _ = self.thread_ended.recv_timeout(self.shutdown_timeout);
     }
 }

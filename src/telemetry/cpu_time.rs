@@ -1,8 +1,9 @@
-//! CPU time of telemetry, by kind of work ([`TelemetryPart`]): the time that the thread uses while
+//! CPU time of telemetry, by kind of work ([`TelemetryPart`]): the CPU time that a thread uses while
 //! it does the work.
 //!
-//! The times are static, because they belong to the process, as `process_cpu_seconds_total` does.
-//! If measured work contains other measured work, the inner work counts only for its own part.
+//! The times are in a static variable, because they are times of the process, as
+//! `process_cpu_seconds_total` is. If measured work contains other measured work, the time of the inner
+//! work counts only for the part of the inner work.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -32,12 +33,13 @@ named_enum! {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TelemetryCpuTimes([Duration; TelemetryPart::ALL.len()]);
 
-/// A running measurement of the current thread. The time counts when this value is dropped.
+/// A running measurement of the CPU time of the current thread. The time is added to `part` when this value
+/// is dropped.
 pub(crate) struct Measurement {
     part: TelemetryPart,
     started: Duration,
-    /// CPU time of the earlier measurements inside the surrounding measurement. `end` adds this
-    /// measurement to it.
+    /// CPU time of the measurements that ended earlier inside the surrounding measurement. `end` adds
+    /// the time of this measurement.
     earlier_nested: Duration,
 }
 
@@ -45,12 +47,12 @@ static CPU_NANOSECONDS: [AtomicU64; TelemetryPart::ALL.len()] =
     [const { AtomicU64::new(0) }; TelemetryPart::ALL.len()];
 
 thread_local! {
-    /// The time of ended measurements inside the running measurement of the thread.
+    /// CPU time of the measurements that have ended inside the running measurement of the thread.
     static NESTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Measures the current thread until the returned value is dropped. The value must be dropped on
-/// the same thread.
+/// Measures the CPU time of the current thread until the returned value is dropped. The value must be
+/// dropped on the same thread.
 pub(crate) fn start(part: TelemetryPart) -> Measurement {
     let earlier_nested = NESTED.replace(Duration::ZERO);
     Measurement { part, started: clock::thread_cpu_time(), earlier_nested }
@@ -87,8 +89,7 @@ impl TelemetryCpuTimes {
 // === impl Measurement ===
 
 impl Measurement {
-    /// The CPU time since the start without nested measurements. Ends the measurement for the
-    /// thread.
+    /// Ends the measurement. Returns its CPU time, without the time of measurements inside it.
     fn end(&self) -> Duration {
         let total = clock::thread_cpu_time().saturating_sub(self.started);
         total.saturating_sub(NESTED.replace(self.earlier_nested + total))

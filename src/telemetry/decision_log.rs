@@ -50,7 +50,7 @@ pub struct DecisionLogEntry {
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
     ttft: Option<f64>,
-    /// Time from the request head to the first output. `None`: not a stream, or no output.
+    /// Time from the request head to the first output. `None` as for `ttft`.
     client_ttft: Option<Duration>,
     /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
     first_answer: Option<Duration>,
@@ -60,7 +60,7 @@ pub struct DecisionLogEntry {
     backend_wait: Option<Duration>,
     client: IpAddr,
     caller: Option<Arc<ClientIdentity>>,
-    /// The ID of the trace. `None`: the trace is not exported.
+    /// The ID of the trace. `None`: the trace is not sampled.
     trace_id: Option<u128>,
     /// Number of prompt tokens that the engine reported. `None`: not reported.
     input_tokens: Option<u64>,
@@ -86,13 +86,13 @@ struct LoggedAttempt {
     status: Option<u16>,
     /// Why the attempt failed. `None`: it did not fail.
     failure: Option<&'static str>,
-    /// Time from sending the request to the failure or the end of the response. `None`: the attempt
-    /// has no end.
+    /// Time from sending the request to the failure or the end of the response. `None`: the record has
+    /// no end of the attempt.
     took: Option<Duration>,
 }
 
-/// Minimum number of characters of a request ID by which a request is found. The live page and
-/// `tokenweir top` show this many.
+/// Minimum length of a prefix of a request ID with which [`DecisionLog::get`] finds a request. The live page
+/// and `tokenweir top` show a prefix of this length.
 const MIN_ID_PREFIX: usize = 8;
 
 // === impl DecisionLog ===
@@ -108,8 +108,8 @@ impl DecisionLog {
         self.capacity
     }
 
-    /// Returns the newest decision for the request with this ID. Without one, returns the newest for an ID
-    /// that begins with `request_id`, if that has at least 8 characters. `None`: the log has neither.
+    /// Returns the newest decision for the request with this ID. If there is none and `request_id` has at
+    /// least 8 characters, returns the newest decision for a request whose ID begins with `request_id`.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);

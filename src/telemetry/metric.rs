@@ -1,5 +1,5 @@
 //! The types of the metrics catalogue: one row per metric, with the labels of the metric and the
-//! source of its values. The values of each label come from a closed set.
+//! source of its values. The values of each label come from a set that clients cannot extend.
 
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub enum MetricSource {
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
     /// Values are read from each objective of `slos` when the metrics page is read.
     Objective(fn(&Objective, MetricEmitter<'_>)),
-    /// A histogram of many values is read from the record of each finished request. Its labels are
-    /// the model and the backend, or it has none.
+    /// A histogram of many values is read from the record of each finished request. The labels of the
+    /// metric are the model and the backend, or the metric has no labels.
     RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
     /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
@@ -102,8 +102,8 @@ pub struct MetricLabel {
 /// The values of a label.
 #[derive(Debug, Clone, Copy)]
 enum LabelValues {
-    /// The label has exactly the values that the function returns. Each of them has series before
-    /// the first request.
+    /// The label has exactly the values that the function returns. Each of these values has series
+    /// before the first request.
     Fixed(fn() -> Vec<&'static str>),
     /// The configuration, the backends or the requests determine the values.
     Variable {
@@ -260,9 +260,9 @@ impl MetricDescriptor {
     /// All combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
     ///
-    /// Such a series begins with 0, so that `rate()` counts its first increase. A labelled
-    /// histogram has no such series, nor has a metric with the label `backend` and another one:
-    /// they would be most series of the page.
+    /// Such a series begins with 0, so that `rate()` counts its first increase. A histogram with labels
+    /// has no such series. A metric with the label `backend` and a further label has none either.
+    /// Otherwise these series would be most series of the metrics page.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
         let has_backend = self.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
         let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();

@@ -39,8 +39,8 @@ pub struct Telemetry {
     prometheus: Option<Arc<Prometheus>>,
     /// Sinks that receive each record on the thread that ends its request.
     sinks: Vec<Arc<dyn Sink>>,
-    /// Passes records in batches to further sinks, on a thread of its own. `None`: `sinks` contains
-    /// all sinks.
+    /// Passes records in batches to the sinks that are not in `sinks`, on a thread of its own. `None`:
+    /// `sinks` contains all sinks.
     batch_dispatcher: Option<BatchDispatcher>,
 }
 

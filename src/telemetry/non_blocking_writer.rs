@@ -22,7 +22,7 @@ struct NonBlockingWriterState {
     line_queue: Arc<BatchQueue<String>>,
     written_lines: AtomicU64,
     dropped_lines: AtomicU64,
-    /// Whether lines were dropped since the last one that was written.
+    /// Whether lines were dropped since the last line was written.
     is_dropping: AtomicBool,
     /// Name of the output in log messages.
     name: &'static str,
@@ -39,8 +39,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 // === impl NonBlockingWriter ===
 
 impl NonBlockingWriter {
-    /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call
-    /// are one write. `out` is flushed after each batch. `name` is the name of the output in the log.
+    /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call are
+    /// written together. `out` is flushed after each batch. `name` is the name of the output in log messages.
     pub(crate) fn start(
         name: &'static str,
         out: impl Write + Send + 'static,
@@ -48,8 +48,8 @@ impl NonBlockingWriter {
         Self::start_with_linger(name, out, BATCH_LINGER)
     }
 
-    /// Like [`NonBlockingWriter::start`], for few lines: each is written at once, so that a process that
-    /// ends abruptly has written it.
+    /// Like [`NonBlockingWriter::start`], but lines do not wait for further lines. A line is thus written
+    /// even if the process ends abruptly soon after it. For outputs with few lines.
     pub(crate) fn start_immediate(
         name: &'static str,
         out: impl Write + Send + 'static,
@@ -75,7 +75,7 @@ impl NonBlockingWriter {
         (writer, BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write))
     }
 
-    /// Queues one line or more, each with its line ending. If the queue is full, the lines are
+    /// Queues one or more lines, each with its line ending. If the queue is full, the lines are
     /// dropped and counted.
     pub(crate) fn give(&self, lines: String) {
         let bytes = lines.len();
@@ -110,8 +110,8 @@ impl Write for NonBlockingWriter {
 }
 
 impl NonBlockingWriterState {
-    /// Writes a batch. The thread cannot handle a write error, such as that of a closed output or of a
-    /// full disk: the lines that were not flushed are dropped.
+    /// Writes the queued lines. After a write error, for example of a closed output or a full disk, the
+    /// lines that were not flushed are dropped and counted.
     fn write_queued_lines(&self, out: &mut impl Write) {
         let mut unflushed = 0;
         for lines in self.line_queue.take_batch() {
@@ -131,7 +131,7 @@ impl NonBlockingWriterState {
         }
     }
 
-    /// Counts dropped lines. Logs a warning unless one was logged since the last written line.
+    /// Counts dropped lines. Logs a warning, unless such a warning was logged since the last written line.
     fn drop_lines(&self, lines: u64, error: &str) {
         self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -146,7 +146,8 @@ fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
     result.unwrap_or_else(|| Err(io::Error::other("a panic"))).map_err(|error| error.to_string())
 }
 
-/// The number of lines, each with its line ending. `str::lines` searches byte by byte.
+/// The number of lines in `lines`, each with its line ending. `memchr` is faster than `str::lines`, which
+/// searches byte by byte.
 fn count_lines(lines: &str) -> u64 {
     memchr::memchr_iter(b'\n', lines.as_bytes()).count() as u64
 }
@@ -157,7 +158,8 @@ mod tests {
     use std::io::BufWriter;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// A writer that sends each write to a channel. Before each write it waits for the gate.
+    /// A writer that sends each written text to a channel. Before each write it waits for a message on
+    /// the channel `gate`.
     struct GatedWriter {
         writes: Sender<String>,
         gate: Receiver<()>,
@@ -165,7 +167,7 @@ mod tests {
 
     impl Write for GatedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // A gate without a sender is open.
+            // If `gate` has no sender, the call returns at once.
             let _ = self.gate.recv();
             self.writes.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
             Ok(bytes.len())
@@ -216,7 +218,8 @@ mod tests {
         let (writer, guard) = NonBlockingWriter::start("test", out);
         let line = format!("{}\n", "x".repeat(1 << 19));
         (0..40).for_each(|_| writer.give(line.repeat(2)));
-        // The thread has taken up to 8 MiB, and up to 8 MiB are queued.
+        // The thread has taken up to 8 MiB of lines, and up to 8 MiB of lines are queued. The
+        // writer drops all other lines.
         assert!(writer.dropped() >= 80 - 4 * 8, "{}", writer.dropped());
         drop(gate_sender);
         drop(guard);

@@ -27,8 +27,8 @@ use tokenweir_request::slo::Objective;
 /// The sink that collects the statistics and the lists of recent requests.
 ///
 /// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 0.6 MiB for the
-/// counts of clients. The sink locks a mutex,
-/// so the batch dispatcher must call it, and not the thread that serves a request.
+/// counts of clients. The sink locks a mutex. Therefore the batch dispatcher must call it, and not the
+/// thread that serves a request.
 #[derive(Debug)]
 pub struct RecentRequests {
     /// Start of the window with index 0.
@@ -51,7 +51,7 @@ struct RecentRequestsState {
     refusal_log: RefusalLog,
 }
 
-/// Counts of the requests that ended in the last seconds.
+/// Counts of the requests that ended in the last few windows of 5 s.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecentCounts {
     /// Number of requests that ended.
@@ -68,7 +68,7 @@ pub struct RecentCounts {
     pub client_errors: BTreeMap<u16, u64>,
 }
 
-/// Number of complete windows that make a minute. The current window is not counted.
+/// Number of complete windows in a minute. The current window, which is not complete, is not counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
 /// Maximum length of the list of the last requests and of the list of the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
@@ -81,7 +81,7 @@ impl RecentRequests {
         Self { epoch, objectives: Vec::new(), state: Mutex::default() }
     }
 
-    /// Judges requests also by `objectives`.
+    /// Also counts for each of `objectives` the requests that missed it.
     #[must_use]
     pub fn with_objectives(self, objectives: Vec<Objective>) -> Self {
         Self { objectives, ..self }
@@ -138,7 +138,7 @@ impl RecentRequests {
         counts
     }
 
-    /// Logs the end of a wave of refused requests. Must be called every few seconds.
+    /// Logs the end of a wave of refused requests, if it has ended. Must be called every few seconds.
     pub fn log_end_of_refusals(&self, now: Instant) {
         lock(&self.state).refusal_log.end_wave(now);
     }
@@ -159,7 +159,7 @@ impl RecentRequests {
         requests
     }
 
-    /// Calls `visit` with each window from this index on.
+    /// Calls `visit` with each window whose index is at least `first_index`.
     fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
         let state = lock(&self.state);
         state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);
@@ -207,7 +207,7 @@ impl RecentRequestsState {
     }
 }
 
-/// Appends a request. A list of [`MAX_LISTED_REQUESTS`] loses its oldest request.
+/// Appends a request. If the list already has [`MAX_LISTED_REQUESTS`] requests, the oldest is removed.
 fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, request: Arc<FinishedRequest>) {
     if list.len() >= MAX_LISTED_REQUESTS {
         list.pop_front();

@@ -1,5 +1,5 @@
-//! A file of lines with a size limit. A full file is renamed to `<name>.old`, which replaces an
-//! older file of that name, and a new file is started.
+//! A file of lines with a size limit. A full file is renamed to `<name>.old`, and a new file is started. An
+//! earlier `<name>.old` is replaced.
 
 use serde::Serialize;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ pub(super) struct RotatingFileCounters {
     pub(super) failed: AtomicU64,
 }
 
-/// Number of records for a file by result.
+/// Number of the records that were to be written to a file, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct FileRecordCounts {
     /// Records that were written to the file.
@@ -40,14 +40,15 @@ pub struct FileRecordCounts {
 }
 
 impl FileRecordCounts {
-    /// The counts with the names of the results.
+    /// The name of each result, with its count.
     pub const fn by_result(&self) -> [(&'static str, u64); 2] {
         [("written", self.written), ("dropped", self.dropped)]
     }
 }
 
 impl RotatingFileCounters {
-    /// The counts of the records for the file. `unwritten`: number of records whose write was not tried.
+    /// The counts of the records for the file. `unwritten`: number of records that were dropped before
+    /// the gateway tried to write them.
     pub(super) fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));

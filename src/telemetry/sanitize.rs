@@ -42,7 +42,7 @@ pub(super) fn json(text: String) -> String {
 /// Whether [`json`] leaves a JSON text as it is, because all of its characters are ASCII that JSON permits
 /// and no terminal interprets.
 pub(super) fn is_plain_json(text: &[u8]) -> bool {
-    // Both searches read many bytes at a time.
+    // Both searches are fast, because they test many bytes at a time.
     text.is_ascii() && memchr::memchr(0x7f, text).is_none()
 }
 

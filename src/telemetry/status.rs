@@ -1,7 +1,7 @@
 //! A snapshot of the state of the gateway, for gauges, `/status` and the admin page.
 //!
-//! The values are read from the components of the gateway when the snapshot is taken. No counter is
-//! maintained twice.
+//! The values are read from the components of the gateway when the snapshot is taken. The snapshot has no
+//! counters of its own.
 
 use super::cpu_time::TelemetryCpuTimes;
 use super::otel::SpanCounts;
@@ -57,19 +57,20 @@ pub struct StatusSnapshot {
     pub backends: Vec<BackendStatusSnapshot>,
     /// The GPU exporters. Empty: none is configured.
     pub gpu_exporters: Vec<GpuExporterStatus>,
-    /// Conditions that diagnosis detects on the backends.
+    /// The latest diagnosis: the verdicts about the backends and the gateway.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
     /// The messages to each webhook. Empty: none is configured.
     pub webhooks: Vec<WebhookStatus>,
-    /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
-    /// short list of a request.
+    /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates
+    /// for each request, and the policy chooses among them.
     #[serde(skip)]
     pub short_list_bytes: usize,
     /// Memory of the index that relates prompt texts to the blocks of KV events, in bytes.
     #[serde(skip)]
     pub kv_index_bytes: usize,
-    /// Number of requests by whether KV events showed which block has which part of their prompt.
+    /// Number of requests by whether the gateway learned from KV events which block holds which part of
+    /// the prompt of the request.
     #[serde(skip)]
     pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.
@@ -78,7 +79,7 @@ pub struct StatusSnapshot {
     /// Tenants that are label values of metrics.
     #[serde(skip)]
     pub tenants: Vec<String>,
-    /// Exchange with other gateways. `None`: `peer_exchange` is not configured.
+    /// The exchange of messages with other gateways. `None`: `peer_exchange` is not configured.
     pub peer_exchange: Option<PeerExchangeStatus>,
     /// Number of spans by export result.
     pub spans: SpanCounts,
@@ -93,11 +94,11 @@ pub struct StatusSnapshot {
     pub connections: ConnectionStatusSnapshot,
     /// Memory of all request bodies that the gateway holds now, and its limit.
     pub request_bodies: RequestBodyVitals,
-    /// Memory of the responses that clients can return to, in bytes.
+    /// Memory of the responses that the gateway keeps for clients that may reconnect to them, in bytes.
     pub resume_bytes: usize,
-    /// Memory that open streams keep for their continuation, in bytes.
+    /// Memory of the data that the gateway keeps to continue open streams at another backend, in bytes.
     pub continuation_bytes: usize,
-    /// Expiry and reloads of certificates.
+    /// Expiry times of certificates, and number of reloads of certificate files.
     pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.
     pub config_reloads: ConfigReloadStatus,
@@ -118,9 +119,9 @@ pub struct ConnectionStatusSnapshot {
     pub open: usize,
     /// Limit of open connections. `None`: no limit.
     pub limit: Option<usize>,
-    /// Number of connections refused because `limit` was reached.
+    /// Number of connections that were refused because `limit` was reached.
     pub full: u64,
-    /// Number of connections refused because the client had reached the limit per client.
+    /// Number of connections that were refused because the client had as many as one client may have.
     pub client_full: u64,
     /// Number of failed TLS handshakes.
     pub failed_handshakes: u64,
@@ -158,8 +159,8 @@ pub struct ModelQueueStatus {
     pub model: String,
     /// Number of requests that wait now.
     pub waiting: usize,
-    /// Seconds for which no backend could serve the model while requests for it wait. `None`: a backend
-    /// can, or no request waits.
+    /// Seconds for which no backend could serve the model while requests for the model wait. `None`: a
+    /// backend can serve the model, or no request waits.
     pub seconds_without_backend: Option<f64>,
 }
 
@@ -190,8 +191,8 @@ pub struct BackendStatusSnapshot {
     pub reason: Option<String>,
     /// Weight of the backend: its share of requests relative to the weights of the other backends.
     pub weight: u32,
-    /// The legs of requests that the backend serves: `prefill`, `decode` or `both`. `None`: whole requests
-    /// only.
+    /// The role of the backend if one backend computes the prompt (`prefill`) and another the output
+    /// (`decode`) of a request: `prefill`, `decode` or `both`. `None`: it serves whole requests only.
     pub role: Option<&'static str>,
     /// Whether the backend is drained.
     pub drained: bool,
@@ -200,16 +201,17 @@ pub struct BackendStatusSnapshot {
     pub drain: Option<DrainSummary>,
     /// vLLM version of the backend. `None`: not known.
     pub version: Option<String>,
-    /// The front end of vLLM: `python` or `rust`. `None`: not known, or another server.
+    /// The front end of vLLM: `python` or `rust`. `None`: not known, or the backend does not run vLLM.
     pub front_end: Option<&'static str>,
-    /// Most tokens of prompt and output together, by base model. A model whose length is not known is
-    /// missing.
+    /// For each base model, the maximum number of tokens of prompt and output together. Models whose
+    /// maximum is not known are missing.
     pub max_model_len: BTreeMap<String, u32>,
-    /// Paths, or `media` in prompts, that the backend does not serve although other backends do, as requests have shown.
+    /// API paths that the backend does not serve although other backends do, as responses have shown.
+    /// `media`: it does not serve prompts with media.
     pub unserved: Vec<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,
-    /// How often the gateway woke the engine, and put it to sleep.
+    /// How often the gateway woke the engine, and how often it put the engine to sleep.
     #[serde(skip)]
     pub sleep_counts: [u64; 2],
     /// Models that the backend serves.
@@ -232,7 +234,7 @@ pub struct BackendStatusSnapshot {
     pub engine: Option<EngineLoad>,
     /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// The prefix cache of the backend as its KV events show it, and how far these can be trusted.
+    /// The prefix cache of the backend as its KV events show it, and how reliable this information is.
     /// `None`: the gateway does not subscribe to the KV events of the backend.
     pub kv_events: Option<CacheStatus>,
     /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
@@ -276,8 +278,8 @@ pub const LEAVING_STATE: &str = "leaving";
 /// Estimates of a backend that the gateway derives from the responses and scrapes of the backend.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendEstimates {
-    /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age). 0: no
-    /// scrape has succeeded.
+    /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age of the scrape).
+    /// The horizon is the age at which the weight is ½. 0: no scrape has succeeded.
     pub freshness: f64,
     /// Prompt tokens that the backend computes per second.
     pub prefill_tokens_per_second: f64,
@@ -293,7 +295,7 @@ pub struct BackendEstimates {
     pub output_tokens: f64,
     /// Number of sequences that the engine runs at once. `None`: not known.
     pub sequence_slots: Option<f64>,
-    /// Share of the KV cache assumed to hold prefixes of past requests.
+    /// The share of the KV cache that predictions assume to hold prefixes of past requests.
     pub prefix_retention: f64,
     /// Memory of the prefix index of the backend, in bytes.
     pub prefix_index_bytes: usize,
@@ -338,7 +340,7 @@ impl ConnectionStatusSnapshot {
 }
 
 impl ConfigReloadStatus {
-    /// The counts with the names of the results.
+    /// The name of each result, with its count.
     pub const fn by_result(&self) -> [(&'static str, u64); 2] {
         [("ok", self.ok), ("failed", self.failed)]
     }

@@ -1,8 +1,8 @@
 //! Posts the start and the end of each verdict of the diagnosis to webhooks, as JSON with a text for chat
 //! programs.
 //!
-//! The diagnosis task passes each diagnosis and never waits. Each webhook has a queue of bounded length
-//! and a task of its own, so one that does not respond affects nothing else.
+//! The diagnosis task passes each diagnosis to this module and never waits. Each webhook has a queue of
+//! bounded length and a task of its own, so a webhook that does not respond delays nothing else.
 
 mod settings;
 

@@ -21,7 +21,7 @@ pub struct WebhookNotifier {
 /// The senders of the active configuration.
 #[derive(Default)]
 struct RunningSenders {
-    /// Each sender with its task, which ends when it is dropped.
+    /// Each sender with its task. The task ends when its `SupervisedTask` is dropped.
     senders: Vec<(Arc<WebhookSender>, SupervisedTask)>,
     gateway: String,
     runbooks: String,
@@ -36,7 +36,8 @@ pub struct WebhookStatus {
     pub ok: u64,
     /// Number of messages that the webhook did not accept, or that did not fit into the queue.
     pub failed: u64,
-    /// Why the webhook did not accept the last request. `None`: the webhook accepted it, or there was none.
+    /// Why the webhook did not accept the last request. `None`: the webhook accepted the request, or no
+    /// request was sent.
     pub error: Option<String>,
 }
 
@@ -68,7 +69,7 @@ impl WebhookNotifier {
         *running = RunningSenders { senders, gateway, runbooks };
     }
 
-    /// Updates the verdicts with a diagnosis. Does not wait.
+    /// Sends the verdict changes of a diagnosis to all webhooks. Does not wait.
     pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         let running = lock(&self.running);
         if running.senders.is_empty() {

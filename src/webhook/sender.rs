@@ -24,14 +24,14 @@ pub(super) struct WebhookSender {
     added: Notify,
 }
 
-/// The messages that wait, and the results of the messages before.
+/// The messages that wait to be sent, and the results of earlier messages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SenderState {
     waiting: VecDeque<Bytes>,
     pub(super) ok: u64,
     pub(super) failed: u64,
-    /// Why the webhook did not accept the last message. `None`: it accepted the message, or there was
-    /// none.
+    /// Why the webhook did not accept the last message. `None`: it accepted the message, or no message
+    /// was sent.
     pub(super) error: Option<String>,
 }
 
@@ -50,7 +50,7 @@ enum PostError {
     Invalid,
 }
 
-/// Maximum number of messages that wait for one webhook. Older messages are dropped.
+/// Maximum number of messages that wait for one webhook. A further message displaces the oldest one.
 const MAX_WAITING: usize = 100;
 /// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ impl PostError {
 }
 
 impl WebhookSender {
-    /// A sender. `state`: the messages and results with previous settings.
+    /// A sender. `state`: the messages and results of the sender with the previous settings.
     pub(super) fn new(endpoint: WebhookEndpoint, retries: RetryTimes, state: SenderState) -> Self {
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
         let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
@@ -75,7 +75,7 @@ impl WebhookSender {
         Self { endpoint, retries, client, idle, state, added }
     }
 
-    /// The messages that wait, and the results.
+    /// The messages that wait to be sent, and the results of earlier messages.
     pub(super) fn state(&self) -> SenderState {
         lock(&self.state).clone()
     }
@@ -131,7 +131,7 @@ impl WebhookSender {
         let request = request.body(message).map_err(|_| PostError::Invalid)?;
         let response = self.client.send(&self.idle, request).await.map_err(PostError::of)?;
         let status = response.status();
-        // The text of the response is not needed.
+        // The body is read only so that the connection can be reused.
         let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
     }

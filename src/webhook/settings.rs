@@ -15,7 +15,7 @@ pub struct WebhookSettings {
     pub gateway: String,
     /// URL of the page of runbooks, to which messages link.
     pub runbooks: String,
-    /// The times of repeated requests.
+    /// How often a message is sent again, and when.
     pub retries: RetryTimes,
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
-/// The verdicts that hold, each by the name of its rule and of its backend.
+/// The current verdicts, each by the name of its rule and of its backend.
 #[derive(Debug, Default)]
 pub(super) struct VerdictTracker(BTreeMap<(String, String), TrackedVerdict>);
 
@@ -47,7 +47,7 @@ pub const BEGINS_AFTER: Duration = Duration::from_mins(1);
 /// Time without the verdict after which its end is reported.
 pub const ENDS_AFTER: Duration = Duration::from_mins(2);
 /// Maximum number of verdicts that are followed at a time. The diagnosis sorts verdicts by severity, so
-/// further ones are the least severe.
+/// the verdicts beyond this number are the least severe.
 const MAX_VERDICTS: usize = 200;
 /// Maximum length of the text of a message, in bytes. Drain reasons of operators can make a text long.
 const MAX_TEXT_BYTES: usize = 2_000;
@@ -159,7 +159,7 @@ mod tests {
             Self { tracker: VerdictTracker::default(), start: clock::now(), seconds: 0 }
         }
 
-        /// The events of `time` of evaluations with this diagnosis.
+        /// Evaluates this diagnosis every 5 s for `time`. Returns the events.
         fn during(&mut self, time: Duration, diagnosis: &Diagnosis) -> Vec<VerdictEvent> {
             let mut events = Vec::new();
             for _ in 0..time.as_secs() / 5 {

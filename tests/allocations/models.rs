@@ -1,4 +1,5 @@
-//! The cost of listed models: the memory of the gateway, and the size of the metrics page.
+//! The cost of listed models: how much memory the gateway uses for them, and how large its metrics page
+//! becomes.
 
 use super::{measured, record};
 use std::io::{BufRead, BufReader, Write};
@@ -52,7 +53,7 @@ fn start_backend(models: Arc<Mutex<String>>) -> SocketAddr {
     addr
 }
 
-/// The response to `/v1/models`: a base model, and adapters with these numbers.
+/// The response of a backend to `/v1/models`: a base model, and an adapter for each of these numbers.
 fn model_list(adapters: std::ops::Range<usize>) -> String {
     let entry = |id: &str, parent: &str| {
         format!(
@@ -64,7 +65,7 @@ fn model_list(adapters: std::ops::Range<usize>) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// A pool with one backend, whose list of models the test sets, and the metrics of the gateway.
+/// A pool with one backend, whose list of models the test sets, and the metrics registry of the gateway.
 struct ModelFixture {
     models: Arc<Mutex<String>>,
     pool: Arc<BackendPool>,
@@ -111,12 +112,12 @@ impl ModelFixture {
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }
 
-    /// Replaces the listed adapters by these, sends one request to each of them, and returns the metrics
+    /// Replaces the adapters that the backend lists. Sends one request to each of them. Returns the metrics
     /// page.
     async fn set_adapters(&self, adapters: std::ops::Range<usize>) -> String {
         let (count, last) = (adapters.len() + 1, format!("adapter-{:05}", adapters.end - 1));
         *self.models.lock().unwrap() = model_list(adapters.clone());
-        // Models are refreshed every ten seconds.
+        // The gateway reads the list of models every ten seconds.
         advance(Duration::from_secs(10)).await;
         while self.pool.routes().models().len() != count
             || self.pool.routes().lookup(Some(&last)).backends.is_empty()
@@ -139,7 +140,7 @@ impl ModelFixture {
     }
 }
 
-/// Advances the clock of the health checks by `time`.
+/// Advances the paused clock of the health checks by `time`.
 async fn advance(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -181,7 +182,7 @@ fn twenty_changes_of_adapters_use_less_than_20_mib_and_a_page_of_2_mib() {
         for turn in 1..=20 {
             let page = fixture.set_adapters(turn * 300..(turn + 1) * 300).await;
             longest = longest.max(page.len());
-            // Between two changes, some models lose their labels and others do not yet.
+            // At the next change, some removed models have already lost their metric labels and others not.
             advance(Duration::from_mins(4)).await;
         }
         longest

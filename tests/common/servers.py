@@ -23,7 +23,7 @@ def answers(url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below the ports of outgoing connections: such a connection could take a port before its server starts."""
+    """Free ports below the range of outgoing connections, which could take a port before a server starts."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as limits:
         first = min(int(limits.read().split()[0]), 32768)
     listeners: list[socket.socket] = []
@@ -55,7 +55,7 @@ async def gateway(program: str, listen: int, admin: int, config: str) -> AsyncIt
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", "--config", folder / "gateway.yaml"], stdout=log, stderr=log)
     try:
-        # In a thread: backends can be part of this process.
+        # In a thread, because backends can be part of this process and must answer meanwhile.
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{admin}/readyz")
         yield
     finally:
@@ -64,7 +64,7 @@ async def gateway(program: str, listen: int, admin: int, config: str) -> AsyncIt
 
 
 async def post(port: int, path: str, body: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Sends a POST on a new connection that ends with its response."""
+    """Sends a POST on a new connection, which closes after the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     writer.write(head.encode() + body)

@@ -1,4 +1,4 @@
-"""Time in which a drain with `migrate` empties a backend, and whether a stream fails by it.
+"""Measures how long a drain with `migrate` takes to empty a backend. Checks that no stream fails.
 
 drain.py GATEWAY [--streams 200] [--rounds 20]
 
@@ -26,7 +26,7 @@ async def read_message(reader):
 
 
 class Backend:
-    """A vLLM as far as the gateway needs it: token `n` is the word `wN`."""
+    """A minimal vLLM server, with what the gateway needs. Token `n` is the word `wN`."""
 
     def __init__(self, name, port):
         self.name, self.port, self.left = name, port, []

@@ -90,7 +90,7 @@ async def answer(port, path, body):
 
 
 def read(events):
-    """What a client reads in events: text, finish reasons, usage, ids, roles, ends, and whether token ids are shown."""
+    """What a client reads in events: text, finish reasons, usage, ids, roles, end markers, whether token ids are shown."""
     text, reasoning, finish, usage, ids, roles, shows_ids = "", "", [], None, set(), 0, False
     for event in events:
         if event == "[DONE]":
@@ -141,7 +141,7 @@ async def main():
             engine = int(options.engines[0].rsplit(":", 1)[1])
             whole, length, _, _ = await answer(engine, path, body)
             whole = read(whole)
-            # The stream that the gateway gets has token ids, so it is longer.
+            # The stream from the engine to the gateway has token ids, so it is longer than the client's.
             Cutter.left = chance.randint(300, int(length * 1.15))
             events, _, pause, is_whole = await answer(port, path, body)
             was_cut = Cutter.left is None

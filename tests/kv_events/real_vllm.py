@@ -82,12 +82,12 @@ class Fleet:
         self.gateways.append((process, f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{admin}"))
 
     def events(self, admin: str) -> dict[str, Any]:
-        """The state of the KV events by backend."""
+        """For each backend, what the gateway reports about its KV events."""
         backends = get(f"{admin}/status")["backends"]
         return {backend["backend"]: backend["kv_events"] for backend in backends}
 
     def wait_state(self, backends: list[str], state: str, seconds: float) -> float:
-        """Waits until all gateways have a state. Returns the time that it took."""
+        """Waits until all gateways report `state` for the KV events of these backends. Returns the seconds."""
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             try:
@@ -95,7 +95,7 @@ class Fleet:
                 if all(found == state for found in states):
                     return time.monotonic() - began
             except (OSError, TypeError):
-                pass  # Not up yet, or without events.
+                pass  # No such state yet: the gateway is starting, or does not use KV events.
             time.sleep(0.05)
             if self.options.without_events and get(f"{self.gateways[-1][2]}/status")["ready"]:
                 return 0.0
@@ -129,7 +129,8 @@ class Workload:
 
 
 def run(fleet: Fleet, count: int, seed: int) -> list[tuple[str, int, int]]:
-    """Sends requests. Returns source, predicted and reported cached tokens of those that went through a gateway."""
+    """Sends requests. Returns, for those through a gateway, the source of the prediction, and predicted and reported
+    cached tokens."""
     source = random.Random(seed)
     workload = Workload(random.Random(1))
     plan = []
@@ -159,7 +160,7 @@ def run(fleet: Fleet, count: int, seed: int) -> list[tuple[str, int, int]]:
 
 
 def report(title: str, results: list[tuple[str, int, int]]) -> dict[str, float]:
-    """Prints the errors by source. Returns the share of predictions that are right to one block."""
+    """Prints the errors of predictions by source. Returns the share of predictions that are right to one block."""
     shares = {}
     for name in ("exact", "approximate"):
         errors = sorted(abs(predicted - actual) for source, predicted, actual in results if source == name)
@@ -213,7 +214,7 @@ def main() -> None:
             failures.append("after a restart")
         for port in fleet.ports:
             get(f"http://127.0.0.1:{port}/reset_prefix_cache", {})
-        # An idle engine publishes the end of its blocks with its next step.
+        # An idle engine publishes the events of its last blocks only with its next step.
         for port in fleet.ports:
             get(f"http://127.0.0.1:{port}/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 1})
         shares = report("after reset_prefix_cache", run(fleet, fleet.options.requests // 4, 3))

@@ -1,4 +1,5 @@
-// The official SDKs of OpenAI and Anthropic for one server, and what they make of its responses.
+// The official SDKs of OpenAI and Anthropic, connected to one server, and the values that they return for its
+// responses.
 
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";

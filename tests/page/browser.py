@@ -46,7 +46,7 @@ class Browser:
 
     def __init__(self, driver: Driver, *, scripts: bool = True) -> None:
         self.profile = tempfile.TemporaryDirectory(prefix="page-")
-        # chromedriver looks for a browser in its own folder and in those of the system, not in PATH.
+        # chromedriver looks for a browser in its own folder and in system folders, but not in PATH.
         options: dict[str, Any] = {
             "args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}"],
             "binary": shutil.which("chromium"),

@@ -19,7 +19,7 @@ class Program:
         )
 
     def find(self, pattern: str) -> str:
-        """The group of the pattern in the first line of standard error that matches."""
+        """What the group of the pattern matches, in the first line of standard error that matches the pattern."""
         for line in self.process.stderr:
             if match := re.search(pattern, line):
                 return match.group(1)

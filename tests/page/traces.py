@@ -52,7 +52,8 @@ def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
     sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1")
     backend = sim.find(r"backend on (\S+),")
     config = folder / "traces.yaml"
-    # Every request exceeds slow.ttft. Only the first request is also head-sampled, by its traceparent.
+    # The TTFT of every request exceeds slow.ttft. Only the first request is also sampled by its traceparent
+    # header.
     config.write_text(
         f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: '{backend}' }}]\n"
         f"tracing: {{ endpoint: '{viewer.url}', protocol: http/protobuf, ratio: 0, ui: '{viewer.url}/trace/{{trace_id}}' }}\n"

@@ -93,7 +93,8 @@ async def fault():
 
 
 def predictions(port):
-    """Of the newest requests, by use of a leg: their number, and the medians of predictions, legs and first outputs in ms."""
+    """For the newest requests, grouped by whether a prefill leg was used or why not: their number, and medians in ms of
+    the predicted TTFT with and without a leg, of the time of the leg, and of the client's TTFT."""
     get = lambda path: json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30))
     rows = collections.defaultdict(list)
     for one in get("/decisions")["decisions"][:200]:
@@ -118,7 +119,7 @@ async def main():
             await asyncio.gather(*faults, *(client(number, ends, counts, ttfts) for number in range(options.clients)))
             print("legs:", predictions(PORTS[1]))
             print("\n".join(metrics(f"http://127.0.0.1:{PORTS[1]}", ("tokenweir_prefill_legs", "tokenweir_attempts_total"))))
-            # The leases of unread blocks end after 30 s.
+            # The engines release the blocks of a prefill leg that nobody reads after 30 s.
             await asyncio.sleep(35)
             for url in options.engines:
                 try:

@@ -15,8 +15,8 @@ from report import Report, percentile, show, spread
 from sdk import MODEL, Request, Response, Sdk
 
 CLIENTS = 16
-# The client's TTFT begins when its connection sends, the gateway's when it has read the request head. On an idle
-# machine they agree within the target. A difference above the limit is an error.
+# The client's TTFT begins when its connection sends the request, the gateway's when it has read the request
+# head. On an idle machine they differ by less than the target. A difference above the limit is an error.
 TTFT_TARGET_MS = 2.0
 TTFT_LIMIT_MS = 10.0
 

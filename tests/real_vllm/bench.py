@@ -17,8 +17,8 @@ REQUESTS, TOKENS = 64, 64
 PACED = {"request-rate": 8}
 CROWDED = {"request-rate": "inf", "max-concurrency": 16}
 TPOT_TOLERANCE = 0.01
-# The tool in Python shares the cores with the engines and reads many streams late. The tool in Rust at the same
-# rate is the accurate measurement.
+# The Python load generator shares the cores with the engines and reads many streams late. The Rust load
+# generator at the same rate is the accurate measurement.
 PYTHON_LIMIT_MS = 40.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 

@@ -27,7 +27,7 @@ cleanup() {
   local status=$? file pid
   trap - EXIT
   for pid in $(jobs -pr); do kill -TERM "$pid" 2>/dev/null || true; done
-  for file in "$RUN"/*.pid; do # of backends that this script started
+  for file in "$RUN"/*.pid; do # PID files of backends that this script started
     [[ -f $file ]] && "$engine/stop.sh" "$(basename "$file" .pid)" >/dev/null 2>&1 &
   done
   wait

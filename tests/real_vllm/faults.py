@@ -43,7 +43,7 @@ async def check_disconnect(
     tasks = [asyncio.create_task(sdk.read(response)) for response in responses]
     await until(lambda: fleet.engine_load() >= clients, 10.0)
     if "decode" in phases:
-        # None is in its prefill: each has output, or waits in an engine.
+        # No request is in its prefill: each one has output, or waits in an engine.
         await until(lambda: answered(responses) + fleet.engine_load("waiting") >= clients, 10.0)
     running = fleet.engine_load()
     for task in tasks:
@@ -74,13 +74,13 @@ async def check_disconnect(
 
 
 def answered(responses: list) -> int:
-    """Number of responses that have had output."""
+    """Number of responses whose first output has arrived."""
     return sum(bool(response.first_output) for response in responses)
 
 
 @dataclass
 class Sent:
-    """One request during the outage. Times are seconds of the monotonic clock."""
+    """One request while a backend is down. Times are seconds of the monotonic clock."""
 
     request_id: str
     begin: float
@@ -88,7 +88,7 @@ class Sent:
 
 
 class Load:
-    """Clients that continue after failed requests."""
+    """Clients that send requests without end, also after failed ones."""
 
     def __init__(self, fleet: Fleet, name: str, clients: int):
         self.sdk = Sdk(fleet.gateway, name)
@@ -110,7 +110,7 @@ class Load:
             await asyncio.sleep(self.pause)
 
     async def stop(self) -> None:
-        """Ends the clients. Open requests are not recorded."""
+        """Stops the clients. Requests that are still open are not recorded."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -137,13 +137,14 @@ async def outage(fleet, report, step: str, pids: list[int], start: Awaitable) ->
     report.check(step, f"down within {DOWN_SECONDS:g} s", elapsed is not None, seconds(elapsed))
     down = time.monotonic()
     await asyncio.sleep(5)
-    # The backend that starts uses the same processors as the other one: reduce the load.
+    # The restarting backend uses the same processors as the other one, so reduce the load.
     load.pause = 0.5
     await start
     elapsed = await until(lambda: is_up(fleet, backend), UP_SECONDS)
     report.check(step, f"up again within {UP_SECONDS:g} s", elapsed is not None, seconds(elapsed))
     load.pause = 0.0
-    # The other backend has the prompts in its cache, so the first request may come late on a busy machine.
+    # The other backend has the prompts in its cache and is preferred. On a busy machine, the restarted
+    # backend gets its first request late.
     attempts = fleet.attempts_at(fleet.backends[-1])
     returned = await until(lambda: fleet.attempts_at(fleet.backends[-1]) > attempts, RETURN_SECONDS)
     await load.stop()

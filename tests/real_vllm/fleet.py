@@ -24,7 +24,7 @@ class AccessLog:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def has(self, request_ids: list[str]) -> bool:
-        """Whether the log has the lines of these requests."""
+        """Whether the log already has the lines of these requests."""
         return set(request_ids) <= {line["request_id"] for line in self.lines()}
 
     async def lines_of(self, request_ids: list[str]) -> dict[str, dict]:
@@ -51,7 +51,7 @@ class Totals:
     outcome: Counter
 
     def since(self, before: "Totals") -> "Totals":
-        """The increase since an earlier moment. Zero counts are left out."""
+        """The increase of each counter since `before`. Counters that did not increase are left out."""
         pairs = zip(vars(self).values(), vars(before).values())
         return Totals(*(after - before for after, before in pairs))
 
@@ -64,7 +64,7 @@ class FrontEnd:
     has_choices: bool
     """Serves more than one choice per request."""
     has_limits: bool
-    """Rejects requests that are too long or too many, and reports phases with a response."""
+    """Rejects requests that are too long or too many, and reports the phases of a request with its response."""
     counts_cancels: bool
     """Counts requests whose clients disconnected, as aborted."""
     outcome_of_death: str

@@ -23,7 +23,7 @@ WEATHER = [{"role": "user", "content": "weather in Paris"}]
 USAGE = {"stream_options": {"include_usage": True}}
 FIXED = {"temperature": 0, "seed": 1}
 GREEDY = {"extra_body": {"temperature": 0}}
-# API and arguments of the SDK. The last part of an API is the method.
+# The API and the arguments of the SDK for each request. The last part of the API's name is the method.
 SHAPES = [
     ("openai.chat", {"messages": HELLO, "max_tokens": 20, **FIXED}),
     ("openai.chat", {"messages": COUNT, "max_tokens": 24, **FIXED, **USAGE}),

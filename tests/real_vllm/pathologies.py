@@ -13,15 +13,16 @@ from rig import Backend, Rig
 from servers import until
 from stream import USAGE, Stream
 
-# One sequence at a time, so that the next request waits, and comments while it waits.
+# The engine runs one sequence at a time, so that the next request waits. The server sends a comment each
+# second while a request waits.
 ARGUMENTS = ("--max-num-seqs", "1", "--sse-keep-alive-interval", "1")
 QUEUE_LIMIT = 3
 LIMITS = ("--max-num-queued-reqs", str(QUEUE_LIMIT), "--enable-per-request-metrics")
 STOP_SECONDS = 3.0
 PAUSE_SECONDS = 1.5
-# Tolerance between the times of client and gateway, for times of seconds.
+# Tolerance between the times of client and gateway, for times that last seconds.
 TOLERANCE_MS = 20.0
-# The gateway's names of phases and the engine's.
+# The gateway's name of each phase, and the engine's.
 PHASES = {
     "queue": "queue_time_ms",
     "prefill": "time_to_first_token_ms",

@@ -9,14 +9,14 @@ from report import Report, percentile
 from sdk import Request, Sdk
 from spans import wait_for_spans
 
-# Name of a load, number of rounds, requests of a round, and how many of them run at once.
+# For each load: its name, the number of rounds, the requests of a round, and how many of them run at once.
 LOADS = [
     ("one", 1, 20, 1),
     ("eight", 1, 64, 8),
     ("thirty-two", 1, 128, 32),
     ("bursts", 4, 40, 40),
 ]
-# Limits of the error of the queue, as a share of the TTFT: at p50, and at p99.
+# Limits of the error of the queue time, as a share of the TTFT: at p50 and at p99.
 LIMITS = (0.10, 0.30)
 WORDS = "The router keeps one request and a token counts the last byte in order".split()
 

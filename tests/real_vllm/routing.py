@@ -31,7 +31,7 @@ from rig import Backend, Rig
 from stream import USAGE, Stream
 
 BLOCK_TOKENS = 32
-# Blocks of the smaller cache of `--load mixed`. An engine reserves one block.
+# Tokens in the smaller KV cache of `--load mixed`. It has 32 blocks, of which an engine reserves one.
 CONTEXT_TOKENS = (32 - 1) * BLOCK_TOKENS
 BASE, OTHER = "round_robin", "kv_aware"
 
@@ -236,7 +236,7 @@ def medians_of(policy: str, rounds: list[Round]) -> Round:
 
 def compare(report: Report, base: Round, other: Round) -> None:
     """Compares the medians of two policies."""
-    # Without preemptions the load tests nothing.
+    # A load without preemptions would not test the policies.
     report.check("medians", f"{base.policy} preempts", base.preemptions > 0, show(base.preemptions))
     for what, name in (
         ("fewer preemptions", "preemptions"), ("lower p99 TTFT", "ttft_p99"),
@@ -285,7 +285,8 @@ async def main() -> int:
         bench = Bench(rig, started, load)
         await bench.warm()
         for turn in range(args.rounds):
-            # Alternating directions favour no policy if the speed of the machine changes during the run.
+            # Every other turn runs the policies in reverse order, so that a change of the machine's speed
+            # favours none.
             for policy in kind.policies[:: 1 if turn % 2 == 0 else -1]:
                 rounds.append(await bench.round(turn + 1, policy, report))
                 print(rounds[-1].row(), flush=True)

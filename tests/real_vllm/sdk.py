@@ -66,7 +66,8 @@ class Sdk:
 
     async def _on_request(self, request) -> None:
         async def on_step(name: str, _about: dict) -> None:
-            # At this step a new connection is already established.
+            # When httpx reports this step, a new connection is already established, so its setup is not
+            # measured.
             if name.endswith("send_request_headers.started"):
                 self._sent[request.headers["x-request-id"]] = time.perf_counter()
 

@@ -14,7 +14,7 @@ from sdk import Request, Sdk
 from stream import PATHS, USAGE, Stream
 
 REQUESTS = [known for known in KNOWN if known[0] in PATHS]
-# Fields that differ between two responses to the same request.
+# Members of the JSON that differ between two responses to the same request.
 VOLATILE = ("id", "created")
 TEXTS = ("content", "reasoning", "text", "arguments")
 

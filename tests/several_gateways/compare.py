@@ -32,13 +32,13 @@ from metrics_page import fetch
 from servers import wait_until_ready
 
 BACKENDS = 8
-# One cache holds 10 system prompts.
+# The KV cache of one backend holds 10 system prompts.
 CACHE_BLOCKS, BLOCK_TOKENS = 2_048, 16
 SYSTEM_BLOCKS, TRACE_BLOCK_TOKENS = 6, 512
 RATE = 40.0
 TTFT = "1s"
 WINDOW_SECONDS, LEAST_WINDOW_REQUESTS = 0.25, 8
-# What gateways know of the requests of each other.
+# The cases in which gateways know of each other's requests.
 SHARED_VIEWS = ("exchange", "KV events and key")
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -165,7 +165,7 @@ class Case:
         pages = [fetch(self.admin(number)) for number in range(self.gateways)]
         decisions = sum((page.by("tokenweir_peer_decisions_total", "result") for page in pages), collections.Counter())
         messages = sum(page.by("tokenweir_peer_messages_total", "result")["sent"] for page in pages)
-        # A gateway without the exchange has no such series.
+        # A gateway without the exchange does not have this metric.
         sent = sum(page.total("tokenweir_peer_sent_bytes_total") for page in pages) if decisions["sent"] else 0.0
         shares = self.burst_shares()
         return {
@@ -227,7 +227,8 @@ def main() -> int:
             for name in ("goodput", "cached"):
                 if shared[name] <= own[name]:
                     failures.append(f"{count} gateways: {view} does not improve {name}")
-            # Even choices of 8 of 8 backends have a busiest backend with 0.25 to 0.5 of a window.
+            # With an even distribution over 8 backends, the busiest one gets 0.25 to 0.5 of the requests of a
+            # window.
             if shared["burst p50"] > 0.5:
                 failures.append(f"{count} gateways, {view}: requests of one moment go to the same backend")
     print("\n".join(failures), file=sys.stderr)

@@ -1,5 +1,5 @@
-//! The engines of the simulation. The answer to a request follows from the number of the request alone: each
-//! engine gives the same one, also if it continues the answer of another.
+//! The engines of the simulation. The number of a request alone determines its answer. So each engine gives
+//! the same answer, also if it continues the answer that another engine began.
 
 use super::network::{World, response};
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ pub(super) struct Asked {
     pub is_greedy: bool,
 }
 
-/// Number of tokens of each prompt: one stands for the number of the request, two are constant.
+/// Number of tokens of each prompt. One token encodes the number of the request, two are constant.
 pub(super) const PROMPT: usize = 3;
-/// Token ids: that of the prompt is this number plus the number of the request; those of the words of an
-/// answer begin at `WORD_ID`; an answer that the engine itself ends, ends with `END_ID`.
+/// Token ids. The first token of a prompt is `NUMBER_ID` plus the number of the request. Word `n` of an
+/// answer is `WORD_ID` plus `n`. If the engine ends the answer before its limit, the last token is `END_ID`.
 const NUMBER_ID: usize = 1_000;
 const WORD_ID: usize = 100;
 const END_ID: usize = 9;
@@ -43,13 +43,12 @@ impl Asked {
         body.to_string()
     }
 
-    /// Maximum number of tokens of the answer, as the request states it.
+    /// Maximum number of tokens of the answer, which the request has as `max_tokens`.
     fn limit(self) -> usize {
         3 + self.number * 5 % 23
     }
 
-    /// Number of words of the answer, and whether the engine itself ends the answer before its maximum
-    /// length.
+    /// Number of words of the answer, and whether the engine ends the answer before its maximum length.
     fn length(self) -> (usize, bool) {
         let natural = 2 + self.number * 7 % 19;
         (natural.min(self.limit()), natural < self.limit())
@@ -92,7 +91,7 @@ const fn is_held(word: usize) -> bool {
 /// A request as an engine reads it.
 pub(super) struct Received {
     pub asked: Asked,
-    /// Number of words of the answer that the request contains and that the engine continues.
+    /// Number of words of the answer that the request already contains: the engine continues after them.
     begun: usize,
     by_ids: bool,
     has_ids: bool,
@@ -131,8 +130,8 @@ impl Received {
         };
         assert!(begun < asked.tokens(), "a continuation of an answer that is complete");
         let left = request["max_tokens"].as_u64().unwrap() as usize;
-        // A continuation by text does not state which tokens the end of its text belongs to, so its limit may
-        // differ.
+        // A continuation by text does not say how many tokens its text has, so its `max_tokens` may differ
+        // from the rest.
         let is_known = given.is_some() && begun > 0;
         assert!(!is_known || left == asked.limit() - begun, "max_tokens is {left}, not the rest");
         let has_ids = request["return_token_ids"] == true && writes_ids;
@@ -191,8 +190,8 @@ impl Received {
             event("", &[], None, true);
         }
         let mut text = String::new();
-        // vLLM writes the prompt as text if the prompt ends with a token whose text is shown with the next
-        // one.
+        // The text of some tokens appears only with the next token. If the prompt of a continuation ends with
+        // such a token, vLLM writes the text of the whole prompt into the first event.
         if self.by_ids && begun > 0 && is_held(begun - 1) {
             text = format!("q{} ", asked.number);
             text.extend((0..begun).map(word));

@@ -13,10 +13,10 @@ use tokenweir_request::record::Outcome;
 
 const BACKENDS: usize = 100;
 const CLIENTS: usize = 60;
-/// Longest pause between two parts of an answer. The mean pause is 200 ms.
+/// Longest pause between two parts of an answer. The mean of all pauses is 200 ms.
 const PART_TIME: Duration = Duration::from_millis(1_300);
 
-/// Duration for which backends die. The variable `FLEET_SECONDS` sets it.
+/// The time during which backends die. The environment variable `FLEET_SECONDS` sets it.
 fn duration() -> Duration {
     let given = std::env::var("FLEET_SECONDS").map(|seconds| seconds.parse().unwrap());
     Duration::from_secs(given.unwrap_or(60))
@@ -43,7 +43,7 @@ async fn reader(
     all
 }
 
-/// Lets a random backend die every 0.5 s. Each comes back after 5 to 20 s.
+/// Lets a random backend die every 0.5 s. A dead backend comes back after 5 to 20 s.
 async fn kill(world: Arc<World>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;

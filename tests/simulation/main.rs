@@ -1,10 +1,10 @@
-//! Random histories of the whole path of a request: failover, retries, admission, continuation, resumption,
-//! drains and health checks, with a paused clock, one thread and connections without sockets. Reads, writes,
-//! connections, clients and backends wait and fail as a seed decides. `SEEDS=100000` runs more histories,
-//! `SEEDS=7..8` repeats one.
+//! Random histories: each simulates the whole path of some requests, with failover, retries, admission,
+//! continuation, resumption, drains and health checks. The clock is paused, there is one thread, and
+//! connections have no sockets. A seed decides when reads, writes, connections, clients and backends wait and
+//! fail. `SEEDS=100000` runs more histories, `SEEDS=7..8` repeats one.
 //!
-//! Not part of it: the server (HTTP/1.1 and HTTP/2 towards clients, TLS), reloads, several threads, and
-//! operating-system sockets.
+//! The simulation does not include the server (HTTP/1.1 and HTTP/2 towards clients, TLS), reloads, several
+//! threads, and sockets of the operating system.
 //!
 //! It is a program of its own, because a history must not share random numbers and statics with other tests.
 
@@ -66,7 +66,8 @@ use tokenweir_routing::resilience::CircuitBreakerSettings;
 
 const KEY: &str = "sk-tw-a-key-for-tests";
 const WINDOW: Duration = Duration::from_secs(3);
-/// Time between two sweeps over the open streams, as in the server.
+/// Interval of the sweeps over open streams, which detect stalls and send comments. The server has the same
+/// interval.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// The id of a request consists of this prefix and the number of the request.
@@ -81,17 +82,18 @@ impl Sink for Records {
     }
 }
 
-/// A gateway without its server: requests are passed to its proxy as values.
+/// A gateway without its server: the tests pass requests to its proxy as values.
 struct Gateway {
     context: Arc<ProxyContext>,
     records: Arc<Records>,
     mode: ContinuationMode,
-    /// The memory for runs suffices, so that the gateway keeps each until its client returns.
+    /// Whether the memory for runs (stored responses for clients that return) suffices to keep each run until
+    /// its client returns.
     keeps_all: bool,
     _health_checks: HealthCheckSupervisor,
 }
 
-/// What a client received of a response.
+/// The response that a client received.
 #[derive(Debug, Default)]
 struct Received {
     status: u16,
@@ -103,7 +105,7 @@ struct Received {
     ended: Option<Instant>,
 }
 
-/// The settings in which the gateways of two histories differ.
+/// The settings of a gateway that a seed chooses.
 struct Terms {
     mode: ContinuationMode,
     keeps_all: bool,
@@ -239,7 +241,8 @@ fn admission() -> AdmissionSettings {
     }
 }
 
-/// The outbound TLS settings. They are shared, because reading the trusted authorities takes long.
+/// The TLS settings for connections to backends. All histories share them, because reading the root
+/// certificates takes long.
 fn outbound_tls() -> Arc<OutboundTls> {
     static TLS: std::sync::OnceLock<Arc<OutboundTls>> = std::sync::OnceLock::new();
     TLS.get_or_init(|| OutboundTls::new(TlsClientContext::with_native_roots(Alpn::Http1))).clone()
@@ -288,7 +291,8 @@ fn observation(mode: ContinuationMode, world: &World) -> ObservationSettings {
     settings
 }
 
-/// Sends a request and reads the response. If `may_leave`, the client leaves at a random poll or not at all.
+/// Sends a request and reads the response. If `may_leave` is true, the client may disconnect at a random
+/// poll.
 async fn client(
     gateway: &Gateway,
     world: &World,
@@ -353,8 +357,8 @@ enum Step {
     End,
 }
 
-/// Sends the same request up to three times, until the client has the whole response. Returns what each of
-/// the three received.
+/// Sends the same request up to three times, until the client has received a whole response. Returns what the
+/// client received each time.
 async fn returning_client(
     gateway: Arc<Gateway>,
     world: Arc<World>,
@@ -376,7 +380,7 @@ async fn returning_client(
     all
 }
 
-/// Drains backends with their streams and undrains them, and lets backends die and come back.
+/// Drains random backends with their streams, ends the drains, and lets backends die and come back.
 async fn disturb(gateway: Arc<Gateway>, world: Arc<World>, backends: usize) {
     loop {
         world.pause(Duration::from_secs(4)).await;
@@ -408,8 +412,8 @@ async fn sweep(gateway: Arc<Gateway>) {
     }
 }
 
-/// Checks what a client received. `is_counted`: the gateway knows the number of its tokens, so the usage must
-/// be right.
+/// Checks what a client received. If `is_counted` is true, the gateway knows the number of tokens of the
+/// response, so the usage that the client received must be right.
 fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     if received.status != 200 {
         assert!(received.has_left || received.status >= 400, "{received:?}");
@@ -484,13 +488,13 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     }
 }
 
-/// Whether the gateway knows the number of tokens of the response. It does not after a continuation by text,
-/// which does not show how many tokens it has.
+/// Whether the gateway knows the number of tokens of the response. After a continuation by text it does not,
+/// because the text does not show how many tokens it has.
 fn is_counted(gateway: &Gateway, record: &RequestRecord) -> bool {
     gateway.mode != ContinuationMode::Text || record.continuations.begun.is_empty()
 }
 
-/// Checks the records of one client's request and its repetitions, with what the client received.
+/// Checks the gateway's records of a client's request and its repetitions against what the client received.
 fn check_records(
     gateway: &Gateway,
     world: &World,
@@ -521,7 +525,7 @@ fn check_records(
             );
         }
         if record.outcome != Outcome::Ok {
-            // The run of a request that failed is not kept.
+            // The gateway does not keep the run of a request that failed.
             has_run = false;
             continue;
         }
@@ -530,7 +534,7 @@ fn check_records(
             let billed = (usage.input, usage.output);
             assert_eq!(billed, (Some(PROMPT as u64), Some(asked.tokens() as u64)));
         }
-        // The gateway keeps a run for `WINDOW` after the end of its last connection.
+        // After the last connection of a run has ended, the gateway keeps the run for `WINDOW`.
         let accepted = record.timings.accepted;
         let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
@@ -543,11 +547,11 @@ fn check_records(
     }
 }
 
-/// Simulated time after which a history counts as one in which a request never ends.
+/// If a history takes longer than this simulated time, one of its requests never ends.
 const LONGEST_HISTORY: Duration = Duration::from_hours(1);
 
-/// Runs the history of a seed. Returns its log, with what the clients received and what the records say, and
-/// the panic of the check that failed, if one did.
+/// Runs the history of a seed. Returns two values: the log of the history, which includes what clients
+/// received and what the records say, and the panic of a failed check, if there is one.
 fn run<F: Future<Output = ()>>(
     seed: u64,
     history: impl FnOnce(u64, Arc<Mutex<String>>) -> F,
@@ -599,7 +603,7 @@ async fn history(seed: u64, told: Arc<Mutex<String>>) {
     }
     world.calm();
     background[1].abort();
-    // Meanwhile the runs end that have no client, and the gateway notices silent backends.
+    // In this time, runs without a client end, and the gateway notices silent backends.
     tokio::time::sleep(Duration::from_secs(25)).await;
     check(&gateway, &world, &all);
 }
@@ -650,7 +654,8 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     }
 }
 
-/// The seeds in the variable `SEEDS`: `100000` for the first ones, `16..17` for a range. 60 if it is not set.
+/// The seeds in the environment variable `SEEDS`: `100000` selects the first 100,000, `16..17` a range.
+/// Default: the first 60.
 fn seeds() -> Range<u64> {
     let given = std::env::var("SEEDS").unwrap_or_else(|_| "60".to_owned());
     let (from, to) = given.split_once("..").unwrap_or(("0", &given));

@@ -1,5 +1,5 @@
-//! The network of the simulation: connections without sockets, whose reads and writes wait, are short and
-//! fail as a seed decides, and the backends at their far ends.
+//! The network of the simulation, with the backends behind it. Its connections have no sockets. A seed
+//! decides which reads and writes wait, are short, or fail.
 
 use super::engine::{Received, chunk};
 use futures_util::FutureExt;
@@ -18,43 +18,43 @@ use tokenweir_protocol::clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::Notify;
 
-/// The state of a simulation: random numbers from the seed, which backends are down, and the log.
+/// The state of a simulation: the random numbers of the seed, the list of dead backends, and the log.
 pub(super) struct World {
     random: Mutex<fastrand::Rng>,
-    /// Share of the requests at backends that fail in some way.
+    /// The share of requests at a backend that fail in some way.
     faults: f64,
-    /// Longest time between two parts of a response.
+    /// The longest time between two parts of a response.
     part_time: Duration,
-    /// For each backend, whether it accepts no connection.
+    /// For each backend, whether it is dead, so that it accepts no connection.
     down: Mutex<Vec<bool>>,
-    /// For each backend, the signal that resets its connections.
+    /// For each backend, the signal on which it resets its connections.
     deaths: Vec<Notify>,
-    /// Number of requests that reached an engine, by the number of the request.
+    /// How often each request, by its number, reached an engine.
     pub reached: Mutex<HashMap<usize, usize>>,
     /// The log of the history: a line for each event, with the time since the beginning.
     pub told: Arc<Mutex<String>>,
     begun: Instant,
-    /// Whether a backend received a request that a gateway must never send.
+    /// Whether a backend received a request that no gateway may send.
     pub has_failed: AtomicBool,
-    /// Whether the faults have ended.
+    /// Whether [`World::calm`] has ended all faults.
     is_calm: AtomicBool,
 }
 
-/// What a backend does with a request.
+/// How a backend treats a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Closes without a response.
+    /// Closes the connection without a response.
     CloseAtOnce,
     /// Answers with this error status.
     Status(&'static str),
     /// Reads the request and sends nothing.
     Hang,
-    /// Sends a part of the response, then closes, resets or is silent.
+    /// Sends a part of the response. Then it closes or resets the connection, or is silent.
     Cut(Ending),
-    /// Sends this event, an abort or an error, within the stream.
+    /// Sends this event within the stream. The event is an abort or an error.
     Event(&'static str),
-    /// Does not read the token ids in a chat request.
+    /// Ignores the token ids in a chat request.
     IgnoresIds,
     WritesNoIds,
 }
@@ -102,7 +102,8 @@ impl World {
     /// Writes an event of the history to the log.
     pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
         let at = clock::now() - self.begun;
-        // The state of the random numbers shows where two runs of a seed differ first.
+        // The log includes the state of the random numbers. It shows where two runs of the same seed begin to
+        // differ.
         let random = self.random(|random| random.get_seed() % 10_000);
         writeln!(self.told.lock().unwrap(), "{at:?} [{random}] {what}").unwrap();
     }
@@ -119,7 +120,8 @@ impl World {
         self.random(|random| random.usize(..limit))
     }
 
-    /// Waits for a random time of at most `max` with probability 0.3, else yields once with probability 0.5.
+    /// Waits for a random time of at most `max` with probability 0.3. Otherwise yields once with probability
+    /// 0.5.
     pub(super) async fn pause(&self, max: Duration) {
         if self.chance(0.3) {
             let share = self.random(fastrand::Rng::f64);
@@ -134,7 +136,8 @@ impl World {
         self.down.lock().unwrap().fill(false);
     }
 
-    /// Lets a backend die: it resets its connections and accepts no more. No effect after [`World::calm`].
+    /// Lets a backend die: it resets its connections and accepts no new ones. No effect after
+    /// [`World::calm`].
     pub(super) fn die(&self, backend: usize) {
         if !self.is_calm.load(Ordering::Relaxed) {
             self.down.lock().unwrap()[backend] = true;
@@ -205,7 +208,7 @@ impl World {
     }
 }
 
-/// The end of a connection that the gateway holds.
+/// The gateway's end of a connection to a backend.
 struct FaultyStream {
     inner: DuplexStream,
     world: Arc<World>,
@@ -213,7 +216,7 @@ struct FaultyStream {
 }
 
 impl FaultyStream {
-    /// Whether the seed decides that this operation waits. The task is woken at once.
+    /// Whether the seed decides that this operation must wait. If it waits, the task is woken at once.
     fn waits(&self, cx: &Context<'_>) -> bool {
         let waits = self.world.chance(0.15);
         if waits {
@@ -305,7 +308,7 @@ async fn serve(
     }
 }
 
-/// Answers an inference request. `None`: the connection has ended.
+/// Answers an inference request. Returns `None` if the connection has ended.
 async fn answer(
     stream: &mut DuplexStream,
     world: &World,
@@ -340,7 +343,7 @@ async fn answer(
         }
         Fault::Event(_) if !received.asked.is_stream => return None,
         Fault::Event(event) => {
-            // The event comes after the response head and before `[DONE]`.
+            // Puts the event at a random place between the response head and `[DONE]`.
             let at = 1 + world.below(parts.len() - 2);
             parts.truncate(at);
             parts.extend([chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()]);
@@ -365,7 +368,7 @@ async fn answer(
     None
 }
 
-/// Reads the head and the body of a request. `None`: the connection has ended.
+/// Reads the head and the body of a request. Returns `None` if the connection has ended.
 async fn read_request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let end = loop {

@@ -30,14 +30,14 @@ async def check(stand: Stand, prometheus: Prometheus, report: Report, selection:
 
 async def check_fault(stand: Stand, prometheus: Prometheus, report: Report, fault: Fault) -> None:
     """Injects a fault, waits for its alerts, ends it, and waits until the alerts are resolved."""
-    # Alerts of an earlier fault must not count for this one.
+    # Alerts of an earlier fault must not count as those of this fault.
     await wait_until_resolved(fault, prometheus)
     since = time.time()
     async with fault.begin(stand):
         fired = await wait_until_fired(fault, FIRES_SECONDS, prometheus.firing)
         fired_in = time.time() - since
         sent, missing_sent = set(), fired
-        # Alertmanager groups alerts before it sends a notification.
+        # Alertmanager waits to group alerts before it sends a notification.
         while missing_sent and time.time() - since < FIRES_SECONDS + fired_in:
             sent = {name for name in fired if stand.webhook.has(name, "firing", since)}
             missing_sent = fired - sent - await inhibited(stand)

@@ -55,7 +55,7 @@ async def main() -> int:
         stand.load.start(BASELINE_CLIENTS)
         stand.load.start(1, usage={"include_usage": True, "continuous_usage_stats": True})
         stand.load.start(1, stream=False)
-        # Some rules compare with the values of an hour ago.
+        # Some rules compare a value with its value an hour ago.
         await asyncio.sleep((1.2 * 3600 if "alerts" in only else 600) / args.time_divisor)
         steps = {
             "alerts": lambda: alerts.check(stand, prometheus, report, args.fault),

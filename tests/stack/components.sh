@@ -1,13 +1,13 @@
-# The components of tests/stack.sh and their versions. Sourced by install.sh.
+# The programs that tests/stack.sh needs, and their versions. install.sh sources this file.
 
-# Debian packages, in the version of the machine's release.
+# Debian packages, in the versions of the machine's Debian release.
 DEBIAN=(prometheus prometheus-alertmanager libjs-jquery)
 BROWSER=(chromium chromium-common chromium-driver)
 
-# Go modules. This is Jaeger 2.13.0: the module path has no /v2, and each release also has a v1 tag.
+# Go module of Jaeger 2.13.0. The module path has no /v2, so each release also has a v1 tag.
 JAEGER=github.com/jaegertracing/jaeger@v1.76.0
 
-# The OpenTelemetry Collector contains exactly the components that config/otel/ uses.
+# Version of the OpenTelemetry Collector. It is built with exactly the components that config/otel/ uses.
 OTEL=v0.155.0
 OTEL_PROVIDERS=v1.61.0
 OTEL_CORE=go.opentelemetry.io/collector

@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus import Prometheus
 from report import Report
 
-# Values of Grafana's built-in variables. All other variables are replaced by `.*`.
+# The values of Grafana's built-in variables. Every other variable of a query is replaced by `.*`.
 KNOWN = {"__rate_interval": "15s", "__interval": "5s", "__range": "2m", "__interval_ms": "5000"}
 VARIABLE = re.compile(r"\$\{?(\w+)(?::\w+)?\}?")
 

@@ -50,8 +50,8 @@ async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
         stand.process(name).start(stand.backend(name, "--time-scale", "0.05"))
-    # Enough short requests that responses end in each short window. Different lengths keep them from ending all at
-    # once.
+    # Short windows need enough responses that end in them, so these clients send many short requests.
+    # Different lengths keep the responses from all ending at once.
     async with (
         more_clients(stand, 40, words=60, tokens=14, spread=10.0),
         more_clients(stand, 40, words=60, tokens=20, spread=10.0),
@@ -82,7 +82,7 @@ async def a_backend_fails_repeatedly(stand: Stand) -> AsyncIterator[None]:
 async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 16):
         await asyncio.sleep(1.0)
-        # Routing may prefer one of the backends: stop the one with more open streams.
+        # Routing may prefer one of the two backends: stop the one with more open streams.
         relay = max(stand.relays[:2], key=lambda relay: len(relay.active()))
         relay.blocks_output = True
         yield
@@ -97,7 +97,7 @@ async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
 
 @causes("Preemptions", "CriticalVerdict")
 async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
-    # Large enough that the cache stays full when one of many requests ends.
+    # The requests are so large that the cache stays full when one of many ends.
     stand.process("small").kill()
     stand.process("small").start(stand.backend("small", "--blocks", "480"))
     async with more_clients(stand, 60, model=SMALL_MODEL, words=30, tokens=300):
@@ -139,7 +139,8 @@ async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
 
     def post(action: str) -> None:
         url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
-        # The listener accepts changes only with this type, which pages of other origins cannot send.
+        # The admin listener accepts changes only with this content type, which web pages of other origins
+        # cannot send.
         request = urllib.request.Request(url, method="POST", headers={"content-type": "application/json"})
         urllib.request.urlopen(request, timeout=10).close()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the components of components.sh into a folder, for tests/stack.sh. It installs nothing outside of the
-# folder and starts no service. Installed components are not changed. A component that cannot be installed is
-# skipped with a message.
+# Installs the programs of components.sh into a folder, for tests/stack.sh. It installs nothing outside of the
+# folder and starts no service. It does not change programs that are already there. A program that cannot be
+# installed is skipped with a message.
 #
 #   tests/stack/install.sh FOLDER [debian|browser|jaeger|collector]...
 #
@@ -35,7 +35,7 @@ debian() {
     ln -sf "../root/usr/bin/$program" "$folder/bin/$program"
   done
   ln -sf ../root/usr/bin/amtool "$folder/bin/amtool"
-  # Alertmanager reads its templates from /usr/share: an overlay mount provides them.
+  # Alertmanager reads its templates from /usr/share, so an overlay mount makes them appear there.
   program alertmanager <<'E'
 exec unshare --map-root-user --mount sh -c '
   mount -t overlay overlay -o "lowerdir=$0/usr/share:/usr/share" /usr/share &&
@@ -50,22 +50,22 @@ libraries=$root/usr/lib/x86_64-linux-gnu
 export LD_LIBRARY_PATH="$libraries:$libraries/pulseaudio"
 exec "$root/usr/lib/chromium/chromium" "$@"
 E
-  # For tests/page.sh.
+  # tests/page.sh needs chromedriver.
   program chromedriver <<'E'
 export LD_LIBRARY_PATH="$root/usr/lib/x86_64-linux-gnu"
 exec "$root/usr/bin/chromedriver" "$@"
 E
 }
 
-# program NAME <SCRIPT: writes a start script. $root is the folder of the unpacked packages.
+# program NAME <SCRIPT: writes a start script. In the script, $root is the folder of the unpacked packages.
 program() {
   { printf '#!/bin/sh\nroot=$(cd "$(dirname "$0")/../root" && pwd)\n'; cat; } >"$folder/bin/$1"
   chmod +x "$folder/bin/$1"
 }
 
-# Jaeger is built from its own module: its go.sum has the checksums of all dependencies. The module has no assets of the
-# UI: they are built from another repository, which is neither a Go module nor a package of npm. Jaeger then serves its
-# API and a placeholder page; the official Jaeger images have a UI.
+# Jaeger is built in its own module, because go.sum there has the checksums of all dependencies. The module
+# has no files of the UI: they are built from another repository, which is neither a Go module nor an npm
+# package. So this Jaeger serves its API and a placeholder page. Only the official images have a UI.
 jaeger() {
   local source work=$folder/build/jaeger
   mkdir -p "$folder/build"
@@ -88,7 +88,7 @@ collector() {
   rm -rf "$work"
 }
 
-# The manifest for the builder of the collector.
+# Prints the manifest for the builder of the OpenTelemetry Collector.
 manifest() {
   printf 'dist: { name: otelcol, version: %s, output_path: %s/out }\n' "${OTEL#v}" "$1"
   section receivers "$OTEL" "${RECEIVERS[@]}"
@@ -104,7 +104,7 @@ section() {
   printf "  - gomod: %s $2\n" "${@:3}"
 }
 
-# The file that exists if a component is installed.
+# The file whose existence shows that a component is installed.
 installed_file() {
   case $1 in
     debian) echo bin/alertmanager ;;
@@ -125,7 +125,8 @@ for component in "$@"; do
     continue
   fi
   SECONDS=0
-  # A subshell, because set -e has no effect in a function that is called in a condition.
+  # The installation runs in a subshell, because set -e has no effect in a function that is called in a
+  # condition.
   set +e
   (set -e; "$component") >"$log" 2>&1 </dev/null
   set -e

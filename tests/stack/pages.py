@@ -1,5 +1,5 @@
-"""A server of pages that no other program of this check has: a GPU exporter, and a backend whose engine reports what the
-simulated engine does not."""
+"""A server of metrics pages: that of a GPU exporter, and that of a backend whose engine reports what the simulated
+engine does not."""
 
 import asyncio
 import re

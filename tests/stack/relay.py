@@ -52,10 +52,10 @@ class Relay:
             asyncio.create_task(self._forward_responses(connection, backend_reader, writer)),
         ]
         try:
-            # When one side closes its connection, the other connection is closed at once.
+            # When one side closes its connection, close the connection to the other side at once.
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # The check ends. asyncio would log the exception as an error of each connection.
+            pass  # The check is ending. Without this, asyncio would log the exception for each connection.
         for direction in directions:
             direction.cancel()
         await asyncio.gather(*directions, return_exceptions=True)

@@ -125,7 +125,7 @@ class Stand:
         """Writes the gateway's configuration and the files that are generated from it."""
         names = {"relay0": "fast-0", "relay1": "fast-1", "relay2": "small"}
         backends = [{"url": self.url(port), "name": name} for port, name in names.items()]
-        # It gets no requests. Its metrics page has what the simulated engine does not report.
+        # This backend gets no requests. Its metrics page has the metrics that the simulated engine lacks.
         backends.append({"url": self.url("pages"), "name": "pages", "weight": 0})
         listed = self.work / "backends.yaml"
         listed.write_text(json.dumps(backends))
@@ -145,7 +145,7 @@ class Stand:
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],
             "admission": {"queue_capacity": 40, "max_wait": "12s"},
             "routing": {"shadow": ["least_requests"]},
-            # Divided like the windows of rules. The webhook is also the judge.
+            # The time windows are divided like those of the rules. The webhook server also judges responses.
             "quality": {
                 "enabled": True,
                 "sample": 0.05,
@@ -166,7 +166,7 @@ class Stand:
             "0.0.0.0:4317": self.at("collector_grpc"),
             "0.0.0.0:4318": self.at("collector_http"),
             "0.0.0.0:8889": self.at("collector_metrics"),
-            # The host of `--jaeger`.
+            # The address that the shipped file has for `--jaeger`.
             "127.0.0.1:4317": self.at("jaeger_grpc"),
         }) + NO_OWN_METRICS)
         write("jaeger.yaml", self._jaeger())
@@ -215,7 +215,7 @@ class Stand:
         })
 
 
-# Switches off the collector's own metrics, which would listen on a fixed port.
+# Switches off the Collector's metrics about itself, which would listen on a fixed port.
 NO_OWN_METRICS = """
   telemetry:
     metrics:

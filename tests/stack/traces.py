@@ -26,7 +26,7 @@ async def check(stand: Stand, prometheus: Prometheus, report: Report) -> None:
     stand.relays[0].delay = stand.relays[1].delay = 1.5
     await asyncio.sleep(SLOW_SECONDS)
     stand.relays[0].delay = stand.relays[1].delay = 0.0
-    # Time for the next scrape and for the sampling decision of the collector.
+    # Waits for the next scrape and for the sampling decision of the Collector.
     await asyncio.sleep(10.0)
     for histogram in HISTOGRAMS:
         exemplars = await prometheus.exemplars(histogram, begin, time.time())

@@ -30,7 +30,7 @@ class Webhook:
                 for alert in body.get("alerts", []):
                     name = alert["labels"]["alertname"]
                     self.alerts.append((time.time(), name, alert["status"]))
-                # A request without alerts is from the gateway, with a response to judge.
+                # A request without the member `alerts` comes from the gateway, with a response to judge.
                 result = b"" if "alerts" in body else b'{"score": 0.8}'
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(result), result))
                 await writer.drain()

@@ -75,7 +75,7 @@ async def slow_backend(testbed: Testbed) -> AsyncIterator[None]:
     backend.start(testbed.backend("gpu2"))
 
 
-# A verdict that names both causes is no wrong one.
+# A verdict that cannot tell which of two causes applies is not wrong.
 UNDECIDED = r"prefill_starvation gpu. .cannot tell"
 SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 
@@ -163,7 +163,7 @@ async def read_slowly(testbed: Testbed) -> None:
     lines = f"host: g\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     head = f"POST /v1/chat/completions HTTP/1.1\r\n{lines}"
     while True:
-        # The gateway ends a stream that makes no progress for limits.write_timeout.
+        # The gateway ends a stream that makes no progress during limits.write_timeout.
         with suppress(ConnectionError), socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             connection.setblocking(False)
@@ -199,7 +199,7 @@ async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
     certificates.write(testbed.work, *certificates.VALID)
 
 
-# The proxy takes some milliseconds, for which kv_aware would avoid the backend.
+# The proxy delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
 PROXIED = Options(proxy=True, config={"routing": {"policy": "round_robin"}})
 EJECTED = "backend_ejected gpu2"
 
@@ -297,7 +297,7 @@ def admin(testbed: Testbed, path: str) -> None:
     urllib.request.urlopen(request, timeout=5).close()
 
 
-# Faults of one real vLLM, which are staged only with --real.
+# Faults of one real vLLM server, which are staged only with --real.
 def real(*flags: str, **others) -> Options:
     """A testbed with one real vLLM."""
     return Options(real=["--max-model-len", "2048", *flags], **others)

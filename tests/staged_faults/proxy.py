@@ -53,7 +53,7 @@ class Proxy:
             await writer.drain()
             return True
         to_backend = await asyncio.open_connection(*self.backend)
-        # The end of the connection is the end of the response.
+        # Without keep-alive, the end of the connection to the backend is the end of the response.
         to_backend[1].write(without_keep_alive(head) + body)
         received = await self._forward(to_backend[0], writer, is_post)
         to_backend[1].close()

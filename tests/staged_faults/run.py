@@ -14,7 +14,8 @@ from faults import FAULTS, Fault
 from prometheus import fetch
 from testbed import WARM_SECONDS, Testbed, Tools
 
-# After this time no condition may be named. It counts requests of the last minute, and those of the fault end after it.
+# After this time, no condition may be named. A condition counts requests of the last minute, and requests of
+# the fault end after it.
 CLEAR_SECONDS = 75.0
 NAMED_SECONDS = 60.0
 FAULT_SECONDS = 300.0
@@ -88,7 +89,7 @@ async def watch(testbed: Testbed, result: Result) -> None:
         try:
             document = await streams(testbed)
         except OSError:
-            # The machine is busy. The next request follows.
+            # The machine is busy: ignore the error, the next request follows.
             document = {"verdicts": []}
         for text in map(verdict_text, document["verdicts"]):
             if result.fault.is_named_by(text) and result.named_after is None:

@@ -76,7 +76,7 @@ class Testbed:
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
 
     def in_front_of(self, name: str) -> str:
-        """The name under which `at` has the address at which the gateway reaches this backend: its own, or that of its proxy."""
+        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its proxy."""
         return "proxy" if self.options.proxy and name == BACKENDS[-1] else name
 
     @property

@@ -1,5 +1,5 @@
-//! Requests that are small for the client but could be large for the gateway, and requests that
-//! name a destination for the gateway (SSRF).
+//! Two kinds of abusive requests: requests that are small for the client but could cost the gateway much, and
+//! requests that try to make the gateway contact a host of the client's choice (SSRF).
 
 use crate::smuggling::{echo, victim};
 use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, encode_headers, frame};
@@ -9,7 +9,7 @@ use crate::support::test_gateway::{CHAT, Setup, read_until, start, start_with, s
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
-/// The beginning of a gzip body that would decompress to a million times its size.
+/// The first bytes of a gzip body that would decompress to a million times its size.
 const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn a_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
         let head =
             format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{line}content-length: {length}\r\n\r\n");
         let mut client = gateway.send(&[head.as_bytes(), &GZIP].concat()).await;
-        // The response arrives although most of the body is not sent.
+        // The gateway must answer although the client has not sent most of the body.
         let answer = read_until(&mut client, "\r\n\r\n").await;
         assert_eq!(status(&answer), expected, "{line}");
     }
@@ -74,7 +74,7 @@ impl Trap {
         Self { addr: listener.local_addr().unwrap(), listener }
     }
 
-    /// Whether a connection to the server was opened. Call it after the gateway has answered all requests.
+    /// Whether a client has connected to the server. Call this after the gateway has answered all requests.
     async fn was_contacted(&self) -> bool {
         let nothing = async {
             for _ in 0..100 {

@@ -33,10 +33,10 @@ pub(crate) fn tenant() -> TenantEntry {
     }
 }
 
-/// The key of [`other_tenant`].
+/// The API key of the tenant of [`other_tenant`].
 pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
-/// A second tenant `b` with the key [`OTHER_KEY`]; everything else is as in `tenant`.
+/// A second tenant: `tenant` with the name `b` and the key [`OTHER_KEY`].
 pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
     let hash = KeyDigest::from_key(OTHER_KEY.as_bytes());
     let key = KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() };
@@ -51,12 +51,12 @@ async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
     start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
 }
 
-/// The request with these additional header lines.
+/// The text of `request` with these additional header lines.
 fn with(request: &str, lines: &str) -> String {
     request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
-/// The request with the header `authorization` and [`KEY`].
+/// The text of `request` with an `authorization` header that has [`KEY`].
 fn keyed(request: &str) -> String {
     with(request, &format!("authorization: Bearer {KEY}"))
 }
@@ -135,7 +135,7 @@ async fn a_request_with_a_key_is_served_and_the_key_is_not_forwarded() {
 #[tokio::test]
 async fn a_tenant_can_list_and_use_only_its_models() {
     let fake = scripted_backend().await;
-    // A request without a model uses the first listed model.
+    // For a request without a model, the gateway uses the first model that the backend lists.
     fake.set_models(&["secret", "tiny", "llama-3"]);
     let models = Some(vec!["tiny".into(), "llama-*".into()]);
     let gateway = gated(&fake, TenantEntry { models, ..tenant() }).await;
@@ -310,11 +310,11 @@ async fn no_spelling_of_a_path_reaches_a_non_inference_endpoint() {
                 "{method} {path}: {}",
                 head(&answer)
             );
-            // Also in absolute form, as proxies receive it.
+            // Also sends each spelling in absolute form (`http://host/path`), which clients use for proxies.
             let absolute = format!("{method} http://backend{path}");
             let request = request.replacen(&format!("{method} {path}"), &absolute, 1);
             let answer = gateway.raw(&request).await;
-            // An absolute form without a path names the path `/`, which the gateway answers itself.
+            // A target in absolute form without a path means the path `/`, which the gateway answers itself.
             let is_root = *path == "*" || *path == "/";
             let is_own = is_root && matches!(method, "GET" | "HEAD") && status(&answer) == 200;
             assert!(

@@ -1,5 +1,5 @@
-//! Admission over real sockets while every backend is at capacity: which requests wait, their
-//! order, the rejections and their contents, and the cleanup of all state.
+//! Admission over real sockets while every backend is at capacity: which requests wait, in which order they
+//! are sent, what the rejections contain, and that no state remains.
 
 mod simulated_engines;
 
@@ -15,20 +15,21 @@ use tokenweir::config;
 use tokenweir_request::record::{Outcome, TierResolver};
 use tokio::net::TcpStream;
 
-/// Metrics of a backend with a long queue.
+/// The metrics page of a backend with a long queue.
 const BUSY: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 60.0\n\
                     vllm:kv_cache_usage_perc 0.5\n";
-/// Metrics of the same backend with an empty queue.
+/// The metrics page of the same backend with an empty queue.
 const CALM: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 0.0\n\
                     vllm:kv_cache_usage_perc 0.5\n";
 
-/// A scrape interval so long that no second scrape happens: only the end of a request frees capacity.
+/// A scrape interval so long that the test sees only the first scrape. So only the end of a request frees
+/// capacity.
 pub(crate) const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
 /// A scrape interval so short that the gateway notices changes of a backend soon.
 pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A gateway with this admission configuration in front of these backends, each with at most one request in
-/// flight.
+/// A gateway with this admission configuration in front of these backends. Each backend may have at most one
+/// request in flight.
 pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
     admission: config::AdmissionConfig,
@@ -65,7 +66,7 @@ pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     });
 }
 
-/// The names of the requests that a backend has received, in order.
+/// The names of the requests that a backend has received, in the order of their arrival.
 pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     let name = |body: &[u8]| {
         let body: Value = serde_json::from_slice(body).unwrap();
@@ -74,7 +75,7 @@ pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     fake.seen().iter().map(|seen| name(&seen.body)).collect()
 }
 
-/// The value of a header in a raw response, in lower case.
+/// The value of a header in a raw response. The head is read in lower case.
 pub(crate) fn header(answer: &[u8], name: &str) -> Option<String> {
     let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
     recording::header(&head, name).map(str::to_owned)
@@ -94,8 +95,8 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     );
 }
 
-/// Asserts that the queue is empty, that no backend has a request in flight, and that all permits are
-/// returned.
+/// Asserts that the queue is empty, that no backend has a request in flight, and that the gateway has
+/// returned all permits.
 pub(crate) async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {
@@ -320,9 +321,9 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
     let (full, gone) = (held().await, held().await);
     let gateway =
         one_at_each(&[&full, &gone], config::AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
-    // There is no further scrape, so the gateway does not notice that the backend is down.
+    // The next scrape is an hour away, so the gateway does not notice that the backend has ended.
     drop(gone);
-    // Among equal backends, the first one is used first.
+    // With equal loads, the gateway uses the backends in their order.
     let first = send(&gateway, "first", "").await;
     full.until_received(1).await;
     let second = send(&gateway, "second", "").await;

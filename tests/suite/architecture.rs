@@ -1,16 +1,16 @@
-//! Rules of the source files: imports point to lower layers and form no cycle, every module has a
-//! description, and no file and no folder grows too long.
+//! Rules for source files: imports point to lower layers and form no cycle, every module has a description,
+//! no file is too long, and no folder has too many files.
 
 use crate::support::import_graph::ImportGraph;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of lines of a source file before its inline module `tests`.
+/// Maximum number of lines of a source file. Its inline module `tests` does not count.
 const MAX_LINES: usize = 410;
 
-/// The crate whose modules may import each other: its estimates use the formula of its `kv_aware`
-/// policy, which reads the estimates of a candidate.
+/// The only crate whose modules may import each other. Its load estimates use the formula of its policy
+/// `kv_aware`, and this policy reads the estimates of each candidate.
 const MODULE_CYCLES: &str = "routing";
 
 /// The crates with layered modules: a source directory, and its layers from the lowest to the
@@ -77,7 +77,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The Rust sources below a directory: the relative path and the text of each.
+/// The Rust sources below a directory: the relative path and the text of each file.
 fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     files(folder, &mut found);
@@ -132,7 +132,7 @@ fn modules_import_only_from_lower_layers() {
             }
             let own = module_of(&file);
             let own_layer = layer(&own).unwrap_or_else(|| panic!("{folder}/{file} has no layer"));
-            // Tests can use higher layers.
+            // Imports in tests do not count, because tests may use higher layers.
             let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
             for (number, line) in code.lines().enumerate() {
                 for imported in imports(line) {
@@ -265,7 +265,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
         })
         .collect();
     let names_file = |token: &str| {
-        // `routing/` stands for `routing/src/` and so on, see the document.
+        // ARCHITECTURE.md abbreviates crates: `routing/` stands for `crates/routing/src/` and so on.
         let (first, rest) = token.split_once('/').unwrap_or((token, ""));
         let path = match first {
             "protocol" | "engine" | "routing" | "request" | "net" => format!("{first}/src/{rest}"),
@@ -277,7 +277,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let names_item = |owner: &str, item: &str| {
         let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
         sources.any(|(_, source)| {
-            // The last prefix is that of a variant of an enum.
+            // The last of these prefixes matches a variant of an enum.
             ["fn ", "const ", "struct ", "enum ", "\n    "]
                 .iter()
                 .any(|keyword| source.contains(&format!("{keyword}{item}")))
@@ -286,7 +286,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let mut checked = 0;
     for token in document.split('`').skip(1).step_by(2) {
         let is_name = token.chars().all(|char| char.is_alphanumeric() || "_:/.".contains(char));
-        // Paths with `NAME` stand for several files.
+        // A path that contains `NAME` stands for several files, so it is not checked.
         let has_extension = Path::new(token).extension().is_some_and(|found| found == "rs");
         let is_file = is_name && has_extension && !token.contains("NAME");
         let item = token.split_once("::").filter(|(owner, _)| {

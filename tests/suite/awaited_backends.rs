@@ -1,5 +1,5 @@
-//! Requests for a model that no backend can serve now: they wait in the admission queue until a
-//! backend comes, in the order of the queue, and are counted.
+//! Requests for a model that no backend can serve now. They wait in the admission queue until a backend for
+//! the model comes, are then sent in the order of the queue, and metrics count them.
 
 use crate::admission::{
     NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, held,
@@ -27,19 +27,20 @@ const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
-/// An admission configuration in which a request waits at most this long for a backend.
+/// An admission configuration in which a request waits for a backend at most this long.
 fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
     AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
 }
 
-/// A backend that answers 200, and whose health check fails until the test changes it.
+/// A backend that answers requests with 200, but whose health check fails until the test changes it.
 async fn down() -> ScriptedBackend {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     fake
 }
 
-/// A gateway that checks these backends once, and again only after failures.
+/// A gateway that scrapes these backends once at the start. After that, it checks a backend only after a
+/// failure.
 async fn unscraped(addrs: &[SocketAddr], policy: Policy) -> Running {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
     let scrape_interval = NO_SECOND_SCRAPE;
@@ -195,7 +196,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
         let gone = || ScriptedBackend::answering(json("200 OK", "{}"));
-        // The other backend refuses the connection, before or after the crash.
+        // The other backend, which refuses connections, is tried before the crash, after it, or before and
+        // after it.
         for order in 0..3 {
             let gone = gone().await;
             let all = [gone.addr, crashing.addr, gone.addr];
@@ -210,8 +212,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     }
 }
 
-/// If the request waited in the queue, it would hold up requests that the backends with the shorter context
-/// can serve.
+/// A request is too long for two of three backends, and the third refuses connections. If the request waited
+/// in the queue, it would block requests that the two can serve.
 #[tokio::test]
 async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_another_shorter_one() {
     let mut moved = 0;

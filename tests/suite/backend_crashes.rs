@@ -1,6 +1,6 @@
-//! Crashes backends in every phase of a request, one after the other, under load. Before the first
-//! output, no client notices a crash while another backend is up. After it, every client sees a
-//! truncated stream. Every request is recorded once, and no state remains.
+//! Crashes backends in every phase of a request, one crash after the other, under load. If a backend crashes
+//! before the first output and another one is up, no client notices the crash. If it crashes later, the
+//! client sees a truncated stream. Every request has one record, and the gateway keeps no state.
 
 use crate::support::crashable_backend::{CrashPoint, CrashableBackend};
 use crate::support::scripted_backend::{
@@ -13,22 +13,22 @@ use tokenweir::backend::Health;
 use tokenweir::proxy::retry;
 use tokenweir_request::record::Outcome;
 
-/// Number of crashes. The variable `FAULTS` overrides it.
+/// Number of crashes. The environment variable `FAULTS` overrides it.
 const CRASH_COUNT: usize = 60;
-/// Concurrent requests per crash.
+/// Number of concurrent requests during each crash.
 const CONCURRENT_REQUESTS: usize = 8;
-/// Prompt size in bytes, so large that its upload takes several reads.
+/// Prompt size in bytes. It is so large that the backend needs several reads for the upload.
 const PROMPT_BYTES: usize = 100 << 10;
 
-/// The pieces of the response. Other tasks run between two pieces.
+/// The pieces in which the backend writes its response. Between two pieces, other tasks run.
 fn pieces() -> Vec<Vec<u8>> {
     let events = [ROLE, WORD, WORD, WORD, FINISH, "[DONE]"];
     let events = events.iter().map(|event| chunk(event));
     [event_stream_head()].into_iter().chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
 }
 
-/// The points at which a backend crashes, by the phase of a request. `None`: the backend accepts no
-/// connection.
+/// The points at which a backend crashes, with the phase of the request at each. `None`: the backend is down
+/// before the request and refuses the connection.
 fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
     let lengths: Vec<usize> = pieces().iter().map(Vec::len).collect();
     let after = |count: usize| lengths[..count].iter().sum::<usize>();
@@ -77,7 +77,7 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
         backends.push(CrashableBackend::in_front_of(server.addr));
     }
     let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
-    // The retry budget is so large that it never limits: the test crashes backends several times per second.
+    // The retry budget never limits retries here, because the test crashes backends several times per second.
     let retry = retry::RetrySettings {
         budget_ratio: 1.0,
         min_retries_per_second: 1_000,

@@ -1,8 +1,7 @@
-//! Compares the gateway's reading of request bodies with that of servers: no body that a server
-//! reads as a request for one model may be read by the gateway as a request for another model or
-//! for no model.
+//! Compares how the gateway and how servers read request bodies. If a server reads a body as a request for
+//! one model, the gateway must not read it as a request for another model or for no model.
 //!
-//! `tests/bodies.sh` compares more bodies, with pinned versions of the Python server's packages.
+//! `tests/bodies.sh` compares more bodies, with pinned versions of the Python packages of servers.
 
 mod form;
 mod json;
@@ -18,10 +17,10 @@ use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::access::TenantEntry;
 
 const SEED: u64 = 3;
-/// Number of random bodies. The variable `BODIES` overrides it.
+/// Number of random bodies. The environment variable `BODIES` overrides it.
 const COUNT: usize = 2_000;
 
-/// A random body that a client can send. `class` names the kind of its difficulty.
+/// A random body that a client can send. `class` names what makes the body difficult to read.
 pub(crate) struct Case {
     class: &'static str,
     is_form: bool,
@@ -29,10 +28,10 @@ pub(crate) struct Case {
     body: Vec<u8>,
 }
 
-/// How a parser reads a body.
+/// What a parser reads in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Not a valid request.
+    /// The body is not a valid request.
     Rejected,
     /// A request without a model or with an empty model name. Servers treat both alike.
     NoModel,
@@ -40,7 +39,7 @@ pub(crate) enum Reading {
     Model(Vec<u8>),
 }
 
-/// Numbers of cases of a class, by whether server and gateway accept the body.
+/// Counts of the bodies of one class, by whether the server and the gateway accept them.
 #[derive(Default)]
 struct Tally {
     both: usize,
@@ -54,7 +53,7 @@ impl Reading {
         if model.is_empty() { Self::NoModel } else { Self::Model(model.into()) }
     }
 
-    /// How the gateway reads the body.
+    /// What the gateway reads in the body of `case`.
     fn by_gateway(case: &Case) -> Self {
         let peek = if case.is_form {
             forms::peek(&case.content_type, &case.body)
@@ -153,8 +152,8 @@ pub(crate) const JSON_PATHS: &[&str] = &[
 const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
 const FORM: &str = "multipart/form-data; boundary=B";
 
-/// A backend with the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
-/// `models`. `None`: all.
+/// A backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
+/// only `models`. `None`: clients may use all models.
 async fn adapters(models: Option<&[&str]>) -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);

@@ -1,5 +1,5 @@
-//! Backends of one model that cannot serve the same requests: unequal context lengths, front ends with
-//! different paths, and engines that are paused, asleep, scaling or retired.
+//! Backends that serve the same model but not the same requests: they differ in context length or in the
+//! paths of their front end, or their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step, VLLM};
@@ -15,7 +15,7 @@ const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
-/// vLLM's error for a prompt of 9,000 bytes with a context of 2,048 tokens.
+/// vLLM's response to a prompt of 9,000 bytes if the context has 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 
 pub(crate) fn round_robin() -> Setup {
@@ -31,14 +31,14 @@ async fn backend_status(gateway: &Running, index: usize) -> Value {
     gateway.document("/status").await["backends"][index].clone()
 }
 
-/// Whether the routing decision of a request lists a backend that is no candidate for this reason.
+/// Whether the routing decision of a request excludes a backend for this reason.
 fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
     let decision = record.decision.as_ref().unwrap();
     decision.excluded_backends().any(|(_, why)| why == reason)
 }
 
-/// Sets the pause and sleep states that a simulated vLLM in developer mode reports. The gateway asks for them
-/// because the metrics page has the sleep state.
+/// Sets the pause and sleep states that a scripted vLLM reports. The gateway asks for the pause state only
+/// because the metrics page has a sleep state, which shows developer mode.
 fn set_rest(fake: &ScriptedBackend, is_paused: bool, is_asleep: bool) {
     let awake = u8::from(!is_asleep);
     let sleep_state =
@@ -73,7 +73,7 @@ async fn requests_go_to_a_backend_whose_context_holds_them() {
     let (mut refused, mut at_small, mut excluded) = (0, 0, 0);
     let mut random = fastrand::Rng::with_seed(7);
     for number in 0..300 {
-        // Tokens have 4 bytes in the simulator. The prompts have up to 14,000 tokens.
+        // A token has 4 bytes in the simulator. The prompts have up to 14,000 tokens.
         let tokens: usize =
             if number % 3 == 0 { random.usize(2_100..14_000) } else { random.usize(5..1_900) };
         let max_tokens = if number % 10 == 1 { 1_990 } else { 8 };
@@ -119,7 +119,7 @@ async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate
     assert!((900.0..1_200.0).contains(&tokens), "{tokens}");
 }
 
-/// A backend whose model has this context length, and that rejects each request as too long.
+/// A backend whose model has this context length, and that rejects every request as too long.
 async fn refusing(length: u32) -> ScriptedBackend {
     let text = TOO_LONG.replace("2048", &length.to_string());
     let fake = ScriptedBackend::answering(scripted_backend::json("400 Bad Request", &text)).await;
@@ -177,8 +177,8 @@ async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of
     assert_eq!(status(&answer), 503, "no backend serves any model");
 }
 
-/// Waits until the backend with this index has this state. Makes its health checker check it at once, again
-/// and again.
+/// Waits until the backend with this index has this state. Meanwhile it makes the health checker read the
+/// models of the backend again and again.
 async fn until_state(gateway: &Running, index: usize, state: Availability) {
     let now = tokenweir_protocol::clock::now;
     wait_until!({
@@ -188,7 +188,7 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
     });
 }
 
-/// The responses of vLLM's Rust front end, which lacks paths that the Python front end serves.
+/// The responses of vLLM's Rust front end, which does not serve some paths of the Python front end.
 pub(crate) fn rust_front_end(seen: &Seen) -> Vec<Step> {
     let answer = match seen.head.split(' ').nth(1) {
         Some(MESSAGES) => scripted_backend::json(
@@ -228,7 +228,7 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
 
 #[tokio::test]
 async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
-    // The second text is of an engine whose error texts the gateway does not know.
+    // The first text is vLLM's. The gateway does not know the second one, as if another engine had sent it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
         refuses_images(message).await;
     }

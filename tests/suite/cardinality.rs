@@ -1,7 +1,7 @@
-//! The number of series is a contract: for any values from clients and backends it stays within the
-//! formula of the documentation, and values beyond the limits are counted.
+//! The number of time series on the metrics page is a contract. For any values from clients and backends, it
+//! stays within the formula of the documentation, and the gateway counts values beyond the limits.
 //!
-//! `LABEL_VALUES` sets the number of requests, each with unique values.
+//! `LABEL_VALUES` sets the number of requests. Each request has values that no other request has.
 
 use crate::metrics::{samples, value};
 use crate::mutated_requests::resident_kib;
@@ -18,11 +18,11 @@ use tokenweir_request::slo::Objective;
 const REQUESTS: usize = 3_000;
 /// Concurrent requests.
 const CONCURRENT_REQUESTS: usize = 50;
-/// Maximum memory growth of this process in KiB after the first tenth of the requests, if there are
-/// many.
+/// Maximum growth of this process's memory in KiB after the first tenth of the requests. It is checked only
+/// for more requests than by default.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
-/// Maximum number of series by the documented formula, with these numbers of models, backends, tiers,
+/// The number of time series that the documented formula allows for these numbers of models, backends, tiers,
 /// objectives and error types.
 fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
     let values = |label: &MetricLabel| match label.name {
@@ -33,7 +33,7 @@ fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors:
         "error_type" => errors,
         "gen_ai_operation_name" => 4,
         "http_response_status_code" => 22,
-        // No keys are configured.
+        // The gateway of this test has no keys, so there is no tenant.
         "tenant" => 0,
         _ => label.seeds(&KnownLabelValues::default()).len(),
     };
@@ -47,7 +47,7 @@ fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors:
     catalog::rows().map(of_row).sum()
 }
 
-/// The response to the request with this number: its finish reason or its status is unique.
+/// The backend's response to the request with this number. Its finish reason or its status is unique.
 fn answer(number: usize) -> Vec<u8> {
     if number.is_multiple_of(3) {
         return json(&format!("{} Odd", 400 + number % 200), r#"{"error":{"message":"no"}}"#);
@@ -58,11 +58,11 @@ fn answer(number: usize) -> Vec<u8> {
     stream_of(&[ROLE, WORD, WORD, &finish, "[DONE]"])
 }
 
-/// The request with this number: every value that a client chooses is unique.
+/// The request with this number. Every value that a client can choose is unique.
 fn request(number: usize) -> String {
     let method = if number % 10 == 3 { format!("M{number}") } else { "POST".to_owned() };
     let path = if number % 10 == 5 { format!("/v1/p{number}?q={number}") } else { CHAT.to_owned() };
-    // Only a known model reaches a backend.
+    // Only requests for a known model reach a backend, so every other request has one.
     let is_known = number.is_multiple_of(2);
     let model = if is_known { "tiny".to_owned() } else { format!("\\\"}} {number}\\n# EOF") };
     let body = format!(r#"{{"model":"{model}","stream":true,"user":"u{number}"}}"#);
@@ -113,7 +113,8 @@ async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
          {growth} KiB more"
     );
     assert!(count <= REQUESTS || growth < MAX_GROWTH_KIB, "{growth} KiB more");
-    // Two values of the model, the known one and `_other`; three of the tier: none, `gold` and `_other`.
+    // The label `model` has two values: the known model and `_other`. The label `tier` has three: none,
+    // `gold` and `_other`.
     let limit = max_series(2, 1, 3, 1, 40) + 20;
     assert!(series <= limit, "{series} series, and the formula allows {limit} with process_*");
     for made_up in ["# EOF\"", "t7", "u7", "h7", "k7", "n7", "r7", "f7", "/v1/p"] {

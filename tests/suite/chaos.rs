@@ -1,5 +1,5 @@
-//! Simulated engines behind proxies that inject random faults, and clients that disconnect at
-//! random. Every request ends and is recorded once, no complete end is invented, and no state
+//! Simulated engines behind proxies that inject random faults, and clients that disconnect at random. Every
+//! request ends and has one record. The gateway adds no complete end to a truncated response. No state
 //! remains in the gateway or in the engines.
 
 use crate::support::fault_injection_proxy::FaultInjectionProxy;
@@ -13,22 +13,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Number of requests. The variable `CHAOS` overrides it.
+/// Number of requests. The environment variable `CHAOS` overrides it.
 const REQUESTS: usize = 600;
 const CONCURRENT_REQUESTS: usize = 24;
 
-/// What a client received.
+/// What a client received as its response.
 #[derive(Debug, PartialEq)]
 enum ClientOutcome {
     /// A complete response with this status.
     Whole(u16),
     /// A truncated response.
     Cut,
-    /// Nothing: the client disconnected.
+    /// Nothing, because the client disconnected.
     Nothing,
 }
 
-/// Sends the request with this number. Some clients disconnect during it, as the seed decides.
+/// Sends the request with this number. Depending on the seed, the client disconnects during the request.
 async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> ClientOutcome {
     let mut random = fastrand::Rng::with_seed(seed ^ number as u64);
     let is_stream = random.bool();
@@ -62,7 +62,8 @@ fn classify(answer: &[u8], is_stream: bool) -> ClientOutcome {
     if is_whole { ClientOutcome::Whole(status) } else { ClientOutcome::Cut }
 }
 
-/// Three simulated engines, a fault injection proxy in front of each, and a gateway in front of the proxies.
+/// Three simulated engines, a proxy that injects faults in front of each engine, and a gateway in front of
+/// the proxies.
 async fn setup(seed: u64) -> (Fleet, Vec<FaultInjectionProxy>, Running) {
     let fleet = Fleet::start(3).await;
     let mut imps = Vec::new();
@@ -121,7 +122,7 @@ async fn assert_no_state_left(fleet: &Fleet, gateway: &Running) {
         backend.load.in_flight() == 0 && backend.load.estimator.local_load().tokens == 0
     }));
     assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
-    // Engines process an abort at their next step.
+    // Engines abort requests only at their next step, so wait until no request runs.
     let is_idle = || fleet.backends.iter().all(|backend| backend.stats().running == 0);
     wait_until!(is_idle());
 }

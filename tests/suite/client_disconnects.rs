@@ -1,9 +1,9 @@
-//! Client disconnects in every phase of a request and in every way in which a connection or a
-//! stream can end. The backend must see the disconnect at once, or never receive the request, and the
-//! tenant gets its permit back.
+//! Clients that disconnect in every phase of a request, in every way in which a connection or a stream can
+//! end. The backend must see the disconnect at once or never receive the request. The tenant must get its
+//! permit back.
 //!
-//! `LEAVING=200 cargo test --release --test suite client_disconnects -- --ignored --nocapture`
-//! measures the delay.
+//! `LEAVING=200 cargo test --release --test suite client_disconnects -- --ignored --nocapture` measures the
+//! delay.
 
 mod clients;
 
@@ -26,7 +26,7 @@ use tokenweir_request::record::Outcome;
 const ASK: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 const TIMES: usize = 3;
-/// Maximum delay at p99 until the connection to the backend is closed.
+/// Maximum delay, at p99, from the disconnect until the gateway closes the connection to the backend.
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
 /// Timeout of every wait.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,15 +34,15 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The phase of the request at the disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Half of the body is missing.
+    /// The client has sent half of the body.
     Upload,
-    /// Every backend is at capacity.
+    /// The request waits in the queue, because every backend is at capacity.
     Queued,
     /// The backend has received the request and has not answered.
     Headers,
     /// The response headers have arrived, but no output: the gateway buffers the response.
     Held,
-    /// Two output events have arrived.
+    /// The client has received two output events.
     Streaming,
 }
 
@@ -78,12 +78,13 @@ impl Phase {
     }
 }
 
-/// A phase of a request that is prepared: a backend, and a gateway whose tenant may have two open requests.
+/// A backend and a gateway that the test brings to a phase. The tenant of the gateway may have two open
+/// requests.
 struct Scene {
     fake: ScriptedBackend,
     gateway: Running,
     access: Arc<AccessControl>,
-    /// In the phase `Queued`, the client whose request takes the capacity of the backend.
+    /// In the phase `Queued`, the client of the request that takes all capacity of the backend.
     first: Option<Client>,
 }
 
@@ -104,7 +105,7 @@ impl Scene {
         Self { fake, gateway, access, first }
     }
 
-    /// Waits until the tenant has this many open requests, not counting that of `first`.
+    /// Waits until the tenant has this many open requests. The request of `first` does not count.
     async fn until_permits(&self, count: u32) {
         let count = count + u32::from(self.first.is_some());
         let open = || self.access.keys().unwrap().open().map(|(_, open)| open).sum::<u32>();
@@ -118,8 +119,9 @@ async fn until_open(gateway: &Running, count: usize) {
     wait_until!(gateway.admin("/metrics").await.contains(&line));
 }
 
-/// Starts a client, brings it to the phase and disconnects. Returns the delay until the backend
-/// notices or, if the backend never received the request, until the request has ended.
+/// Starts a client, brings its request to the phase and disconnects. Returns the delay until the backend
+/// notices the disconnect. If the backend never received the request, returns the delay until the request has
+/// ended.
 async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     let (fake, gateway) = (&scene.fake, &scene.gateway);
     let earlier = fake.seen().len();
@@ -131,7 +133,8 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
         Phase::Headers => fake.until_received(earlier + 1).await,
         Phase::Held => {
             fake.until_received(earlier + 1).await;
-            // When this request is answered, the gateway has read the events that the backend had written.
+            // The admin request is answered after the gateway has read the events that the backend had
+            // written before.
             gateway.admin("/metrics").await;
         }
         Phase::Streaming => client.read_until("Hi", 2).await,
@@ -164,7 +167,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     took
 }
 
-/// Measures each phase with each kind of disconnect, `times` times.
+/// Measures each phase with each way to disconnect, `times` times.
 async fn measure(times: usize) -> Vec<(Phase, Way, Vec<Duration>)> {
     let mut cells = Vec::new();
     for phase in PHASES {
@@ -209,7 +212,8 @@ async fn measure_the_delay_until_the_backend_notices() {
     assert!(p99 <= MAX_CLOSE_DELAY, "{p99:?} at p99");
 }
 
-/// Regression: hyper can drop the future of the service before it has been polled.
+/// Regression test: hyper can drop the future of a request before it polls it. There must be a record even
+/// then.
 #[tokio::test]
 async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded() {
     let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
@@ -220,8 +224,8 @@ async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded
         let record = record.expect("a record");
         assert_eq!(record.outcome, Outcome::Cancelled);
     }
-    // Few of the requests reach the backend. For each of those, the backend also sees the end of the
-    // connection.
+    // Only some of the requests reach the backend. For each of them, the backend must see that the gateway
+    // closes the connection.
     for _ in fake.seen() {
         fake.closed().await;
     }

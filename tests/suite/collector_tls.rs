@@ -1,5 +1,5 @@
-//! A collector behind mutual TLS: spans of the program reach it compressed over both
-//! transports, and no data reaches a collector with an untrusted certificate.
+//! An OpenTelemetry Collector behind mutual TLS. Spans of the program reach it compressed over both
+//! transports (gRPC and HTTP). No data reaches a collector with an untrusted certificate.
 
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
@@ -63,8 +63,8 @@ async fn only_compressed(request: Request, next: Next) -> axum::response::Respon
     next.run(request).await
 }
 
-/// Starts a collector without TLS that accepts OTLP over gRPC and HTTP on one port. Sends the number of spans
-/// of each message to `messages`.
+/// Starts a collector without TLS that accepts OTLP over gRPC and over HTTP on the same port. Sends the
+/// number of spans of each message to `messages`.
 async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let service = Service(messages);
     let traces = TraceServiceServer::new(service.clone());
@@ -85,7 +85,7 @@ async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     addr
 }
 
-/// Sends requests until one succeeds: each fails until the gateway has scraped the backend.
+/// Sends requests until one succeeds. Requests fail until the gateway has scraped the backend.
 async fn chat(gateway: SocketAddr) {
     let mut answer = String::new();
     while !answer.starts_with("HTTP/1.1 200") {

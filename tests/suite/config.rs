@@ -1,4 +1,4 @@
-//! The configuration as a whole: the precedence of its sources, and the reference file with the
+//! The configuration as a whole: which of its sources take precedence, and whether the reference file has the
 //! defaults.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may end so")]
@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// Every setting of a view of the configuration: path, value and source.
+/// Every setting in the JSON view of a configuration: its path, its value and its source.
 fn leaves(view: &Value) -> Vec<(String, Value, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value, String)>) {
         let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
@@ -70,7 +70,7 @@ fn the_error_for_an_unreadable_file_names_it() {
     }
 }
 
-/// Checks a configuration file with this text, without environment variables.
+/// Checks a configuration file that has this text. No environment variable applies.
 fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
     let file = folder("config-check").join(name);
     std::fs::write(&file, text).unwrap();
@@ -204,8 +204,8 @@ fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
 
 const ARGUMENTS: &str = "TEST_ARGUMENTS";
 
-/// Not a test by itself, but a child process of tests: prints the configuration that `serve` loads with the
-/// arguments in the environment.
+/// Not a test by itself. Other tests run it in a child process, where it prints the configuration that
+/// `serve` loads with the arguments in the environment variable.
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
 fn child_that_prints_what_serve_loads() {
@@ -236,7 +236,8 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     begun.split_once(">>>").unwrap().0.to_owned()
 }
 
-/// Compares value and source of every key that a flag can set: default, file, variable and flag.
+/// For every key that a flag can set, compares value and source when only the default, the file, the variable
+/// or the flag sets it.
 #[test]
 fn flags_win_over_variables_over_the_file_over_defaults() {
     let file = folder("config-precedence").join("gateway.yaml");
@@ -244,7 +245,7 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
                 routing: { policy: p2c }\nlog: { level: warn, format: json, access: false }\n\
                 drain: { timeout: 2m }\ntracing: { endpoint: 'http://file:4317' }\n";
     std::fs::write(&file, text).unwrap();
-    // path, flag, default, file, variable, flag
+    // Columns: path, flag, default, value in the file, value of the variable, value of the flag.
     let table = [
         ("listen", "--listen", "127.0.0.1:8080", "127.0.0.1:2", "127.0.0.1:12", "127.0.0.1:22"),
         ("admin", "--admin", "127.0.0.1:9090", "127.0.0.1:3", "127.0.0.1:13", "127.0.0.1:23"),
@@ -347,7 +348,7 @@ fn every_key_of_the_reference_file_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {
-        // The keys of a backend are described above the list of backends.
+        // Keys of a backend have no comment of their own: the text above the list of backends describes them.
         let is_of_backend = [
             "- url",
             "name",

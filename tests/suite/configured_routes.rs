@@ -1,5 +1,5 @@
-//! Paths that the configuration adds, the total timeout, and the list of models without models whose
-//! backends are down.
+//! Tests paths that the configuration adds, the total timeout, and that the list of models omits models whose
+//! backends are all down.
 
 use crate::access::{KEY, access, tenant};
 use crate::support::scripted_backend::{Page, begin};
@@ -106,7 +106,7 @@ async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
     let mut client = gateway.begin(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     let mut answer = read_until(&mut client, "Hi").await;
     advance_time(Duration::from_secs(61)).await;
-    // The end of a cut connection can be a reset, which is an error.
+    // The gateway may reset the connection, so reading can end with an error.
     let _ = client.read_to_end(&mut answer).await;
     assert!(!body(&answer).1, "the stream is cut");
     let record = gateway.record().await;

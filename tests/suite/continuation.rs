@@ -1,5 +1,5 @@
-//! Continuation: a stream whose backend dies, stalls, aborts or is drained after output was sent goes on
-//! at another backend, or ends as it does without continuation, with a reason.
+//! Continuation: after output was sent, the backend of a stream dies, stalls, aborts or is drained. The
+//! stream goes on at another backend. Or it ends as it would without continuation, and the record states why.
 
 use crate::metrics::value;
 use crate::restart::Port;
@@ -26,8 +26,8 @@ const PROMPT: usize = 3;
 /// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
-/// The events of the stream of a vLLM whose answer is `w0 w1 …`. If the request contains a part of the
-/// answer, the stream continues it.
+/// The events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the beginning
+/// of this answer, the stream has only the rest.
 fn events(seen: &Seen, name: &str) -> Vec<String> {
     let request: Value = serde_json::from_slice(&seen.body).unwrap();
     let is_chat = seen.head.contains(CHAT);
@@ -76,7 +76,7 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
     events
 }
 
-/// What the first backend does after a part of its stream.
+/// What the first backend does after it has sent a part of its stream.
 #[derive(Clone)]
 enum Break {
     Close,
@@ -85,8 +85,8 @@ enum Break {
     Event(&'static str),
 }
 
-/// Two backends. The one that gets the first request sends `cut` bytes of its stream and then breaks as `how`
-/// states.
+/// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
+/// `how` states.
 async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
     let requests = Arc::new(AtomicUsize::new(0));
     let start = |name: &'static str| {
@@ -140,7 +140,7 @@ fn request(path: &str, members: &Value) -> String {
     request.to_string()
 }
 
-/// The body of the response if no backend breaks.
+/// The body that the client receives if no backend breaks.
 async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
     let fakes = backends(usize::MAX, Break::Close).await;
     let gateway = gateway(&fakes, setup(mode)).await;
@@ -151,8 +151,7 @@ async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String
         .replace("\"created\":4", "\"created\":5")
 }
 
-/// The length in bytes of the first `count` events of the stream that answers `body_text`, with their
-/// framing.
+/// The length in bytes, with framing, of the first `count` events of the response to `body_text`.
 fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     let mut request: Value = serde_json::from_str(body_text).unwrap();
     (request["return_token_ids"], request["stream_options"]) =
@@ -205,8 +204,8 @@ async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend()
     for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
-        // The stream lacks the end of the body, then also `[DONE]`, then also the usage, which the gateway
-        // always requests.
+        // The stream first lacks only the end of the body, then also `[DONE]`, then also the usage event,
+        // which the gateway always requests.
         for lacking in 0..3 {
             let cut = length_of(CHAT, &request, ANSWER + 4 - lacking);
             let fakes = backends(cut, Break::Close).await;
@@ -288,7 +287,7 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
 
 #[tokio::test]
 async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
-    // The second backend does not read token ids, like vLLM's Rust front end.
+    // The second backend ignores token ids in a request, as vLLM's Rust front end does.
     let requests = Arc::new(AtomicUsize::new(0));
     let start = || {
         let requests = requests.clone();

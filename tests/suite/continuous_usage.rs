@@ -1,5 +1,5 @@
-//! Continuous usage: for a sample of streams the gateway requests the token count of every event
-//! from vLLM and removes it from the response. The observed tokens per event serve to estimate
+//! Continuous usage: for a sample of streams, the gateway requests the token count of every event from vLLM,
+//! and removes the counts from the response. From the observed tokens per event, it estimates the tokens of
 //! responses without usage.
 
 use crate::support::recording;
@@ -24,7 +24,7 @@ async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Runni
     start_with(&addresses, setup).await
 }
 
-/// The event with the usage that vLLM adds after `tokens` tokens.
+/// The event with the usage that vLLM adds to it after `tokens` generated tokens.
 fn with_usage(event: &str, tokens: u64) -> String {
     let usage = format!(
         r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
@@ -37,8 +37,8 @@ fn usage_event(tokens: u64) -> String {
     USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
 }
 
-/// The events of vLLM's response to this request: `words` words of `tokens` tokens each, with the
-/// requested usage.
+/// The events of vLLM's response to this request, with the usage that it requests. The answer has `words`
+/// words of `tokens` tokens each.
 fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     let asks = |name: &str| String::from_utf8_lossy(&seen.body).contains(name);
     let usage = |event: &str, tokens| {
@@ -58,8 +58,8 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     events
 }
 
-/// A vLLM whose events have `tokens` tokens each. It breaks off the responses to requests that
-/// contain `cut` before their last events.
+/// A vLLM server whose events have `tokens` tokens each. If a request contains `cut`, the server closes the
+/// connection before the last events of the response.
 async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
@@ -80,7 +80,7 @@ fn last_body(fake: &ScriptedBackend) -> String {
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
-/// The body of the response with `words` words for a client that did not request usage.
+/// The body of a response with `words` words, as a client receives it that did not request usage.
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
@@ -124,11 +124,11 @@ async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() 
         assert_eq!((observed.usage_event, observed.usage.output), (None, Some(21)));
         assert_eq!(observed.chunk_tokens.count(), counted);
     }
-    // From the stream of a client that requests usage, the gateway knows how the server writes usage for all
-    // clients.
+    // From the stream of this client, which requests usage, the gateway learns how the server writes usage.
+    // So it can now sample the streams of all clients.
     gateway.post(CHAT, PLAIN).await;
     assert_eq!(last_body(&fake), EVERY_EVENT);
-    // A client that refuses continuous usage gets the response to its own request.
+    // If a client refuses continuous usage, the gateway does not request it.
     let refused = AT_END.replace("true}", r#"true,"continuous_usage_stats":false}"#);
     gateway.post(CHAT, &refused).await;
     assert_eq!(last_body(&fake), refused);
@@ -188,8 +188,8 @@ async fn the_request_id_decides_whether_a_stream_is_in_the_sample() {
     assert!((4..=20).contains(&sampled), "{sampled} of 24");
 }
 
-/// vLLM's Rust front end, which has no fingerprint, divides tool calls into other events if it sends
-/// continuous usage.
+/// vLLM's Rust front end divides tool calls into other events if it sends continuous usage, which would
+/// change the response. The gateway recognizes this front end by its missing fingerprint.
 #[tokio::test]
 async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
     let with_tools = |body: &str| body.replacen(r#""model""#, r#""tools":[],"model""#, 1);
@@ -228,7 +228,7 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
-    // The first stream has no continuous usage: the gateway does not know its server yet.
+    // The gateway requests no continuous usage for the first stream, because it does not know the server yet.
     let mut tokens = 0;
     loop {
         let mut client = gateway.begin(CHAT, PLAIN).await;
@@ -237,7 +237,8 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
         got.extend(read_rest(client).await);
         assert_eq!(text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
-        // On a loaded machine the client may read late, and a gap that it causes does not count.
+        // On a loaded machine the client may read late. A gap that such a client causes does not count, so
+        // try again.
         if observed.write_stall.is_zero() {
             assert_eq!(
                 (observed.inter_token_latency.count(), observed.inter_chunk_latency.count()),
@@ -259,7 +260,8 @@ async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() 
             let name = format!("{front_end}/{name}");
             all.iter().find(|recording| recording.name == name).unwrap()
         };
-        // The option has no effect without `include_usage`, except for the batching of tokens.
+        // Without `include_usage`, the option `continuous_usage_stats` only changes how the server batches
+        // tokens.
         let expected = String::from_utf8(named("chat-stream-continuous-only").body()).unwrap();
         let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
         let (at_end, every) = (raw("chat-stream-usage"), raw("chat-stream-continuous-usage"));
@@ -276,7 +278,7 @@ async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() 
     }
 }
 
-/// The events of a response, without ids and times.
+/// The events of a response without the ids and times, which differ between responses.
 fn normalized(answer: &str) -> Vec<String> {
     let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
     for event in &mut events {
@@ -336,7 +338,7 @@ async fn a_server_that_always_sends_usage_gets_no_further_option() {
 
 #[tokio::test]
 async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed() {
-    // The data of this event has two lines.
+    // The JSON of this event is split into two `data` lines, so the gateway cannot remove the usage from it.
     let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
                \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";
     let fake = ScriptedBackend::start(move |seen| {

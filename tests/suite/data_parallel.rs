@@ -1,4 +1,4 @@
-//! Data-parallel ranks of one backend as targets of routing.
+//! The gateway routes requests to the data-parallel ranks of one backend.
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, post, start_with, status};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// The numbers of the two ranks on the metrics page. The header `x-data-parallel-rank` counts them from 0.
+/// The numbers by which the metrics page names the two ranks. The header `x-data-parallel-rank` counts ranks
+/// from 0 instead.
 const NUMBERS: [u32; 2] = [4, 5];
 const REFUSAL: &str = r#"{"error":{"message":"data_parallel_rank 1 is out of range [0, 1).","type":"BadRequestError","code":400}}"#;
 const NO_COMPLETIONS: &str =

@@ -1,5 +1,5 @@
-//! Diagnosis: every simulated pathology must be named within a minute without other verdicts, and a
-//! day of busy but healthy backends must give no verdict.
+//! Tests of the diagnosis. It must name every simulated pathology within a minute, without other verdicts. A
+//! day of busy but healthy backends must cause no verdict.
 
 mod engines;
 mod expiry;

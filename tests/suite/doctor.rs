@@ -1,4 +1,4 @@
-//! `tokenweir doctor` as a program: simulated backends, scripted backends with one fault each, and
+//! `tokenweir doctor` as a program. It checks simulated backends, scripted backends with one fault each, and
 //! a running gateway.
 
 use crate::capabilities::{round_robin, rust_front_end};
@@ -36,13 +36,13 @@ async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
 }
 
-/// The findings of the check with this name.
+/// The findings of the check `check` in a report.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
-/// The only finding of the check with this name. Fails if there are none or several.
+/// The only finding of the check `check` in a report. Fails if there is none or more than one.
 fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     let found = found(report, check);
     assert_eq!(found.len(), 1, "{check}: {report:#}");
@@ -310,7 +310,7 @@ async fn output_without_a_terminal_has_no_colours() {
     );
     let forced = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
     assert!(String::from_utf8(forced.stdout).unwrap().contains('\x1b'));
-    // A metrics page without half of the metrics gives a warning.
+    // A metrics page that lacks half of the metrics causes only a warning. `--fail-on error` ignores it.
     let half = ScriptedBackend::start(|_| nothing()).await;
     half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
     let arguments = format!("--backend {} --idle 0s", half.addr);
@@ -318,7 +318,7 @@ async fn output_without_a_terminal_has_no_colours() {
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
 }
 
-/// The texts `observation` of all findings.
+/// The text `observation` of each finding in a report.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()

@@ -1,5 +1,5 @@
-//! The configuration schema matches the parser, and every alert and verdict has documentation.
-//! `operations` compares the pages; `docs/check.sh` checks the rest.
+//! The configuration schema describes the keys that the parser accepts, and every alert and verdict has
+//! documentation. `operations.rs` compares the generated pages; `docs/check.sh` checks the rest.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -9,14 +9,14 @@ use tokenweir::config::{Config, Overrides, schema};
 use tokenweir_diagnose::verdict_descriptions;
 use tokenweir_operations::alerts;
 
-/// A key that no part of the configuration has.
+/// A key that is not valid at any place of the configuration.
 const UNKNOWN_KEY: &str = "0";
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The schema of a value that is not null. For a list, the schema of its items.
+/// The schema of a value, without the alternative null. If the value is a list, the schema of its items.
 fn present(schema: &Value) -> &Value {
     let options = schema.get("anyOf").and_then(Value::as_array);
     let is_null = |option: &&Value| option["type"] == "null";
@@ -35,8 +35,8 @@ fn is_list(schema: &Value) -> bool {
     schema.get("items").is_some()
 }
 
-/// A configuration file with [`UNKNOWN_KEY`] at a path. Each part of the path is a key and whether its value
-/// is a list.
+/// A configuration file that has [`UNKNOWN_KEY`] at a path. Each part of the path is a key, with whether the
+/// value of the key is a list.
 fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     let mut text = format!("{{ \"{UNKNOWN_KEY}\": 0 }}");
     for (key, is_list) in path.iter().rev() {
@@ -49,7 +49,7 @@ fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     text
 }
 
-/// The keys that the parser accepts at a path, from the error for an unknown key, which lists them.
+/// The keys that the parser accepts at a path. Its error for an unknown key lists them.
 fn parser_keys(path: &[(String, bool)]) -> BTreeSet<String> {
     let text = file_with_unknown_key(path);
     let error = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
@@ -103,7 +103,8 @@ fn every_default_of_the_schema_is_that_of_the_parser() {
             if properties(key).is_some() && !is_list(key) {
                 walk(&path, key, &value[name]);
             } else if path != ".retry.budget_ratio" {
-                // This value is a number of 32 bits. JSON shows it with additional digits.
+                // The parser stores this value as a number of 32 bits, which JSON shows with additional
+                // digits.
                 assert_eq!(key.get("default"), value.get(name), "{path}");
             }
         }

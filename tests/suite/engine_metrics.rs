@@ -1,6 +1,6 @@
-//! Metrics of engines on the gateway's own page: the values of the scraped page with the name of the
-//! backend, no series for a value that the engine does not report, and metrics pages with a URL of
-//! their own.
+//! Metrics of engines on the gateway's own metrics page. They have the values of the engine's page and the
+//! name of the backend. A value that the engine does not report has no time series. Also tests metrics pages
+//! with a URL of their own.
 
 use crate::metrics::{samples, value};
 use crate::support::recording::folder;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
-/// A metrics page that a vLLM sent, by its file name, as a whole HTTP response.
+/// A recorded metrics page of vLLM, by its file name, as a whole HTTP response.
 pub(crate) fn recorded_page(name: &str) -> Vec<u8> {
     let recorded = std::fs::read_to_string(folder().join("metrics").join(name)).unwrap();
     let start = recorded.find("# HELP").unwrap();
@@ -29,8 +29,8 @@ fn page(text: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes()
 }
 
-/// The sum of the samples of a metric whose lines contain `label`, on a page of an engine. Fails without a
-/// sample.
+/// The sum of the samples of a metric whose lines contain `label`, on the page of an engine. Fails if there
+/// is no such sample.
 fn engine_value(page: &[u8], name: &str, label: &str) -> f64 {
     let text = String::from_utf8_lossy(page);
     let is_sample = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
@@ -40,7 +40,7 @@ fn engine_value(page: &[u8], name: &str, label: &str) -> f64 {
     numbers.iter().sum()
 }
 
-/// Waits until the gateway has scraped a page of its first backend for which `is_it` holds.
+/// Waits until the gateway has scraped a page of its first backend that fulfils `is_it`.
 async fn until_scraped(
     gateway: &Running,
     is_it: impl Fn(&tokenweir_engine::dialect::EngineLoad) -> bool,
@@ -137,8 +137,8 @@ async fn the_gateway_counts_the_tokens_of_each_backend_beside_those_of_the_engin
     assert_eq!(tokens, [9, 3]);
 }
 
-/// Serves `page` for each request. Returns the address, and the request heads, which are added as they
-/// arrive.
+/// Serves `page` for each request. Returns the address of the server, and the list of the request heads,
+/// which grows with each request.
 async fn serve_page(page: Vec<u8>) -> (SocketAddr, Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

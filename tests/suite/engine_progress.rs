@@ -1,5 +1,5 @@
-//! Engines without progress, and metrics pages that do not show progress: a backend is out of
-//! service as stuck only if two valid pages prove it.
+//! Engines without progress, and metrics pages that do not show progress. The gateway takes a backend out of
+//! service as stuck only if two valid metrics pages prove that the engine makes no progress.
 
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
@@ -14,7 +14,7 @@ use tokenweir_routing::resilience;
 const BODY: &str = r#"{"model":"tiny"}"#;
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const STUCK_AFTER: Duration = Duration::from_millis(100);
-/// Number of scrapes that take longer than `STUCK_AFTER`, because they are at least 20 ms apart.
+/// Number of scrapes that together take longer than `STUCK_AFTER`: two scrapes are at least 20 ms apart.
 const SCRAPE_COUNT: usize = 12;
 
 /// The metrics page of an engine that runs a request and has generated `tokens` tokens.
@@ -49,7 +49,7 @@ async fn until(condition: impl Fn() -> bool) {
     wait_until!(condition());
 }
 
-/// Waits until the gateway has scraped or probed the backend this many more times.
+/// Waits until the gateway has sent the backend `times` more scrapes or health checks.
 async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
     let count = || fake.looks().iter().sum::<usize>();
     let before = count();
@@ -77,7 +77,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
         until(|| gateway.pool.backends()[0].health.state().metrics_error.is_some()).await;
-        // Valid pages may have proved before that the backend is stuck. This state must end.
+        // Valid pages before may have proved that the backend is stuck. This state must end first.
         until(|| health(&gateway) == Health::Up).await;
         for _ in 0..scrapes {
             wait_for_probes(&fake, 1).await;
@@ -95,7 +95,8 @@ async fn a_backend_that_restarts_without_metrics_returns() {
     let gateway = start(&fake).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
-    // A request failed because the process has ended. The health check comes after it.
+    // A request failed because the engine process has ended. The gateway notices that before its next health
+    // check.
     gateway.pool.backends()[0].mark_down("refused");
     wait_for_probes(&fake, SCRAPE_COUNT).await;
     assert_eq!(health(&gateway), Health::Down);
@@ -128,7 +129,7 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
     fake.set_metrics(Some(running(8)));
     until(|| health(&gateway) == Health::Down).await;
     assert_eq!(status(&gateway.post(CHAT, BODY).await), 200);
-    // The response counts as progress of the engine.
+    // The gateway takes the successful response as progress of the engine.
     until(|| health(&gateway) == Health::Up).await;
 }
 

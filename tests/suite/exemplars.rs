@@ -1,5 +1,5 @@
-//! Exemplars lead from a histogram bucket to the trace of a request. They appear only in the
-//! OpenMetrics format.
+//! Exemplars: they link a bucket of a histogram to the trace of a request, and appear only on metrics pages
+//! in the OpenMetrics format.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};

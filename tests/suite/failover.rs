@@ -1,5 +1,5 @@
-//! Failover: before the first output, a failing backend is replaced by another without the client
-//! noticing. After it, a broken stream stays broken.
+//! Failover. If a backend fails before the first output, another one replaces it and the client notices
+//! nothing. If a stream breaks after its first output, it stays broken.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -31,8 +31,8 @@ const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
-/// Two backends. The one that gets the first request follows the steps `first`, the other one responds with
-/// `good`.
+/// Two backends. The backend that gets the first request follows the steps `first`. The other one responds
+/// with `good`.
 async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBackend; 2] {
     ScriptedBackend::first_of_two(first, [Step::Send(good)]).await
 }
@@ -247,8 +247,8 @@ fn rules(streams: StreamRules) -> Setup {
     Setup { observation, ..Setup::default() }
 }
 
-/// The body that a client of this path receives of a stream that breaks off after these events, and whether
-/// it is complete in terms of HTTP.
+/// The body that a client of `path` receives if the stream breaks off after the events `sent`, and whether
+/// the body is complete in terms of HTTP.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
@@ -277,8 +277,8 @@ async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_inven
     assert!(received.contains("event: error\ndata: {"), "{received}");
 }
 
-/// The comments are those of the backend before the first output, and those of the gateway before and after
-/// it.
+/// In the first case the backend sends a comment before its first output. In the others the gateway sends
+/// comments, before the first output or after it.
 #[tokio::test]
 async fn comments_reach_the_client_and_are_no_output() {
     let cases: [(&[&str], Setup, usize, u64); 3] = [
@@ -301,7 +301,8 @@ async fn comments_reach_the_client_and_are_no_output() {
     }
 }
 
-/// An event stream with a `content-length`, in two pieces. A script separates them with a [`Step::Wait`].
+/// A response with a `content-length` and an event stream, in two pieces, between which a script can have a
+/// [`Step::Wait`].
 fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
     let text = |events: &[&str]| -> String {
         events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
@@ -319,7 +320,7 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
-    // HTTP/1.1.
+    // The stream over HTTP/1.1.
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = read_until(&mut client, COMMENT).await;
     fake.go();
@@ -327,7 +328,7 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
     assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
     let (bytes, is_whole) = body(&answer);
     assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
-    // HTTP/2.
+    // The stream over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
     assert!(!answer.headers().contains_key("content-length"));
@@ -374,7 +375,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
     }
-    // The gateway buffers the role event while its own comments reach the client.
+    // The gateway holds the role event of the backend back, while its own comments reach the client.
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
     let gateway = gateway_with(&fakes, with_keep_alive()).await;
@@ -388,8 +389,8 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
-/// A response that begins with `kept`, which keeps it open without output. After the wait, the backend closes
-/// the connection.
+/// A response that begins with `kept`, such as white space, which keeps the connection open and is no output.
+/// After the wait, the backend closes the connection.
 fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -434,7 +435,8 @@ async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
     assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
 }
 
-/// By then the client has the status 200, so the failure must be in the stream.
+/// When the backend fails, the client already has the status 200. So the gateway must report the failure in
+/// the stream.
 #[tokio::test]
 async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     let cases = [
@@ -456,7 +458,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
         assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
     }
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
-    // HTTP/2.
+    // The same over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(answer.headers()["x-accel-buffering"], "no");

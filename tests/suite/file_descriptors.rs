@@ -1,5 +1,5 @@
-//! A gateway with few file descriptors rejects excess connections and requests, and marks no
-//! backend down.
+//! A gateway that has few file descriptors. It rejects connections and requests for which it has none, and
+//! does not mark a backend as down because of that.
 
 use crate::restart::{Port, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
@@ -26,7 +26,7 @@ async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {
     tokio::time::timeout(WAIT_TIMEOUT, wanted).await.expect(description)
 }
 
-/// Opens `count` connections that send nothing.
+/// Opens `count` connections over which the client sends nothing.
 async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -35,10 +35,10 @@ async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
     streams
 }
 
-/// Reads until the other side closes or resets the connection. Returns what was read.
+/// Reads until the other side closes or resets the connection. Returns the bytes that were read.
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    // A reset counts as a close.
+    // A reset of the connection counts as a close.
     let _ = until("a close", stream.read_to_end(&mut answer)).await;
     answer
 }
@@ -47,13 +47,13 @@ async fn ask(addr: SocketAddr, model: &str) -> String {
     let messages = r#"[{"role":"user","content":"hello"}]"#;
     let body = format!(r#"{{"model":"{model}","max_tokens":4,"messages":{messages}}}"#);
     let mut stream = until("a connection", TcpStream::connect(addr)).await.unwrap();
-    // The gateway may have closed an excess connection already.
+    // Writing may fail, because the gateway may already have closed an excess connection.
     let _ = stream.write_all(post(CHAT, &body).as_bytes()).await;
     String::from_utf8(read_to_end(&mut stream).await).unwrap()
 }
 
-/// Sends `count` requests at the same time. Returns the number of served requests. Every other one
-/// must have been rejected for lack of capacity in the gateway, or closed without a response.
+/// Sends `count` requests at the same time and returns how many were served. The gateway must have rejected
+/// each other request for lack of its own capacity, or closed the connection without a response.
 async fn burst(addr: SocketAddr, count: usize) -> usize {
     let mut asking = JoinSet::new();
     for _ in 0..count {
@@ -84,7 +84,7 @@ async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
 }
 
 async fn floods_of_connections_are_survived_with(files: usize) {
-    // The clients and the backends need descriptors of this process.
+    // This process contains clients and backends, which need file descriptors, too.
     tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
@@ -145,7 +145,7 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let mut taken = Vec::new();
-    // Scrapes fail too, and their error metric states that no descriptor is left.
+    // Without a descriptor, scrapes fail, too. Their error metric names this reason.
     let errors = "tokenweir_scrape_errors_total";
     let watching = async {
         loop {
@@ -179,7 +179,7 @@ async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
         ScriptedBackend::answering(json("200 OK", "{}")).await,
     ];
     fakes[1].set_models(&["other"]);
-    // One of the two descriptors is for scrapes.
+    // The pool has two descriptors. One of them is reserved for scrapes.
     let descriptors = FileDescriptorPool::new(Some(2));
     let setup = Setup { descriptors, ..Setup::default() };
     let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
@@ -199,7 +199,7 @@ async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one()
     let answer = until("a probe", gateway.admin("/livez")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(read_to_end(&mut connections[0]).await.is_empty());
-    // The gateway has not closed the other connection.
+    // The gateway has closed only the oldest idle connection, so the second one is still open.
     connections[1]
         .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         .await

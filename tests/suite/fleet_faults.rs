@@ -1,5 +1,5 @@
-//! Faults of the fleet, staged in front of the program: the status page, the diagnosis, the log and
-//! the metrics must name the fault at once, in the same words.
+//! Faults of a fleet behind the real program. The status page, the diagnosis, the log and the metrics must
+//! all name the fault at once and in the same words.
 
 use crate::metrics::value;
 use crate::restart::{model, start_backends};
@@ -61,7 +61,7 @@ async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) 
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
 }
 
-/// Starts clients that send requests until `is_over` is set or the returned set is dropped.
+/// Starts clients that send requests until `is_over` is set, or until the returned set is dropped.
 fn overload(gateway: SocketAddr, clients: usize, is_over: &Arc<AtomicBool>) -> JoinSet<()> {
     let request = format!(
         r#"{{"model":"{}","max_tokens":40,"messages":[{{"role":"user","content":"hi"}}]}}"#,
@@ -160,7 +160,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_backend_is_named_with_its_reason() {
     let backends = start_backends(1).await;
-    // The kernel accepts connections for this listener, but nothing answers.
+    // The kernel accepts connections for this listener, but no program answers them.
     let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addrs = [backends[0], hung.local_addr().unwrap()];
     let program = start("hung", &addrs, "scrape: { timeout: 300ms }\n").await;

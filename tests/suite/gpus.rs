@@ -1,5 +1,5 @@
-//! GPUs of backends: pages of DCGM exporters are read, their GPUs are assigned to backends, and a
-//! failed exporter keeps its last values and harms no request.
+//! GPUs of backends. The gateway reads the pages of DCGM exporters and assigns their GPUs to backends. If an
+//! exporter fails, its last values remain, and no request is harmed.
 
 use crate::metrics::{samples, value};
 use crate::support::scripted_backend::{
@@ -76,8 +76,7 @@ fn every_page_gives_the_expected_values() {
     }
 }
 
-/// Asserts that two JSON values are equal. Numbers may differ by rounding, and a missing list equals a list
-/// of nulls.
+/// Asserts that two JSON values are equal, except for rounding. A missing list equals a list of nulls.
 fn assert_same(value: &Value, expected: &Value, name: &str) {
     match (value, expected) {
         (Value::Number(a), Value::Number(b)) => {

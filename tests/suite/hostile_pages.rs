@@ -1,5 +1,5 @@
-//! Metrics pages with any numbers from one backend: no request fails because of them, and the status and the
-//! metrics page of the gateway stay readable.
+//! Metrics pages of one backend that contain arbitrary numbers. No request fails because of them, and the
+//! gateway can still render its status and its own metrics page.
 
 use std::sync::Arc;
 use tokenweir::admin;
@@ -13,7 +13,7 @@ use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{Policy, PolicyKind, PromptFingerprint};
 
-/// Number of pages for each policy. The variable `HOSTILE_PAGES` overrides it.
+/// Number of pages for each policy. The environment variable `HOSTILE_PAGES` overrides it.
 const PAGES: usize = 400;
 const NAMES: [&str; 26] = [
     "vllm:num_requests_running",
@@ -140,7 +140,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             }
         }
         read_pages(&pool, &prometheus);
-        // One valid page suffices for the backend to get requests again.
+        // After one valid page, the backend must get requests again.
         let sound = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                      vllm:kv_cache_usage_perc 0.1\n";
         let load = EngineLoad::read(sound.as_bytes());

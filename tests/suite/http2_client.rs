@@ -1,6 +1,6 @@
-//! Requests that HTTP/2 can carry and HTTP/1.1 cannot: each is rejected or becomes one well-formed
-//! HTTP/1.1 request. Floods of frames that cost their sender little: each ends, and other clients
-//! are served.
+//! Requests that HTTP/2 can express and HTTP/1.1 cannot: the gateway rejects each of them or makes it one
+//! well-formed HTTP/1.1 request. Floods of frames that cost their sender little: the gateway ends each flood
+//! and serves other clients.
 //!
 //! `HTTP2_FRAMES` sets the number of frames per flood.
 
@@ -36,13 +36,13 @@ fn valid_headers() -> Headers {
     pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
 }
 
-/// The valid headers and these additional ones.
+/// The headers of [`valid_headers`] and these additional ones.
 fn with(additional: &[(&str, &str)]) -> Headers {
     let additional = additional.iter().map(|(name, value)| ((*name).into(), (*value).into()));
     valid_headers().into_iter().chain(additional).collect()
 }
 
-/// The valid headers with this value of the header `name`. `None` removes the header.
+/// The headers of [`valid_headers`] with another value of the header `name`. `None` removes the header.
 fn changed(name: &str, value: Option<&str>) -> Headers {
     let mut headers = valid_headers();
     let place = headers.iter().position(|(known, _)| known == name.as_bytes()).unwrap();
@@ -56,7 +56,7 @@ fn changed(name: &str, value: Option<&str>) -> Headers {
 /// The name of a request, its headers, and the expected result.
 type Case = (&'static str, Headers, Verdict);
 
-/// Requests with headers that frame an HTTP/1.1 message or are hop-by-hop.
+/// Requests with headers that HTTP/2 forbids: those that frame an HTTP/1.1 message, and hop-by-hop headers.
 fn framings() -> Vec<Case> {
     let length = BODY.len().to_string();
     let twice = [("content-length", &*length), ("content-length", &*length)];
@@ -80,7 +80,7 @@ fn framings() -> Vec<Case> {
     ]
 }
 
-/// Requests with bytes that would end a line or a name in HTTP/1.1.
+/// Requests with bytes that would end a line or a header name in HTTP/1.1.
 fn characters() -> Vec<Case> {
     let value = |value: &str| with(&[("x", value)]);
     let name = |name: &str| with(&[(name, "a")]);
@@ -153,7 +153,7 @@ async fn an_http2_request_is_rejected_or_becomes_one_well_formed_http1_request()
         }
         match (verdict, &ended) {
             (Served, ended) => assert_eq!(*ended, Ended::Answered(BODY.into()), "{name}"),
-            // The response has the error format of the gateway, so it is not from a backend.
+            // The body is an error in the format of the gateway, so it does not come from a backend.
             (Rejected, Ended::Answered(body)) => {
                 let error: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
                 let code = error["error"]["code"].as_u64();

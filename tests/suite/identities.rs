@@ -1,5 +1,5 @@
-//! User, session and conversation of a request: in the record, from which spans and log lines read
-//! them, and never on the metrics page.
+//! The user, the session and the conversation of a request. The record has them, and spans and log lines read
+//! them from there. The metrics page never has them.
 
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post};
@@ -11,7 +11,7 @@ const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
-/// The reader of identities in the default configuration, with this mode.
+/// The identity reader of the default configuration, with `mode` as its mode.
 fn reader(mode: IdentityMode) -> IdentityReader {
     IdentitiesConfig { mode, ..IdentitiesConfig::default() }.reader(None)
 }
@@ -46,7 +46,7 @@ async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
         for value in [recorded, session].into_iter().flatten() {
             assert!(!page.contains(&**value), "{value} is in the metrics");
         }
-        // The backend gets the body of the client, whatever the mode.
+        // Whatever the mode, the backend gets the body that the client sent.
         assert!(String::from_utf8_lossy(&fake.seen()[0].body).contains("alice@example.com"));
     }
 }

@@ -1,5 +1,5 @@
-//! Discovery from Kubernetes: the backends reported for every behaviour of the API server, and the
-//! effect of pod changes on clients.
+//! Discovery from Kubernetes: which backends it reports for each behaviour of the API server, and that
+//! clients notice nothing when pods change.
 
 use crate::restart::{Port, fleet, model, start_backends};
 use crate::support::kubernetes_api_server::{KubernetesApiServer, listed, slice, status};
@@ -13,7 +13,7 @@ use tokenweir::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Receives the lists of addresses that discovery would give to a gateway.
+/// Receives the address lists that discovery reports to a gateway.
 struct AddressUpdates {
     received: mpsc::UnboundedReceiver<Vec<String>>,
     listening: JoinHandle<()>,
@@ -50,7 +50,7 @@ impl AddressUpdates {
         Self { received, listening }
     }
 
-    /// Waits for the next update. Returns the ports of its backends.
+    /// Waits for the next address list. Returns the ports of its backends.
     async fn ports(&mut self) -> Vec<u16> {
         let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
         let addresses = next.expect("an update within the timeout").unwrap();
@@ -135,7 +135,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert!(request.target.starts_with(path), "{}", request.target);
     assert_eq!(request.query("fieldSelector"), Some("metadata.name%3Dvllm"));
     request.answer(200, &list_of("InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
-    // The watch of the pool and the list of the pods are requested in any order.
+    // Discovery may request the watch of the pool and the list of the pods in any order.
     let mut pool_watch = None;
     let mut lists = 0;
     while pool_watch.is_none() || lists == 0 {
@@ -167,7 +167,8 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert_eq!(updates.ports().await, [0; 0]);
 }
 
-/// The API server can divide a list into pages.
+/// The API server may send a list in pages. Here the second page comes only after the test has checked for
+/// updates.
 #[tokio::test]
 async fn a_list_is_applied_when_all_its_pages_have_arrived() {
     let mut server = KubernetesApiServer::start().await;
@@ -196,7 +197,8 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
     let mut updates = AddressUpdates::watch(&server).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
-    // The API server ends each watch after a while. A bookmark has the resource version.
+    // The API server ends each watch after a while. Before, it sends a bookmark, which has the resource
+    // version to go on from.
     let mut watch = server.watch(10).await;
     watch.send_bookmark(20).await;
     watch.end().await;
@@ -206,7 +208,7 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
     assert_eq!(updates.ports().await, [1, 2]);
     watch.send("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
     drop(watch);
-    // Discovery ignores malformed lines.
+    // Discovery ignores lines of a watch that are malformed.
     let mut watch = server.watch(21).await;
     watch.send("<html>busy</html>\n").await;
     watch.end().await;
@@ -222,7 +224,8 @@ async fn an_expired_watch_restarts_with_a_list() {
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
     server.list(10, &slices).await;
     assert_eq!(updates.ports().await, [1, 2]);
-    // API servers report that a resource version has expired in the stream, or as the status of the response.
+    // API servers report an expired resource version either as an event in the stream or as the status of the
+    // response.
     let mut watch = server.watch(10).await;
     watch.tell("ERROR", &status(410, "Expired")).await;
     let request = server.asked().await;
@@ -273,7 +276,7 @@ async fn an_initially_unavailable_api_server_is_retried() {
     assert_eq!(updates.ports().await, [1]);
 }
 
-/// A proxy in front of the API server may end every watch at once.
+/// For example, a proxy in front of the API server may end every watch at once.
 #[tokio::test]
 async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
     let mut server = KubernetesApiServer::start().await;

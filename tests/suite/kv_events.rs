@@ -1,5 +1,6 @@
-//! KV events from simulated engines through the gateway: what the gateway knows about the caches, which
-//! groups of prompts evict each other, and what it reports after a restart or a cache reset of an engine.
+//! KV events from simulated engines. From them the gateway knows what the caches contain and which groups of
+//! prompts evict each other. After an engine restarts or resets its cache, the gateway must report the new
+//! contents.
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
@@ -19,10 +20,10 @@ use tokio::net::TcpStream;
 
 /// Tokens in a block of the engine.
 const BLOCK_TOKENS: u32 = 16;
-/// Simulated time between two evaluations of the diagnosis.
+/// Simulated time between two runs of the diagnosis.
 const EVALUATION: Duration = Duration::from_secs(5);
 
-/// The settings of a fast engine that publishes KV events and whose cache holds this many tokens.
+/// The settings of an engine that runs fast, publishes KV events, and has a cache for this many tokens.
 fn engine(cache_tokens: u32) -> SimulatorSettings {
     SimulatorSettings {
         backends: 1,
@@ -34,7 +35,7 @@ fn engine(cache_tokens: u32) -> SimulatorSettings {
     }
 }
 
-/// Settings of a gateway that uses KV events of each engine that offers them, as by default.
+/// As by default, the gateway uses KV events of each engine that offers them.
 fn using_offered_events() -> Setup {
     Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
 }
@@ -49,8 +50,7 @@ fn cache(fleet: &Fleet) -> CacheMapDocument {
     fleet.gateway.cache_map.document(clock::now())
 }
 
-/// Sends a question after a system prompt of this many tokens. The letter `system` identifies the system
-/// prompt.
+/// Sends a question after a system prompt of `tokens` tokens. The letter `system` selects the system prompt.
 async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> RequestRecord {
     let system = system.to_string().repeat(tokens * 4);
     let body = json!({
@@ -67,12 +67,12 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
     record
 }
 
-/// The groups of the cache map with prompts that this gateway sent.
+/// The groups in the cache map that have prompts of this gateway.
 fn groups(fleet: &Fleet) -> Vec<PrefixGroup> {
     cache(fleet).groups.into_iter().filter(|group| group.requests > 0).collect()
 }
 
-/// A diagnosis of the cache map of a gateway, with a simulated clock.
+/// A diagnosis that reads the cache map of a gateway. Its clock is simulated.
 struct Watch {
     diagnoser: Diagnoser,
     began: Instant,
@@ -85,8 +85,8 @@ impl Watch {
         Self { diagnoser: Diagnoser::default(), began, now: began }
     }
 
-    /// Evaluates the rules and advances the clock. Returns the verdict `prefix_cache_contention`, if there is
-    /// one.
+    /// Runs the diagnosis once and advances the clock. Returns the verdict `prefix_cache_contention`, if the
+    /// diagnosis has it.
     fn contention(&mut self, fleet: &Fleet) -> Option<Verdict> {
         let evicting_pairs = fleet.gateway.cache_map.evicting_pairs();
         let observed = FleetObservation { evicting_pairs, ..FleetObservation::default() };
@@ -102,7 +102,7 @@ impl Watch {
 
 #[tokio::test]
 async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() {
-    // Each of the two system prompts fits into the cache, both together do not.
+    // The cache holds one of the two system prompts, but not both.
     let (cache_tokens, system_tokens) = (4_096, 3_000);
     let fleet = start(cache_tokens).await;
     for system in ['a', 'b'] {
@@ -133,7 +133,7 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
         assert!(verdict.cause.as_ref().unwrap().contains(&loser.id), "{verdict:#?}");
     }
 
-    // The requests of one group alone evict no other group.
+    // Now only one group sends requests. It evicts no other group, so the verdict must end.
     loop {
         ask(&fleet, 'a', system_tokens, &format!("question {round}")).await;
         round += 1;
@@ -146,8 +146,8 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
 
 #[tokio::test]
 async fn workloads_that_fit_into_the_cache_are_not_named() {
-    // Both system prompts fit into the cache and are used again. Only their questions and answers are
-    // evicted, and nothing asks them again.
+    // The cache holds both system prompts, which are used again and again. Only questions and answers are
+    // evicted, and no later request contains them.
     let (cache_tokens, system_tokens) = (4_096, 1_200);
     let fleet = start(cache_tokens).await;
     let mut watch = Watch::begin();
@@ -166,16 +166,16 @@ async fn workloads_that_fit_into_the_cache_are_not_named() {
     assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
 }
 
-/// The prompt tokens that the gateway expected in the cache, and those that the engine found there. `None`:
-/// the expectation does not come from KV events.
+/// How many prompt tokens the gateway expected in the cache, and how many the engine found there. The first
+/// is `None` if the expectation does not come from KV events.
 fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
     let candidate = record.selected_candidate().unwrap().candidate;
     let is_exact = candidate.cached_source == CachedSource::Exact;
     (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
 }
 
-/// Asks until KV events give an expectation above 0. Returns it in tokens. Each such expectation must be
-/// right.
+/// Asks the question until KV events give an expectation above 0, and returns that number of tokens. Each
+/// expectation from KV events must be right.
 async fn ask_until_exact(fleet: &Fleet, system: char, tokens: usize, question: &str) -> u64 {
     wait_for!({
         let record = ask(fleet, system, tokens, question).await;
@@ -196,7 +196,7 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     let mut answer = String::new();
     engine.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with(r#"{"success":true}"#), "{answer}");
-    // The engine publishes the reset of its cache with its next step.
+    // An engine publishes the reset of its cache only with its next step.
     let record = ask(&fleet, 'a', 1_000, "question").await;
     assert_eq!(record.observed.usage.cached, Some(0));
     let record = ask(&fleet, 'b', 1_000, "question").await;
@@ -219,7 +219,7 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
     let sim = wait_for!(Simulator::bind(&settings).await.ok());
     assert_eq!(sim.addrs(), [fleet.backend_addrs[0]] as [SocketAddr; 1]);
     let serving = tokio::spawn(sim.run(std::future::pending()));
-    // The first blocks that the new process computes are those of another prompt.
+    // The new process first computes blocks of another prompt.
     wait_until!({
         let answer = fleet.gateway.raw(post("/v1/completions", r#"{"prompt":"x","max_tokens":1}"#));
         let answer = answer.await;
@@ -250,7 +250,7 @@ async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_the
 
 #[tokio::test]
 async fn publishers_that_cannot_be_reached_change_nothing() {
-    // Three endpoints: a closed port, a port where nothing speaks ZeroMQ, and a host that is not that of the
+    // Three unusable endpoints: a closed port, a port without ZeroMQ, and a host other than that of the
     // backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
@@ -283,7 +283,7 @@ const PREFIX_CACHE_PAGE: &str = "vllm:num_requests_running{engine=\"0\"} 0.0\n\
     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
     vllm:prefix_cache_queries_total{engine=\"0\"} 1.0\n";
 
-/// The list of KV event publishers, with one at this endpoint, as vLLM reports it.
+/// vLLM's response that lists its KV event publishers. Here it lists one, with this endpoint.
 fn source(endpoint: &str) -> String {
     json!({ "0": { "enable_kv_cache_events": true, "endpoint": endpoint } }).to_string()
 }

@@ -1,5 +1,5 @@
-//! The live view: the document that the admin page and `tokenweir top` show, the files of the page,
-//! and draining of backends.
+//! The live view: the document that the admin page and `tokenweir top` show, the files of the admin page, and
+//! draining of backends.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{AS_JSON, CHAT, operate};
@@ -23,8 +23,8 @@ async fn live(gateway: &Running) -> GatewaySnapshot {
     serde_json::from_value(gateway.document("/streams").await).unwrap()
 }
 
-/// Polls the document of the live view until a condition holds, and returns it. The gateway updates the
-/// document shortly after clients see an event.
+/// Polls the document of the live view until a condition holds, and returns the document. The gateway updates
+/// it shortly after clients see an event.
 async fn live_when(
     gateway: &Running,
     condition: impl Fn(&GatewaySnapshot) -> bool,
@@ -150,7 +150,8 @@ async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths(
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
 }
 
-/// The fields that a script reads of the variable `value`, such as `name` in `backend.name`.
+/// The names that follow `value` and a dot in a script, such as `name` in `backend.name`: the fields that the
+/// script reads.
 fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let value = format!("{value}.");
@@ -159,7 +160,7 @@ fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
     });
     let rests = places.map(|(at, _)| &script[at + value.len()..]);
     let names = rests.map(|rest| rest.split(|letter: char| !is_word(letter)).next().unwrap());
-    // An empty name comes from a full stop after the name, in a comment.
+    // If `value` is the last word of a sentence in a comment, no name follows its full stop.
     names.filter(|name| !name.is_empty()).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The integration tests. They form one program, so that they link once.
+//! The integration tests. They are one program, because linking many programs would take long.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]

@@ -1,5 +1,5 @@
-//! The metrics page: valid names, a format that Prometheus parses, every series from the start, and
-//! no series that clients can create.
+//! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start,
+//! and clients cannot create further ones.
 
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering, start_with};
@@ -13,7 +13,7 @@ use tokenweir::telemetry::quality;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::Objective;
 
-/// A page of the documentation, by its path from the top of the repository.
+/// The text of a file of the repository, by its path from the root.
 fn document(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
@@ -23,8 +23,8 @@ fn exists_by_default(row: &MetricDescriptor) -> bool {
     MetricsLevel::Full.detail(row, Semconv::default()) != MetricDetail::Omitted
 }
 
-/// The samples of a response with a metrics page, as (series, value). Fails on a line that the format does
-/// not permit.
+/// The samples of a response with a metrics page, as (time series, value). Fails if the format does not
+/// permit a line.
 pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
     let body = page.split("\r\n\r\n").nth(1).unwrap();
     let mut typed = BTreeSet::new();
@@ -66,7 +66,8 @@ fn names_units_and_help_texts_follow_the_conventions() {
         let is_counter = row.kind == MetricKind::Counter;
         assert_eq!(row.name.ends_with("_total"), is_counter, "{}", row.name);
         if matches!(row.kind, MetricKind::Histogram(_)) {
-            // The last one is no unit, but a metric of the OpenTelemetry conventions, which has no suffix.
+            // `gen_ai_client_token_usage` is no unit, but a metric of the OpenTelemetry conventions, which
+            // has no suffix.
             let units = ["_seconds", "_tokens", "_ratio", "gen_ai_client_token_usage"];
             assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
         }
@@ -94,8 +95,8 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
     assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
 }
 
-/// Maximum numbers of series, by the labels whose values depend on the fleet: `·M·B` has the series for each
-/// model and backend.
+/// The documented limit for the number of time series, by the labels whose values depend on the fleet. `·M·B`
+/// has the number for each model and backend.
 fn max_series() -> BTreeMap<String, usize> {
     let open = [
         ("gen_ai_request_model", "M"),
@@ -107,7 +108,7 @@ fn max_series() -> BTreeMap<String, usize> {
         ("slo", "S"),
         ("tenant", "N"),
     ];
-    // The values of these labels together are the GPUs of all backends.
+    // The combinations of these three labels are the GPUs of all backends, so their number is not a product.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
     for row in catalog::rows().filter(|row| exists_by_default(row)) {
@@ -120,7 +121,7 @@ fn max_series() -> BTreeMap<String, usize> {
             closed.map(|label| label.seeds(&KnownLabelValues::default()).len()).product();
         let each = match row.kind {
             MetricKind::Counter | MetricKind::Gauge => 1,
-            // The `+Inf` bucket, the sum and the count are 3 series more.
+            // A histogram has three more time series: the bucket `+Inf`, the sum and the count.
             MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
         let factors =
@@ -175,9 +176,9 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
-    // The values of engines and GPUs exist only after a scrape, costs, KV events and the exchange
-    // between gateways only if they are configured, and labelled histograms, counters of backends with
-    // another label, and verdicts only after their first value.
+    // These metrics may be missing at the start. Metrics of engines and GPUs exist only after a scrape.
+    // Costs, KV events and the exchange between gateways exist only if they are configured. Histograms with
+    // labels, counters of backends with another label, and verdicts exist only after their first value.
     let is_optional = |row: &&MetricDescriptor| {
         let is_cost = ["tokenweir_backend_gpus", "tokenweir_backend_price_per_hour"];
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
@@ -186,10 +187,10 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // Only backends with ranks have the first, only engines that the gateway wakes the second.
+            // The first metric needs a backend with ranks. The second needs an engine that the gateway wakes.
             || row.name == "tokenweir_backend_ranks"
             || row.name == "tokenweir_backend_sleep_changes_total"
-            // The gateway has this counter only after the page of the engine has it.
+            // The gateway shows this counter only if the page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
             || row.name == "tokenweir_diagnosis_active"
@@ -240,7 +241,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
         ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
     ];
     for (series, expected) in expected {
-        // The page has the labels in the order of their names.
+        // The page sorts the labels by name, which can put `model` before `backend`.
         let other = series.replace(&format!("{backend},{model}"), &format!("{model},{backend}"));
         let sample = if page.contains(&series) { series } else { other };
         assert!(

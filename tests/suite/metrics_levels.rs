@@ -1,5 +1,5 @@
-//! The levels of the metrics: the number of series of each, as the documentation states it, and
-//! dashboards and alerts that work at the default level.
+//! The levels of the metrics. Each level has the documented number of time series. Dashboards and alerts work
+//! at the default level.
 
 use crate::metrics::samples;
 use crate::support::scripted_backend::{
@@ -10,12 +10,13 @@ use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
-/// Maximum number of series that each further backend adds at the level `standard`, with one model.
+/// How many time series each further backend may add at the level `standard`, if it serves one model.
 const MAX_STANDARD_SERIES_PER_BACKEND: usize = 120;
 /// Maximum size in bytes of a compressed page of 50 backends at the level `standard`.
 const MAX_COMPRESSED_BYTES: usize = 60_000;
 
-/// A gateway with this level and number of backends, after requests of all kinds. Also returns the backends.
+/// A gateway with this level and this many backends, after requests of all kinds. Also returns the backends,
+/// which end when they are dropped.
 async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<ScriptedBackend>) {
     let page = crate::engine_metrics::recorded_page("python-metrics-spec.http");
     let mut fakes = Vec::new();
@@ -47,7 +48,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
     (gateway, fakes)
 }
 
-/// The number of series on the page of such a gateway: all, and those with the label `backend`.
+/// Two numbers of time series on the page of [`used_gateway`]: all, and those with the label `backend`.
 async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     let (gateway, _backends) = used_gateway(level, backends).await;
     let samples = samples(&gateway.admin("/metrics").await);
@@ -55,8 +56,8 @@ async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     [samples.len(), with_backend]
 }
 
-/// The numbers of the level in the table of `docs/operate/size.md`: series without a backend, and per
-/// backend.
+/// The numbers of a level in the table of `docs/operate/size.md`: time series without backends, and time
+/// series per backend.
 fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
     let row =
         page.lines().find_map(|line| line.strip_prefix(&format!("| `{}` | ", level.as_str())));
@@ -65,8 +66,8 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
     [cells.next().unwrap(), cells.next().unwrap()]
 }
 
-/// The numbers may differ by some series: `process_*`, the phases of streams and the results of attempts
-/// vary.
+/// Some time series may be missing or additional: `process_*`, the phases of streams and the results of
+/// attempts vary.
 #[tokio::test]
 async fn each_level_has_the_documented_number_of_series() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/size.md");

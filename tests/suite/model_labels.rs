@@ -1,4 +1,5 @@
-//! Listed models become label values up to a limit, and are served beyond it.
+//! The names of listed models become label values up to a limit. The gateway also serves the models beyond
+//! it.
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};

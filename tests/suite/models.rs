@@ -1,5 +1,5 @@
-//! Several models behind one gateway over real sockets: configured aliases, backends with different
-//! models, and adapters that are loaded and unloaded.
+//! Several models behind one gateway, over real sockets: configured aliases, backends with different models,
+//! and adapters that backends load and unload.
 
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, VLLM, WORD, json, stream_of,
@@ -211,7 +211,8 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);
     one.set_models(&["base"]);
     let models_requests = one.models_asked();
-    // One second is much less than the time to the next regular refresh of the models.
+    // Only one second passes, much less than the time until the gateway reads the list of models again. So
+    // the 404 of the backend must be the cause of the reading.
     advance_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));

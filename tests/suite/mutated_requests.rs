@@ -1,9 +1,8 @@
-//! Valid requests with random mutations on real sockets. For every mutation, the gateway does not
-//! panic or hang, a backend gets only well-formed requests, and no client gets the response of
-//! another.
+//! Random mutations of valid requests, on real sockets. For every mutation the gateway does not panic or
+//! hang, the backend gets only well-formed requests, and no client gets the response of another.
 //!
-//! `MUTATIONS=100000 cargo test --release --test suite mutated_requests -- --nocapture` runs more
-//! of them.
+//! `MUTATIONS=100000 cargo test --release --test suite mutated_requests -- --nocapture` runs this many
+//! mutations.
 
 mod mutator;
 
@@ -18,17 +17,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const COUNT: usize = 2_000;
-/// Concurrent connections.
+/// Number of concurrent connections.
 const CONCURRENT_CONNECTIONS: usize = 32;
-/// Number of mutated requests after which a client with a valid request follows.
+/// After each this many mutated requests, another client sends a valid request.
 const VALID_CLIENT_INTERVAL: usize = 20;
 const SEED: u64 = 6;
-/// Time without a byte of the response after which the client closes its sending side.
+/// If no byte of the response comes for this long, the client closes its sending side.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(250);
-/// Time within which the gateway must then close the connection.
+/// After that, the gateway must close the connection within this time.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum growth of the memory of this process in KiB after the first tenth of the requests. The process
-/// contains gateway, backend and clients.
+/// Maximum growth of this process's memory in KiB after the first tenth of the requests. The process contains
+/// the gateway, the backend and the clients.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
 #[tokio::test]
@@ -56,19 +55,20 @@ async fn mutated_requests_do_no_harm() {
     let growth = resident_kib().saturating_sub(after_first);
     println!("{count} requests, {tally:?}, {growth} KiB more after the first tenth");
     assert!(tally.refused > count / 20 && tally.reached > count / 20, "both happen: {tally:?}");
-    // With the default number of requests, other tests run in this process and use memory, too.
+    // The growth is checked only for more requests than by default, because then no other tests run in this
+    // process.
     assert!(count <= COUNT || growth < MAX_GROWTH_KIB, "{growth} KiB more");
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("\ntokenweir_requests_in_flight 0\n"), "no request is left open");
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }
 
-/// The results of all mutated requests.
+/// How many requests had each result.
 #[derive(Debug, Default)]
 struct Tally {
     /// Number of valid requests that followed a mutated one on its connection and were served.
     served: usize,
-    /// Number of requests that reached the backend, with the valid ones.
+    /// Number of requests that reached the backend, including valid ones.
     reached: usize,
     /// Number of requests that the gateway recorded as rejected.
     refused: usize,
@@ -87,7 +87,8 @@ impl Tally {
     }
 }
 
-/// Sends a mutated request followed by a valid one. Returns whether the valid one was served.
+/// Sends a mutated request and then a valid one on the same connection. Returns whether the valid one was
+/// served.
 async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
     let mut random = fastrand::Rng::with_seed(SEED + number as u64);
     let bytes = mutator.mutate(&mut random);
@@ -99,7 +100,8 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
         let digits = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
         format!("victim-{}", &rest[..digits.count()])
     };
-    // The mutated request can take a part of the valid one as its body.
+    // If the mutated request takes a part of the valid one as its body, the response may contain only the
+    // beginning of the name.
     let is_own = text.split("victim-").skip(1).all(|rest| own.starts_with(&name(rest)));
     assert!(is_own, "number {number} got the response of another request: {text}");
     if number.is_multiple_of(VALID_CLIENT_INTERVAL) {
@@ -110,11 +112,11 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
     text.ends_with(&expected.body)
 }
 
-/// Writes the bytes on a new connection and reads until the gateway closes it. Closes the sending side when
-/// no byte comes.
+/// Writes bytes on a new connection. Reads until the gateway closes the connection, and closes the sending
+/// side when no byte comes. Returns the bytes of the gateway.
 async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-    // The gateway can reject the request before the whole request is written, and reset the connection.
+    // Writing may fail: the gateway may reject the request early and reset the connection.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     loop {
@@ -124,7 +126,7 @@ async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
             Err(_) => break,
         }
     }
-    // The gateway can have closed the connection just now.
+    // The gateway may have closed the connection in the meantime.
     let _ = stream.shutdown().await;
     let reading = tokio::time::timeout(CLOSE_TIMEOUT, stream.read_to_end(&mut answer));
     let is_closed = reading.await.is_ok();

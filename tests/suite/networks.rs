@@ -1,4 +1,4 @@
-//! Names that move to another address under load, and gateways as backends of gateways.
+//! Host names whose address changes under load, and gateways that are backends of other gateways.
 
 use crate::support::scripted_backend::{self, ScriptedBackend, Step};
 use crate::support::test_gateway::{
@@ -20,8 +20,8 @@ fn chat(number: usize) -> String {
     json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }] }).to_string()
 }
 
-/// A listener that stands for a name whose address changes: it connects a new connection to the current
-/// `target`, and open connections stay. Returns its address.
+/// A listener that stands for a host name whose address changes. It connects each new connection to the
+/// current `target`. Open connections keep their target. Returns the listener's address.
 async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -98,8 +98,8 @@ fn hops(via: &str) -> usize {
     via.split(',').count()
 }
 
-/// A gateway, and its backend, which looks like another gateway and answers with the header `via` of the
-/// request.
+/// A gateway and its backend. The backend looks like another gateway, and answers with the header `via` of
+/// the request.
 async fn start_loop() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::start(|seen| {
         let via = seen.head.lines().find_map(|line| line.strip_prefix("via: "));

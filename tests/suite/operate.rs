@@ -1,4 +1,5 @@
-//! `tokenweir status`, `explain`, `drain`, `undrain` and `reload` as programs against a gateway.
+//! The commands `tokenweir status`, `explain`, `drain`, `undrain` and `reload`, run as programs against a
+//! gateway.
 
 use crate::support::process::folder;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};

@@ -1,5 +1,5 @@
-//! The generated operations files: every query uses existing metrics, every alert is tested and has
-//! a runbook, and the committed files equal the output of the command.
+//! The generated files for operations. Every query uses existing metrics, every alert has a test and a
+//! runbook, and the files in the repository equal the output of `tokenweir generate`.
 
 use crate::support::promql::{self, Named};
 use serde_json::Value;
@@ -17,10 +17,11 @@ use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, recording_rule
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::openai::Api;
 
-/// Metrics that Prometheus creates, and process metrics.
+/// Metrics that queries may use although the catalogue lacks them: metrics that Prometheus creates, and
+/// process metrics.
 const EXTERNAL_METRICS: [&str; 4] =
     ["up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"];
-/// Labels that Prometheus creates.
+/// Labels that Prometheus or Alertmanager creates.
 const EXTERNAL_LABELS: [&str; 5] = ["le", "job", "instance", "alertname", "alertstate"];
 
 fn root() -> &'static Path {
@@ -31,13 +32,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// The configuration that docker/compose.yml uses for this profile.
+/// The configuration of the gateway in docker/compose.yml with this profile.
 fn composed(profile: &str) -> LoadedConfig {
     let file = root().join(format!("docker/tokenweir.{profile}.yaml"));
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// Every generated query, with the alert, rule or panel that has it.
+/// Every generated query, with the name of the alert, recording rule or panel that contains it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for alert in alerts::all() {
@@ -57,7 +58,7 @@ fn queries() -> Vec<(String, String)> {
     queries
 }
 
-/// The queries of a dashboard's panels, each with the title of its panel.
+/// The queries in the panels of a dashboard, each with the title of its panel.
 fn panel_queries(board: &Value) -> impl Iterator<Item = (String, String)> {
     all_panels(board).flat_map(|panel| {
         let title = panel["title"].as_str().unwrap();
@@ -74,8 +75,8 @@ fn dashboards() -> [Value; 2] {
 }
 
 /// Every metric that a query may use, with the labels that its matchers may use at the default level of
-/// metrics. `None`: any label. Metrics of engines and exporters are not in it, because a Prometheus that
-/// scrapes only gateways must be enough.
+/// metrics. `None`: any label. The list has no metrics of engines and exporters, because the queries must
+/// work with a Prometheus that scrapes only gateways.
 fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
     let described = metrics().0.into_iter();
@@ -99,11 +100,12 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     known
 }
 
-/// Whether a label can have a value that the pattern of a matcher allows: `a|b`, `a.*` or a variable.
+/// Whether a label can have a value that a matcher allows. The pattern of the matcher is `a|b`, `a.*` or a
+/// variable.
 fn can_be(label: MetricLabel, pattern: &str) -> bool {
     let is_open = ["gen_ai_request_model", "backend", "tier"].contains(&label.name);
     let values = match label.name {
-        // Only one value of this label has series from the start.
+        // The seeds of this label have only one value, because the others have no time series at the start.
         "gen_ai_operation_name" => Api::ALL.map(|api| api.operation().to_owned()).to_vec(),
         _ => label.seeds(&KnownLabelValues::default()),
     };
@@ -180,7 +182,7 @@ fn a_query_of_an_unknown_metric_is_detected() {
     assert_eq!(fault("vllm:num_requests_running"), 1, "a metric of an engine");
 }
 
-/// The addresses of the services of docker/compose.yml, as docs/check.sh states them.
+/// The addresses of the services in docker/compose.yml. docs/check.sh has the same addresses.
 fn compose_endpoints() -> DeploymentEndpoints {
     DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
@@ -194,7 +196,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 fn the_committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
-    // The repository has no copy of the schema: editors get it from the program.
+    // The schema is left out, because the repository has no copy of it: editors get it from the program.
     for artifact in Artifact::ALL.into_iter().filter(|artifact| *artifact != Artifact::Schema) {
         let text = artifact.print(&tables(), &around).unwrap();
         let path = root().join(artifact.as_str());
@@ -235,7 +237,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
             assert_ne!(silence.alert, alert.name);
             assert!(silence.verdict.is_none_or(is_verdict), "{:?}", silence.verdict);
         }
-        // A runbook can refer to that of another alert.
+        // The runbook of an alert can be that of a verdict, which has its own text.
         let texts = match alert.runbook {
             Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
             Runbook::EachVerdict(meaning) => vec![meaning],
@@ -254,7 +256,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     }
 }
 
-/// The rows of a dashboard, each followed by its panels. A collapsed row contains its panels.
+/// The rows and panels of a dashboard. Each row is followed by its panels, and a collapsed row contains them.
 fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     let panels = board["panels"].as_array().unwrap().iter();
     panels.flat_map(|panel| {
@@ -263,7 +265,7 @@ fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     })
 }
 
-/// Whether a panel is a row whose panels are hidden. Their positions hold only while it is open.
+/// Whether a panel is a collapsed row. The positions of its panels hold only while the row is open.
 fn is_collapsed(panel: &Value) -> bool {
     panel["type"] == "row" && panel["collapsed"] == true
 }
@@ -308,7 +310,7 @@ fn both_dashboards_show_the_diagnosis_over_time() {
         let target = &panel["targets"][0];
         let names = promql::names(target["expr"].as_str().unwrap());
         assert_eq!(names.metrics[0].metric, "tokenweir_diagnosis_active");
-        // The name of a bar must contain all labels of its query.
+        // The legend must contain all labels by which the query groups, so that bars have different names.
         for label in &names.labels {
             let name = target["legendFormat"].as_str().unwrap();
             assert!(name.contains(&format!("{{{{{label}}}}}")), "{label} is not in {name}");
@@ -335,7 +337,7 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     assert_eq!(seen, 4);
 }
 
-/// The paths that docker/compose.yml mounts with this profile, from the root of the file system.
+/// The paths of the host that docker/compose.yml mounts with this profile.
 fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
     let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);
@@ -374,7 +376,8 @@ fn the_compose_file_uses_existing_flags() {
         seen += 1;
     }
     assert_eq!(seen, own.len());
-    // Each profile must start what its configuration names.
+    // With each profile, docker/compose.yml must start the backends and exporters that the gateway's
+    // configuration names.
     for profile in ["simulator", "gpu"] {
         let config = composed(profile).config;
         for backend in &config.backends {

@@ -1,5 +1,5 @@
-//! The gateway measures its own cost: the transit of chunks, the delay of its tasks, and the CPU time
-//! of telemetry.
+//! The gateway measures its own cost: the transit time of chunks, the scheduling delay of its tasks, and the
+//! CPU time of telemetry.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -9,7 +9,8 @@ use crate::support::test_gateway::{CHAT, gateway_answering, read_rest, read_unti
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// A backend that pauses before the second and before the last write of a stream, until the test releases it.
+/// A backend that pauses twice in a stream, before its second and before its last write. Each pause lasts
+/// until the test releases the backend.
 async fn pausing_backend() -> ScriptedBackend {
     ScriptedBackend::following([
         begin(&[ROLE, WORD]),

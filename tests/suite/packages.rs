@@ -1,5 +1,6 @@
-//! The packages: all have one version, the values of the Helm chart are in its
-//! schema, and the image is built from existing files. `packaging/check.sh` renders and builds them.
+//! The packages. All have the same version. The schema of the Helm chart has the values that its templates
+//! read. The files from which the image is built exist. `packaging/check.sh` renders the chart and builds the
+//! packages.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(at(path)).unwrap()
 }
 
-/// The values that the templates of the Helm chart read, in the form `a.b`.
+/// The paths of the values that the templates of the Helm chart read, such as `a.b`.
 fn read_by_templates() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for file in fs::read_dir(at(CHART).join("templates")).unwrap() {
@@ -31,8 +32,8 @@ fn read_by_templates() -> BTreeSet<String> {
     paths
 }
 
-/// The value at a path of keys such as `a.b`. At each step, the key `between`, such as `properties`, comes
-/// first.
+/// The value at a path of keys such as `a.b`. If `between` is given, such as `properties` in a schema, this
+/// key comes before each key of the path.
 fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a Value> {
     path.split('.').try_fold(root, |value, key| {
         let value = between.map_or(Some(value), |between| value.get(between))?;
@@ -40,7 +41,7 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
     })
 }
 
-/// The first word after the text `key`. Fails without `key`.
+/// The first word after the text `key`. Fails if the text does not contain `key`.
 fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
     let after = text.split_once(key).map(|(_, after)| after).expect(key);
     after.split_whitespace().next().unwrap()
@@ -52,13 +53,13 @@ fn the_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
     assert_eq!(word_after(&chart, "\nappVersion: "), version, "the tag of the image");
-    // The scripts that build packages read the version from `Cargo.toml`.
+    // The Debian package and the wheel get their version from `Cargo.toml`.
     let manifest = read("Cargo.toml");
     assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
 }
 
-/// The configuration sections that a reload applies, and those that it does not, as the source of the reload
-/// has them.
+/// Two sets of configuration sections: those that a reload applies, and those that it does not. They are read
+/// from the source text of the reload.
 fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
     let source = read("src/config/reload.rs");
     let fields = source.lines().filter_map(|line| line.strip_prefix("        "));
@@ -85,12 +86,12 @@ fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
     let top_level = |cell: &BTreeSet<String>| {
         cell.iter().filter(|key| !key.contains('.')).cloned().collect::<BTreeSet<_>>()
     };
-    // These sections have keys of both kinds, as has `log`.
+    // A reload applies only some keys of `limits`, `routing` and `log`.
     applied.extend(["limits".to_owned(), "routing".to_owned()]);
     assert_eq!(top_level(&cells[1]), applied);
     fixed.insert("log".to_owned());
     assert_eq!(top_level(&cells[2]), fixed);
-    // The chart replaces the pods after every change of `limits`.
+    // The chart replaces pods after any change of `limits`, even if a reload would apply it.
     applied.remove("limits");
     let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
     let (_, omitted) = helpers.split_once("omit $config ").unwrap();

@@ -1,4 +1,4 @@
-//! Paths that the gateway answers itself, and the error for a path that it does not serve.
+//! API paths that the gateway answers itself, and the error for a path that it does not serve.
 
 use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
@@ -88,7 +88,7 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
         ("/v1/nothing", socket, 404),
         ("/v1/models", socket, 200),
     ] {
-        // The request has only one `connection` header, so that this one decides.
+        // The request has no other `connection` header, so `headers` decides.
         let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
         let mut client = gateway.connect().await;
         let answer = answer_of(&mut client, &request).await;
@@ -154,7 +154,7 @@ async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
     assert_eq!(head.matches("cookie:").count(), 1, "{head}");
     assert!(head.contains("\r\ncookie: a=1; b=2\r\n"), "{head}");
     assert!(head.contains("\r\nx-forwarded-for: 192.0.2.1, 127.0.0.1\r\n"), "{head}");
-    // The number of header fields is limited, as over HTTP/1.1.
+    // The gateway limits the number of header fields, as it does for HTTP/1.1.
     let names: Vec<String> = (0..101).map(|number| format!("x-h{number}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
     sender.ready().await.unwrap();

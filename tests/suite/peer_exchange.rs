@@ -1,5 +1,5 @@
-//! What gateways with the same key learn from each other: over a real Redis server, and from the KV
-//! events of the backends. Without `redis-server` the tests of the exchange are skipped with a message.
+//! What gateways with the same key learn about each other's requests, over a real Redis server and from the
+//! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
 
 use crate::restart::{Port, model, start_backends, start_simulator};
 use crate::support::process::{GatewayProcess, folder};
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 const PASSWORD: &str = "bus-password";
-/// A shared key of the minimum length.
+/// The key that both gateways share. It has the minimum length.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// A Redis server on a loopback port.
@@ -24,9 +24,9 @@ struct Bus {
     process: Child,
 }
 
-/// Two gateways before the same backends.
+/// Two gateways in front of the same backends.
 struct Gateways {
-    /// The client port and the process of each gateway.
+    /// For each gateway, its client port and its process.
     processes: [(Port, GatewayProcess); 2],
     backends: Vec<SocketAddr>,
 }
@@ -61,7 +61,7 @@ impl Bus {
         self.process.kill().await.unwrap();
     }
 
-    /// Publishes a message to the channel of the gateways.
+    /// Publishes a message to the Redis channel of the gateways.
     async fn publish(&self, message: &[u8]) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
         let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
@@ -73,7 +73,7 @@ impl Bus {
         request.extend(b"\r\n");
         stream.write_all(&request).await.unwrap();
         let mut response = Vec::new();
-        // The second line of the response has the number of subscribers.
+        // The second line of Redis's response has the number of subscribers.
         while String::from_utf8_lossy(&response).lines().count() < 2 {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
         }
@@ -81,7 +81,7 @@ impl Bus {
     }
 }
 
-/// Lets `write!` append to a byte vector.
+/// Lets `write!` append text to a byte vector.
 struct PrintBytes<'a>(&'a mut Vec<u8>);
 
 impl Write for PrintBytes<'_> {

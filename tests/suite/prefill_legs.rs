@@ -1,5 +1,5 @@
-//! Prefill and decode on different backends: the protocol of both legs, and that no fault of a prefill
-//! leg fails a request or lets blocks be read twice.
+//! Prefill and decode of a request on different backends. Tests the protocol of the two requests (legs). A
+//! fault of the prefill leg must neither fail the request nor let an engine read the same blocks twice.
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{self, ScriptedBackend, Seen, Step, stream_of};
@@ -22,19 +22,19 @@ const EVENTS: [&str; 3] = [
     "[DONE]",
 ];
 
-/// The blocks that prefill engines keep until a decode engine has read them.
+/// The KV blocks that prefill engines keep until a decode engine has read them.
 #[derive(Default)]
 struct Blocks {
     next: AtomicUsize,
     kept: Mutex<BTreeSet<u64>>,
 }
 
-/// The steps of an engine that fails. `None`: the engine answers.
+/// The steps of an engine that fails. `None`: the engine does not fail.
 type Fault = Option<Vec<Step>>;
 
 impl Blocks {
-    /// An engine that can send KV blocks to others. `fault` gets the kind of a request, such as `prefill` or
-    /// `decode`.
+    /// An engine that can send KV blocks to other engines. `fault` decides from the kind of a request, such
+    /// as `prefill` or `decode`, whether the engine fails.
     async fn engine(
         self: &Arc<Self>,
         fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
@@ -108,7 +108,7 @@ async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Runnin
     start_with(&addresses, Setup { propagation, ..setup }).await
 }
 
-/// Makes the gateway learn that the backend takes `seconds` for a prompt like that of [`chat`].
+/// Makes the gateway learn that the backend takes `seconds` for a prompt of the length that [`chat`] sends.
 fn teach(backend: &Backend, seconds: f64) {
     let (load, now) = (&backend.load.estimator, clock::now());
     for seed in 0..30_u32 {
@@ -131,7 +131,7 @@ fn chat(name: usize) -> String {
     json!({"model": "tiny", "messages": messages, "stream": true, "max_tokens": 9}).to_string()
 }
 
-/// Sends a request. Asserts that it succeeds, and returns its record.
+/// Sends a request and asserts that it succeeds. Returns its record.
 async fn answered(gateway: &Running, name: usize) -> RequestRecord {
     let answer = gateway.post(CHAT, &chat(name)).await;
     let (text, is_whole) = body(&answer);
@@ -212,7 +212,7 @@ async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_comp
     let roles = &[Role::Prefill, Role::Prefill, Role::Decode];
     let gateway = start(&[&broken, &prefill, &decode], roles).await;
     teach(&gateway.pool.backends()[2], 20.0);
-    // The gateway prefers the first backend, because the one that works is slower.
+    // Of the two prefill backends, the gateway prefers the broken one, because the other one is slower.
     teach(&gateway.pool.backends()[0], 0.1);
     teach(&gateway.pool.backends()[1], 5.0);
     let record = answered(&gateway, 1).await;
@@ -268,8 +268,8 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
     let (resetting, decode) = (blocks.engine(reset).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Decode, Role::Decode];
-    // There is no further health check: if it found the backend down, it would end a leg that runs, and its
-    // blocks would stay.
+    // The next health check is an hour away. If it found the backend down, it would end a running leg, and
+    // the blocks of this leg would remain.
     let setup = Setup { roles, scrape_interval: Duration::from_hours(1), ..Setup::default() };
     let gateway = start_with_setup(&[&prefill, &resetting, &decode], setup).await;
     teach(&gateway.pool.backends()[1], 20.0);
@@ -278,8 +278,7 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
     assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
 
-    // The check after the reset has ended, so the gateway does not know that nothing listens at the address
-    // now.
+    // The health check after the reset has ended, so the gateway does not notice that the backend now ends.
     wait_until!(resetting.looks()[0] > 1);
     drop(resetting);
     let record = answered(&gateway, 2).await;

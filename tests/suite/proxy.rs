@@ -1,5 +1,5 @@
-//! The life of a request over real sockets against a scripted backend: complete, rejected, broken
-//! and abandoned.
+//! Requests over real sockets to a scripted backend: requests that complete, are rejected, break, or are
+//! abandoned by their client.
 
 use crate::support::recording;
 use crate::support::scripted_backend::{FINISH, paused};
@@ -49,11 +49,11 @@ async fn a_stream_passes_unchanged_and_is_recorded_once() {
 async fn every_recorded_response_passes_unchanged() {
     let mut refused = Vec::new();
     for recording in recording::all() {
-        // The backend sends the recorded headers without `connection: close`.
+        // The header `connection: close` is removed from the recorded response. All other headers remain.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
-        // Three of the recorded requests have a priority, which needs a permission.
+        // Three of the recorded requests have a `priority`. Clients need a permission for it.
         let allowed = Permissions::new(&[Permission::Priority]);
         let access = Arc::new(AccessControl::default().with_permissions(allowed));
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
@@ -63,7 +63,7 @@ async fn every_recorded_response_passes_unchanged() {
             gateway.post(CHAT, &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\"")).await;
         let record = gateway.record().await;
         if record.refusal.is_some() {
-            // The gateway rejects this request, so no backend sends the recorded response.
+            // The gateway rejects this request itself, so there is no response to compare.
             refused.push(recording.name);
             continue;
         }
@@ -115,8 +115,8 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 
 #[tokio::test]
 async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
-    // The backend answers one request per connection, and closes the connection when the next request arrives
-    // on it.
+    // The backend answers the first request of a connection. When another request arrives on that connection,
+    // the backend closes it.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
         0 => vec![Step::Send(json("200 OK", "{}"))],
         _ => vec![Step::Close],
@@ -309,14 +309,15 @@ async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
     .await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until(&mut client, "xxxx").await;
-    // The gateway serves another client although this one does not read.
+    // The client of the stream does not read now. The gateway must serve another client meanwhile.
     assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
     gateway.record().await;
     drop(client);
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Cancelled);
-    // Sockets and buffers hold a part of the stream. The gateway must not read the rest ahead.
+    // Sockets and buffers hold a part of the stream. The gateway must not have read more than that from the
+    // backend.
     assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
 }
 

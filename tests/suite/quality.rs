@@ -1,5 +1,5 @@
-//! The quality monitor over real sockets: the requests that a judge receives, and the effect of a
-//! faulty judge on requests.
+//! The quality monitor over real sockets: which requests it sends to a judge, and that a faulty judge does
+//! not affect the requests of clients.
 
 use crate::metrics::samples;
 use crate::support::process::folder;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir::telemetry::quality::QualitySettings;
 
-/// Secrets in all parts of a request. Neither a judge nor a file nor a page may contain them.
+/// Secrets that the test puts into all parts of a request. No judge, file or page may get one of them.
 const SECRETS: [&str; 5] = [
     "bob@example.com",
     "+1 415 555 0123",
@@ -40,13 +40,13 @@ fn setup(judge: &ScriptedBackend, file: PathBuf, judge_timeout: Duration) -> Set
     Setup { quality, injects_usage: true, ..Setup::default() }
 }
 
-/// The sum of the samples on a metrics page whose series begin with this prefix.
+/// The sum of all samples on a metrics page whose time series begin with `series`.
 fn count(page: &str, series: &str) -> u64 {
     let all = samples(page).into_iter();
     all.filter(|(name, _)| name.starts_with(series)).map(|(_, count)| count as u64).sum()
 }
 
-/// Waits until the gateway has processed this many samples. Returns the metrics page.
+/// Waits until the gateway has processed this many quality samples. Returns the metrics page.
 async fn settled(gateway: &Running, count: u64) -> String {
     wait_for!({
         let page = gateway.admin("/metrics").await;

@@ -1,5 +1,5 @@
-//! Readiness: the probes, the metrics, `/status` and the live view agree, whatever makes backends
-//! unavailable.
+//! Readiness. Whatever makes backends unavailable, the probes, the metrics, `/status` and the live view must
+//! agree.
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
@@ -27,8 +27,8 @@ async fn until_state(gateway: &Running, wanted: Availability) {
     wait_until!(is_so());
 }
 
-/// Asserts that all sources agree: whether the gateway is ready (`why`: the reason if it is not), which
-/// backends are up, and the state of each backend.
+/// Asserts that all these outputs agree about three facts: whether the gateway is ready (`why` is the reason
+/// if it is not), which backends are up, and the state of each backend.
 async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: Option<&str>) {
     let is_ready = why.is_none();
     let ready = gateway.admin("/readyz").await;
@@ -100,7 +100,8 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         for _ in 0..6 {
             gateway.post(CHAT, BODY).await;
         }
-        // In panic mode the client gets the response of the backend, else an error of the gateway.
+        // In panic mode, the gateway sends requests to ejected backends, so the client gets a backend's
+        // response. Otherwise it gets an error of the gateway.
         let answer = gateway.post(CHAT, BODY).await;
         assert_eq!(status(&answer), if is_panic { 500 } else { 503 });
         assert_eq!(ill.seen().len(), if is_panic { 7 } else { 5 }, "ejected after five failures");

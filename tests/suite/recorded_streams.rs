@@ -1,5 +1,5 @@
-//! Every recorded response of a real vLLM gives the values that an independent parser finds in it,
-//! for any split of its bytes.
+//! Recorded responses of real vLLM servers. For any split of its bytes, each response must give the values
+//! that an independent parser finds in it.
 
 use crate::support::recording::{self, Recording};
 use serde_json::{Value, json};
@@ -16,8 +16,8 @@ fn api(recording: &Recording) -> Api {
     }
 }
 
-/// Passes the pieces of the body to an observer, one millisecond apart. Returns the observation, the timings
-/// and the start time.
+/// Passes the pieces of the body to an observer, one millisecond apart. Returns the observed values, the
+/// timings and the start time.
 fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timings, Instant) {
     let begin = Instant::now();
     let mut timings = Timings::begin(begin);
@@ -101,13 +101,13 @@ fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
         if recording.expected["stream"] != json!(true) {
             continue;
         }
-        // Each piece has one event, so that a timestamp identifies its event.
+        // Each piece has exactly one event, so a timestamp identifies its event.
         let body = recording.body();
         let mut pieces = Vec::new();
         let mut start = 0;
         for end in 2..=body.len() {
             let piece = &body[start..end];
-            // A block without data is no event. It is put before the next event.
+            // A block of lines without data is no event. It belongs to the piece of the next event.
             if piece.ends_with(b"\n\n") && piece.windows(5).any(|window| window == b"data:") {
                 pieces.push(piece);
                 start = end;
@@ -145,7 +145,7 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// The delta of each choice of an event.
+/// The delta of each choice in a chat event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
     let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
@@ -154,7 +154,7 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
     choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
-/// Bytes that mean something to the parsers.
+/// Bytes that have a meaning for the parsers.
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]

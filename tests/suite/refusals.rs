@@ -1,5 +1,5 @@
-//! A backend that refuses a request: the answers of its peers show whether the client or the backend is the
-//! cause.
+//! Requests that a backend refuses with an error status. The answers of other backends show whether the
+//! client or the backend is the cause.
 
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
@@ -25,13 +25,13 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
     ScriptedBackend::answering(json(status_line, content)).await
 }
 
-/// A gateway that sends requests to each backend in turn, whatever it has learned about the backend.
+/// A gateway that sends requests to the backends in turn, whatever it has learned about them.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     start_with(&addresses, round_robin()).await
 }
 
-/// Sends requests until `fake` has received one. Returns the responses.
+/// Sends requests until the backend `fake` has received one. Returns the responses of all these requests.
 async fn ask_until_received(gateway: &Running, path: &str, fake: &ScriptedBackend) -> Vec<Vec<u8>> {
     let (before, mut answers) = (fake.seen().len(), Vec::new());
     while fake.seen().len() == before {
@@ -137,8 +137,8 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
     }
 }
 
-/// A request that only one backend refuses, such as a prompt that is too long for that backend, does not show
-/// that the backend is faulty.
+/// If a backend refuses only one request, such as a prompt that is too long for it, and serves others, it is
+/// not faulty.
 #[tokio::test]
 async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
     let refusal_count = AtomicUsize::new(0);

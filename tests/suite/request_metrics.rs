@@ -1,5 +1,5 @@
-//! Metrics of requests: successes apart from clients that left, HTTP status, tokens per request,
-//! tokens computed in vain, slow readers and the age of the oldest request.
+//! Metrics of requests: successes without requests whose client disconnected, HTTP status, tokens per
+//! request, tokens that were computed for nobody, slow readers, and the age of the oldest request.
 
 use crate::metrics::{samples, value};
 use crate::support::scripted_backend::{FINISH, begin};
@@ -17,7 +17,7 @@ use tokenweir_request::record::{Outcome, TierResolver};
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
-/// The sum of the samples of a metric whose series contain each of these label texts.
+/// The sum of the samples of a metric whose labels contain each of these texts.
 async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
     let page = gateway.admin("/metrics").await;
     let is_it = |(series, _): &&(String, f64)| {

@@ -1,6 +1,6 @@
-//! Compares the HTTP/1.1 request parser with hyper's server: every request that the gateway
-//! accepts, hyper accepts with the same meaning, for any split or corruption of the bytes. Also
-//! tests the client's view of a request that is answered before it was read.
+//! Compares the gateway's parser of HTTP/1.1 requests with hyper's server. If the gateway accepts a request,
+//! hyper must accept it with the same meaning, for any split or corruption of the bytes. Also tests what a
+//! client sees if its request is answered before it was read.
 
 use crate::support::corrupted_bytes::corrupted;
 use crate::support::scripted_backend::json;
@@ -25,7 +25,8 @@ type ParsedRequest = (Method, Uri, HeaderMap, Vec<u8>);
 
 const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
 
-/// The request as the gateway reads it in pieces of `piece` bytes. `None`: it is rejected or not complete.
+/// The request that the gateway parses, in pieces of `piece` bytes. `None`: the gateway rejects the request,
+/// or the request is incomplete.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     let mut bytes = BytesMut::new();
     let mut parsed: Option<(Request<()>, http1::BodyDecoder, Vec<u8>)> = None;
@@ -53,7 +54,8 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     body.is_complete().then_some((head.method, head.uri, head.headers, data))
 }
 
-/// The first request as hyper's server reads it. `None`: it is rejected or not complete.
+/// The first request that hyper's server parses. `None`: hyper rejects the request, or the request is
+/// incomplete.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<ParsedRequest> {
     let (server_side, mut client_side) = tokio::io::duplex(1 << 20);
     let first_request = Arc::new(Mutex::new(None));
@@ -147,7 +149,8 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
     let mut client = gateway.connect().await;
     let (length, head) = (8 << 20, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:");
     client.write_all(format!("{head} {length}\r\n\r\n").as_bytes()).await.unwrap();
-    // This is more than the socket buffers of both sides hold: if nothing read it, the write would not end.
+    // The socket buffers of both sides cannot hold the body. If the gateway did not read it, this write would
+    // not end.
     client.write_all(&vec![b' '; length]).await.unwrap();
     let answer = read_rest(client).await;
     assert_eq!(status(&answer), 413);

@@ -1,5 +1,5 @@
-//! Compares the HTTP/1.1 response parser with hyper's client, for any split or corruption of the
-//! bytes.
+//! Compares the gateway's parser of HTTP/1.1 responses with hyper's client, for any split or corruption of
+//! the bytes.
 
 use crate::support::corrupted_bytes::corrupted;
 use crate::support::scripted_backend::{FINISH, WORD, chunk, event_stream_head, json};
@@ -23,8 +23,8 @@ fn sorted(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     pairs
 }
 
-/// The response as the gateway reads it in pieces of `piece` bytes, if the server then closes. `None`: it is
-/// rejected.
+/// The response that the gateway parses, in pieces of `piece` bytes, if the server closes the connection
+/// after it. `None`: the gateway rejects the response.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
     let mut answer: Option<http1::ResponseHead> = None;
@@ -50,7 +50,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     is_whole.then(|| (status, headers, data.to_vec()))
 }
 
-/// The response as hyper's client reads it. `None`: it is rejected.
+/// The response that hyper's client parses. `None`: hyper rejects the response.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<Answer> {
     let (here, mut there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -110,8 +110,8 @@ proptest! {
     fn a_valid_response_is_parsed_as_hyper_parses_it(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let theirs = runtime.block_on(parse_with_hyper(wire.clone()));
-        // hyper accepts a chunked body from an HTTP/1.0 server, the gateway does not: HTTP/1.0 has no chunked
-        // encoding.
+        // hyper accepts a chunked body from an HTTP/1.0 server. The gateway does not, because HTTP/1.0 has no
+        // chunked encoding.
         let is_odd = wire.starts_with(b"HTTP/1.0") && wire.windows(9).any(|part| part == b": chunked");
         prop_assert_eq!(parse_with_gateway(&wire, piece), theirs.filter(|_| !is_odd));
     }
@@ -128,8 +128,8 @@ proptest! {
     }
 }
 
-/// Serves a connection with two events per request: one before it reads the body, one when it has read the
-/// whole body.
+/// Serves a connection. Each response has two events: the first is sent before the request body is read, the
+/// second after the whole body is read.
 async fn answer_early(stream: TcpStream) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
@@ -163,7 +163,7 @@ async fn a_backend_that_answers_early_still_gets_the_whole_request() {
     });
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let gateway = start_with(&[backend], setup).await;
-    // This is more than the socket buffers hold.
+    // The prompt is larger than the socket buffers.
     let prompt = "word ".repeat(4 << 20);
     let ask = format!(r#"{{"model":"tiny","stream":true,"prompt":"{prompt}"}}"#);
     let answer = gateway.post("/v1/completions", &ask).await;

@@ -1,5 +1,5 @@
-//! Responses of the other APIs without streaming, as vLLM, OpenAI and Cohere write them. Their streams are
-//! those of `generated_streams`.
+//! Complete responses of APIs other than chat, as vLLM, OpenAI and Cohere write them. `generated_streams` has
+//! the streams of these APIs.
 
 use crate::support::record_facts::{facts, record_of_response};
 use crate::support::test_gateway::{body, gateway_answering};
@@ -24,7 +24,7 @@ async fn a_plain_transcription_reports_seconds_or_tokens() {
     assert_eq!(counts(facts_of_response(SPEECH, &tokens).await), (json!("ok"), some));
 }
 
-/// Pooling responses whose forms no recording has.
+/// Responses of pooling models in formats that the recordings do not have.
 #[tokio::test]
 async fn embeddings_ranks_and_scores_have_input_counts() {
     let cases = [
@@ -52,7 +52,7 @@ async fn embeddings_ranks_and_scores_have_input_counts() {
     }
 }
 
-/// The format of vLLM with `encoding_format: bytes`: usage is in a header, which can be long.
+/// vLLM's format for `encoding_format: bytes`: a header has the usage, and it can be long.
 #[tokio::test]
 async fn binary_embeddings_pass_unchanged_and_their_metadata_header_has_the_usage() {
     let metadata = format!(r#"{{"data":[{}],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));

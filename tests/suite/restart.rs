@@ -1,5 +1,5 @@
-//! Reloads and restarts of a gateway under load: the configuration changes and processes replace
-//! each other, and clients notice nothing.
+//! Reloads and restarts of a gateway under load. The configuration changes and processes replace each other,
+//! and clients must notice nothing.
 
 use crate::support::process::{GatewayProcess, Load, Outcomes, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
@@ -16,7 +16,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::process::Command;
 
-/// A port that several gateway processes can share. While this value lives, no other program gets the port.
+/// A port that several gateway processes can share. As long as this value exists, no other program can get
+/// the port.
 pub(crate) struct Port {
     pub(crate) addr: SocketAddr,
     _reserved: Socket,
@@ -33,7 +34,7 @@ impl Port {
     }
 }
 
-/// Starts simulated backends, which serve until the test ends.
+/// Starts `count` simulated backends. They serve until the test ends.
 pub(crate) async fn start_backends(count: u16) -> Vec<SocketAddr> {
     start_simulator(SimulatorSettings { backends: count, ..SimulatorSettings::default() }).await
 }
@@ -82,7 +83,7 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// The configuration file for the reload with this number.
+/// The configuration file that the reload with the number `step` reads.
 fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
     let mut text = format!("listen: {}\nrouting: {{ policy: {policy} }}\n", port.addr);
@@ -145,7 +146,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
     assert_eq!(up, 2, "only the backends of the last configuration remain:\n{page}");
 }
 
-/// The names of the backends that the gateway has, from its metrics page.
+/// The names of the backends on the gateway's metrics page.
 pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
@@ -173,7 +174,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
     fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
     let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 4);
-    // The discovery of backends must not need the token of a webhook.
+    // Discovery must work even if the token of a webhook is missing.
     fs::remove_file(&token).unwrap();
     for wanted in [1..3, 0..1, 0..3] {
         let wanted = &backends[wanted];
@@ -186,7 +187,8 @@ async fn changes_of_a_discovery_file_lose_no_request() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// The domain name in this test is reserved and never resolves (RFC 6761, section 6.4).
+/// The domain name in the new configuration is reserved and never resolves (RFC 6761, section 6.4), so its
+/// source never answers.
 #[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
@@ -222,7 +224,8 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// A first signal waits for open requests and is logged. A second signal ends the process without waiting.
+/// After the first signal, the gateway waits for open requests and logs the signal. After the second one, it
+/// ends without waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
@@ -269,7 +272,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
     line.unwrap_or_default().replace("authorization: Bearer ", "")
 }
 
-/// Only the key file changes, not the configuration file.
+/// The test changes only the file with the key, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
@@ -287,14 +290,14 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     assert_eq!(key_of_a_request(port.addr, &backend).await, "first");
     fs::write(&key, "second\n").unwrap();
     wait_until!(key_of_a_request(port.addr, &backend).await == "second");
-    // A key that the gateway cannot use changes nothing, and a metric shows it to operators.
+    // A key file that the gateway cannot use changes nothing, and a metric shows the failure to operators.
     fs::write(&key, "").unwrap();
     wait_until!(gateway.value("tokenweir_config_last_reload_successful").await < 0.5);
     assert_eq!(key_of_a_request(port.addr, &backend).await, "second");
     fs::write(&key, "third\n").unwrap();
     wait_until!(key_of_a_request(port.addr, &backend).await == "third");
     wait_until!(gateway.value("tokenweir_config_last_reload_successful").await > 0.5);
-    // The answer to a reload by an operator names what it read.
+    // The response to a reload by an operator names the files that the gateway has read.
     fs::write(&key, "fourth\n").unwrap();
     let answer = gateway.reload().await;
     let is_known = key_of_a_request(port.addr, &backend).await == "fourth";
@@ -302,7 +305,8 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
         is_known && (answer.contains("backend-key/key") || answer.contains("nothing")),
         "{answer}"
     );
-    // Reading a FIFO without a writer would never end.
+    // The key file becomes a FIFO without a writer. The gateway must not try to read it, because that would
+    // never end.
     fs::remove_file(&key).unwrap();
     assert!(Command::new("mkfifo").arg(&key).status().await.unwrap().success());
     let answer = gateway.reload().await;
@@ -312,7 +316,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     wait_until!(key_of_a_request(port.addr, &backend).await == "fifth");
 }
 
-/// A socket in the place of systemd records the notifications.
+/// The test takes the place of systemd: its socket records the notifications of the gateway.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
@@ -335,8 +339,8 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
                 _ => notifications.push(line),
             }
         }
-        // The next signal is sent when the gateway has reported that it is ready after the last one and has
-        // sent a watchdog notification.
+        // Sends the next signal when the gateway has reported ready since the last signal, and has sent
+        // watchdog notifications.
         let ready = notifications.iter().filter(|line| *line == "READY=1").count();
         if beats > 1 && ready + signals.len() == 3 {
             beats = 0;
@@ -347,7 +351,7 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     assert_eq!(gateway.ended().await.code(), Some(0));
 }
 
-/// The lines of the log from the start of the gateway to the one about the state of its backend.
+/// The log lines from the start of the gateway to the line about the state of its backend.
 async fn start_lines(file: &Path) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     command.args(["serve", "--log-format", "json", "--config"]).arg(file).env("OPERATOR", "token");
@@ -370,7 +374,8 @@ async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
                 backends: [{ name: gpu-0, url: \"http://127.0.0.1:9\" }]\n";
     fs::write(&file, text).unwrap();
     let lines = tokio::time::timeout(crate::waiting::WAIT_LIMIT, start_lines(&file)).await.unwrap();
-    // Other tasks log at the same time, such as a verdict about the backend.
+    // The line is searched, because other tasks log at the same time, for example a verdict about the
+    // backend.
     let gateway = lines.iter().find(|line| line["message"] == "gateway started").unwrap();
     let backend = lines.last().unwrap();
     assert!(gateway["clients"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{gateway}");

@@ -1,5 +1,5 @@
-//! A client that loses its connection and repeats its request gets the response to its first request. The
-//! engine computes it once, and the tenant pays once.
+//! Resumption: a client that lost its connection repeats its request, and gets the response to its first
+//! request. The engine computes this response once, and the tenant pays once.
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::metrics::value;
@@ -39,7 +39,7 @@ async fn gateway(backend: &ScriptedBackend) -> Running {
     start_with(&[backend.addr], setup(access(allowed()))).await
 }
 
-/// A request with this body, the key of the tenant and these further header lines.
+/// A request with this body, the key of the tenant and these additional header lines.
 fn ask(body: &str, lines: &str) -> String {
     let mut head = format!("\r\nauthorization: Bearer {KEY}\r\n");
     if !lines.is_empty() {
@@ -48,7 +48,7 @@ fn ask(body: &str, lines: &str) -> String {
     post(CHAT, body).replacen("\r\n", &head, 1)
 }
 
-/// A backend that sends the first two events of its stream, and the others when the test lets it.
+/// A backend that sends the first two events of its stream at once, and the others when the test releases it.
 async fn pausing() -> ScriptedBackend {
     ScriptedBackend::start(|_| paused(&EVENTS[..2], &EVENTS[2..])).await
 }
@@ -61,8 +61,8 @@ fn text(answer: &[u8]) -> String {
     String::from_utf8(body(answer).0).unwrap()
 }
 
-/// The records of the next two requests that end: first that of a request that was attached to a run, then
-/// that of the run.
+/// The records of the next two requests that end. First comes the record of the repeated request, which was
+/// attached to the run of the first request, then the record of that run.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
     records.sort_by_key(|record| resume_of(record) == Some("resumed"));
@@ -91,7 +91,7 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
     assert_eq!((attached.outcome, resume_of(&attached)), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
-    // The gateway keeps the response also after its end.
+    // The gateway keeps the response even after the end of the run.
     assert_eq!(body(&gateway.raw(&request).await).0, expected);
     assert_eq!(fake.seen().len(), 1, "the engine runs the request once");
     let page = gateway.admin("/metrics").await;
@@ -181,7 +181,8 @@ async fn a_request_that_failed_runs_again() {
         gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
-        // The run ends just after its record: a repetition before that is still attached to it.
+        // The run ends shortly after its record. A request that is repeated before that still gets the
+        // response of this run, so repeat it again.
         let mut answer = Vec::new();
         while fake.seen().len() < 2 {
             answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
@@ -205,7 +206,7 @@ async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
         "data: {WORD}\nid: 3\n\ndata: {FINISH}\nid: 4\n\ndata: {USAGE}\nid: 5\n\ndata: [DONE]\nid: 6\n\n"
     );
     assert_eq!(rest, expected);
-    // Without the header, the client gets the stream of the engine without event ids.
+    // Without `last-event-id`, the client gets the stream of the engine without event ids.
     assert_eq!(
         text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
         text(&stream_of(&EVENTS))
@@ -279,7 +280,8 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
         }
         assert_eq!(fake.seen().len(), 2, "{expected}");
     }
-    // Without keys, the gateway distinguishes clients by the credentials that it forwards.
+    // If the gateway checks no API keys, it tells clients apart by the credentials that it forwards to the
+    // backend.
     let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let gateway = start_with(&[fake.addr], setup(everybody)).await;
     for (key, runs) in [(KEY, 1), (KEY, 1), (OTHER_KEY, 2)] {

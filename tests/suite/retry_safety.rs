@@ -1,5 +1,6 @@
-//! A request that a backend may have executed is never retried silently. A close of a pooled
-//! connection counts as a failure, unless the close and the request crossed on the connection.
+//! A request that a backend may have executed is never retried silently. If the backend closes a pooled
+//! connection, the gateway counts that as a failure, unless the close and the request crossed on the
+//! connection.
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json};
 use crate::support::test_gateway::{
@@ -12,14 +13,14 @@ use tokenweir_request::record::{FailoverDenialReason, Outcome};
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
 const POISON: &str = r#"{"model":"tiny","messages":["poison"]}"#;
-/// Time that is longer than the maximum delay of a close that crosses a request on its connection.
+/// A request and a close can cross on a connection only within a shorter time than this.
 const AFTER_CROSSING: Duration = Duration::from_millis(20);
 
 fn has_body(seen: &Seen, body: &str) -> bool {
     seen.body == body.as_bytes()
 }
 
-/// A backend that answers every request except one with `fatal` in its body, for which it follows `steps`.
+/// A backend that follows `steps` for a request whose body is `fatal`, and answers every other request.
 async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     ScriptedBackend::start(move |seen| {
@@ -28,7 +29,7 @@ async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBa
     .await
 }
 
-/// A gateway that has a pooled connection to each of the backends.
+/// A gateway that already has a pooled connection to each of the backends.
 async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
     let gateway = start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await;
     while fakes.iter().any(|fake| fake.connections() == 0) {
@@ -38,7 +39,7 @@ async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
     gateway
 }
 
-/// Number of times that each backend received the request with this body.
+/// How often each backend has received the request with this body.
 fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
     fakes
         .iter()
@@ -46,7 +47,7 @@ fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Sends a request whose backends read it and then close the connection, too late for a close that crosses
+/// Sends a request. Its backends read it, and close the connection so late that the close cannot have crossed
 /// the request. Returns the response.
 async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'static str) -> Vec<u8> {
     let asking = gateway.post(CHAT, ask);
@@ -70,12 +71,13 @@ async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'stati
     }
 }
 
-/// The steps of a backend that closes the connection: at once, or when the test releases it (`is_late`).
+/// The steps of a backend that closes the connection. If `is_late`, it closes it when the test releases it,
+/// else at once.
 fn closing(is_late: bool) -> fn() -> Vec<Step> {
     if is_late { || vec![Step::Wait, Step::Close] } else { || vec![Step::Close] }
 }
 
-/// Sends a request whose backends close the connection, at once or late. Returns the response.
+/// Sends a request whose backends close the connection, late or at once. Returns the response.
 async fn closed(
     gateway: &Running,
     fakes: &[ScriptedBackend],
@@ -126,7 +128,8 @@ async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
-        // The request after this one uses a connection that has carried a response before.
+        // This request leaves a pooled connection that has carried a response. The request after it uses that
+        // connection.
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
         gateway.record().await;
         let before = request_counts(std::slice::from_ref(&fake), POISON);
@@ -161,7 +164,7 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
         assert_eq!(gateway.record().await.not_retried, None);
     }
     let sent = fakes.iter().map(|fake| fake.seen().len()).sum::<usize>();
-    // The retry budget of one client is half of the retries of ten seconds.
+    // Retries of a single client may use half of the retry budget of ten seconds.
     assert!((21..=25).contains(&sent), "{sent}");
 }
 

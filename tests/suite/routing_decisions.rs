@@ -1,5 +1,5 @@
-//! The decision log on the admin listener: a decision has the metrics of the backends and the
-//! outcome of the request.
+//! The decision log on the admin listener. A decision shows the metrics of the backends and the outcome of
+//! the request.
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tokenweir::telemetry::access_log::AccessLog;
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// A usage event: of 9 prompt tokens, 8 were cached.
+/// A usage event. Of 9 prompt tokens, 8 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
 const BODY: &str = r#"{"model":"tiny","stream":true,"prompt_cache_key":"session","messages":[{"role":"user","content":"hello"}]}"#;
 
@@ -56,8 +56,8 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
     assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
     for candidate in candidates {
         assert_eq!(candidate["chosen"], candidate["backend"] == served);
-        // The metrics page is the source. The weight of a running request of another client decreases with
-        // the age of the scrape.
+        // These values come from the metrics page. A running request of another client counts less the older
+        // the scrape is.
         assert_eq!(candidate["kv_usage"], 0.25);
         assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
         let certainty = candidate["certainty"].as_f64().unwrap();
@@ -139,8 +139,8 @@ async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
     assert!(after["bytes_per_token"].as_f64().unwrap() > 0.0);
 }
 
-/// The first request stays at the first backend without output. Round robin then picks that backend again;
-/// `least_requests` would not.
+/// The first request is still at the first backend when the third request arrives. Round robin then picks the
+/// first backend; `least_requests` would pick the other one.
 #[tokio::test]
 async fn a_shadow_policy_is_evaluated_and_never_applied() {
     let script = |_: &_| paused(&[], &[ROLE, WORD, FINISH, "[DONE]"]);
@@ -165,7 +165,7 @@ async fn a_shadow_policy_is_evaluated_and_never_applied() {
         gateway.record().await;
         tokio::join!(ask(&gateway, "third"), finish);
     };
-    // The prompt takes the first backend seconds.
+    // With this long prompt, the predicted time at the first backend is seconds.
     let long =
         BODY.replacen("\"content\":\"", &format!("\"content\":\"{}", "long ".repeat(20_000)), 1);
     tokio::join!(send(&gateway, "first", &long), others);

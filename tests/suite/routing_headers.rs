@@ -1,5 +1,5 @@
-//! Response headers with the backend and the reason of a routing decision: only for clients that ask
-//! for them and have the permission.
+//! Response headers that name the backend and the reason of a routing decision. Only clients get them that
+//! ask for them and have the permission.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, post, start_with};
@@ -9,7 +9,7 @@ use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// The head of the response in lower case. `asks`: whether the client sends the header that asks for an
+/// The head of the response in lower case. `asks` says whether the client sends the header that asks for the
 /// explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
     let access = AccessControl::default().with_permissions(Permissions::new(permissions));
@@ -27,7 +27,7 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
 async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let response = String::from_utf8(response).unwrap();
-    // The response has a header as that of another gateway would have.
+    // The backend sends such a header itself, as another gateway would.
     let response = response.replacen("\r\n", "\r\nx-tokenweir-backend: inner\r\n", 1);
     let fake = ScriptedBackend::answering(response).await;
     let allowed = [Permission::RoutingHeaders];

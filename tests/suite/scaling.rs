@@ -1,4 +1,4 @@
-//! The external push scaler of KEDA on the admin listener, called by a gRPC client.
+//! The external push scaler for KEDA on the admin listener. The tests call it with a gRPC client.
 
 use crate::admission::{NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, one_at_each, send};
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// KEDA's `ScaledObjectRef`.
+/// The message `ScaledObjectRef` of KEDA.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Object {
     #[prost(string, tag = "1")]
@@ -30,14 +30,14 @@ struct MetricsRequest {
     metric: String,
 }
 
-/// KEDA's `IsActiveResponse`.
+/// The message `IsActiveResponse` of KEDA.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Active {
     #[prost(bool, tag = "1")]
     result: bool,
 }
 
-/// KEDA's `GetMetricSpecResponse` or `GetMetricsResponse`, which have the same fields.
+/// The messages `GetMetricSpecResponse` and `GetMetricsResponse` of KEDA, which have the same fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Numbers {
     #[prost(message, repeated, tag = "1")]

@@ -1,4 +1,4 @@
-//! Scrapes over real sockets: unusable pages, sleeping backends, and intervals.
+//! Scrapes over real sockets: unusable metrics pages, sleeping backends, and the intervals between scrapes.
 
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, stream_of,
@@ -10,12 +10,12 @@ use tokenweir::backend::{BackendState, Health};
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// The state of the only backend.
+/// The state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].health.state()
 }
 
-/// The time at which the gateway requested the last valid page.
+/// The time at which the gateway requested the last metrics page that was valid.
 fn sampled(gateway: &Running) -> Instant {
     state(gateway).sample.unwrap().scraped_at
 }
@@ -30,8 +30,8 @@ async fn errors(gateway: &Running, kind: &str) -> u64 {
     counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-/// Waits until scrapes that began after this call have ended. A scrape can consist of two requests: also one
-/// to another path, or one over a new connection.
+/// Waits until a scrape that began after this call has ended. It waits for several requests, because a scrape
+/// can take two: one to another path, or one over a new connection.
 async fn until_scraped(fake: &ScriptedBackend) {
     let requests_before = fake.looks()[1];
     wait_until!(fake.looks()[1] >= requests_before + 5);
@@ -124,7 +124,7 @@ async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
 
 #[tokio::test]
 async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
-    // The proxy of Ray Serve has another health check path.
+    // Behind Ray Serve, the health check has the path of Ray's proxy.
     for (kind, path) in [(VLLM, "/health"), (RAY_SERVE, "/-/healthz")] {
         let fake = ScriptedBackend::start_kind(kind, |_| Vec::new()).await;
         let gateway = start(&[fake.addr]).await;

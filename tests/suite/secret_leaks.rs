@@ -1,6 +1,5 @@
-//! Secrets in every place where a client, a backend or the configuration can have one, through the
-//! real program with its most verbose settings. No secret may appear in logs, metrics, traces or
-//! admin pages.
+//! Puts a secret into every place where a client, a backend or the configuration can have one. The real
+//! program runs with its most verbose settings. No secret may appear in logs, metrics, traces or admin pages.
 
 mod program;
 mod secret_responses;
@@ -14,11 +13,11 @@ use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The behaviours of the backend: the header `x-play` of a request selects one.
+/// The behaviours of the backend. The header `x-play` of a request selects one of them.
 const BEHAVIOURS: [&str; 7] =
     ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
 
-/// The header lines of every request. Each value contains a secret.
+/// The header lines that every request has. Each value contains a secret.
 fn headers() -> String {
     let value = |name: &str| secret(&format!("header-{name}"));
     format!(
@@ -48,7 +47,7 @@ fn headers() -> String {
     )
 }
 
-/// A request body of this API with a secret in each field that may have one.
+/// A request body of this API. Each field that may have a secret has one.
 fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     let content = |role: &str| {
         json!([
@@ -86,8 +85,8 @@ fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     body
 }
 
-/// Sends a request with the secret headers and the behaviour `play`. Returns the response. For `hang`,
-/// disconnects at its first byte.
+/// Sends a request with the headers of [`headers`] and the behaviour `play`, and returns the response. With
+/// the behaviour `hang`, disconnects after the first bytes.
 async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     let extra = format!("\r\nx-play: {play}\r\n{}", headers());
     let request =
@@ -98,7 +97,7 @@ async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     if play == "hang" {
         stream.read_buf(&mut answer).await.unwrap();
     } else {
-        // The end of a cut connection can be a reset, which is an error.
+        // The gateway may reset the connection, so reading can end with an error.
         let _ = stream.read_to_end(&mut answer).await;
     }
     answer
@@ -114,15 +113,15 @@ fn play(seen: &Seen) -> Vec<Step> {
     answer(api, is_stream, &play)
 }
 
-/// Sends a request for each API, kind and behaviour, and requests that the gateway rejects. Returns the
-/// responses.
+/// Sends a request for each API, with and without a stream, and for each behaviour. Also sends requests that
+/// the gateway rejects. Returns the responses.
 async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     for api in &APIS {
         for is_stream in [true, false] {
             for play in BEHAVIOURS {
-                // A response that is no stream has no events, and the backend sends no byte of it before its
-                // end.
+                // Without a stream, these two behaviours are not possible: there are no events, and the
+                // backend sends nothing before its whole response.
                 if is_stream || !matches!(play, "error_event" | "hang") {
                     let body = body(api, is_stream, "tiny").to_string();
                     got.push(send(program, api.path, play, &body).await);
@@ -142,7 +141,7 @@ async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
         let absolute = format!("http://{name}:{key}@elsewhere.example{}", api.path);
         let body = body(api, true, "tiny").to_string();
         got.push(send(program, &absolute, "whole", &body).await);
-        // The gateway rejects a request with a second host.
+        // A request with two `host` headers, which the gateway rejects.
         let two = format!("whole\r\nhost: {name}:{key}@elsewhere.example");
         got.push(send(program, api.path, &two, &body).await);
     }
@@ -157,7 +156,8 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
 }
 
-/// Sends all requests and asserts that secrets are only where they may be. `more`: see [`Program::start`].
+/// Sends all requests, and asserts that no output but the permitted ones contains secrets. [`Program::start`]
+/// describes `more`.
 async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let fake = ScriptedBackend::start(play).await;
     let collector = Collector::start().await;
@@ -185,7 +185,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     for (place, text) in places {
         assert!(text.len() > 20, "{place} says something");
         let mut leaked = leaked(&text);
-        // `gen_ai.request.stop_sequences` is a parameter of the request, not its prompt.
+        // Stop sequences are parameters of the request, not a part of its prompt, so spans may have them.
         if place == "spans" {
             leaked.remove("stop");
         }
@@ -232,7 +232,8 @@ async fn only_the_payload_log_contains_prompts_and_responses() {
     assert_eq!(answers, BTreeSet::from(["", &*streamed, &*whole]));
 }
 
-/// The names, such as the model, contain line breaks and terminal control sequences.
+/// Names that a client or a backend chooses, such as the model, contain line breaks and terminal control
+/// sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
     const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";

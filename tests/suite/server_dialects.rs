@@ -1,5 +1,6 @@
-//! Chat and text completions in the formats of different servers, as short streams: those of vLLM and SGLang
-//! from their sources, those of llama.cpp from its sources and issues, those of OpenAI from its reference.
+//! Short streams of chat and text completions in the formats of different servers. The formats of vLLM and
+//! SGLang come from their sources, those of llama.cpp from its sources and issues, those of OpenAI from its
+//! reference.
 
 use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
 use crate::support::scripted_backend::SGLANG;
@@ -18,8 +19,8 @@ async fn facts_of(path: &str, sent: &str) -> Value {
     facts(&streamed(path, sent).await)
 }
 
-/// SGLang 0.5.23, `entrypoints/openai/serving_chat.py`: explicit nulls, a separate finish chunk,
-/// chunks without choices that are no usage, and named events.
+/// SGLang 0.5.23, `entrypoints/openai/serving_chat.py`. It writes explicit nulls, a finish chunk of its own,
+/// chunks without choices that are not the usage event, and events with names.
 const SGLANG_CHAT: &str = concat!(
     r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null},"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}"#,
     "\n\n",
@@ -61,7 +62,7 @@ async fn only_the_usage_chunk_of_sglang_is_removed_and_no_other_chunk_without_ch
     assert_eq!(response_with_injected_usage(SGLANG, CHAT, SGLANG_CHAT).await, expected);
 }
 
-/// llama.cpp, `tools/server`: the role chunk has a null content, the last chunk has the timings,
+/// llama.cpp, `tools/server`. The content in its role chunk is null, its last chunk has timings, and its
 /// keep-alives are comments.
 #[tokio::test]
 async fn llama_cpp_reports_timings_and_sends_keep_alive_comments() {
@@ -89,7 +90,8 @@ async fn llama_cpp_reports_timings_and_sends_keep_alive_comments() {
     assert_eq!(engine.decode, Some(Duration::from_micros(12_250)));
 }
 
-/// OpenAI: `usage` is null in every chunk but the last, and padding hides the token lengths.
+/// OpenAI writes `usage: null` into every chunk except the last one, and adds padding that hides the lengths
+/// of tokens.
 #[tokio::test]
 async fn openai_writes_null_usage_and_padding_in_every_chunk() {
     let sent = concat!(
@@ -109,8 +111,8 @@ async fn openai_writes_null_usage_and_padding_in_every_chunk() {
     assert_eq!(facts_of(CHAT, sent).await, expected);
 }
 
-/// `return_token_ids` writes the ids of a whole prompt into one line, and logprobs can add
-/// megabytes.
+/// A line can be this long: `return_token_ids` writes the ids of a whole prompt into one line, and logprobs
+/// can add megabytes.
 #[tokio::test]
 async fn a_line_of_ten_megabytes_is_parsed() {
     let ids = "151643,".repeat(1_500_000);
@@ -132,7 +134,7 @@ async fn a_line_of_ten_megabytes_is_parsed() {
     );
 }
 
-/// vLLM numbers the choices of several prompts from 0 and interleaves them.
+/// For several prompts, vLLM sends one choice per prompt, numbered from 0, and interleaves their events.
 #[tokio::test]
 async fn several_prompts_are_choices_that_end_separately() {
     let sent = concat!(
@@ -154,7 +156,7 @@ async fn several_prompts_are_choices_that_end_separately() {
     assert_eq!(record.tpot(), None, "the token counts are a sum over the choices");
 }
 
-/// Two choices of vLLM's chat: a role chunk each, then their chunks in any order.
+/// Two choices of a chat response of vLLM: first a role chunk for each, then the chunks of both in any order.
 #[tokio::test]
 async fn two_choices_have_separate_gaps_and_ends() {
     let chunk = |index: u8, delta: &str, finish: &str| {

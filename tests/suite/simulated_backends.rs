@@ -1,4 +1,4 @@
-//! The gateway in front of simulated backends: the behaviour of real engines without a GPU.
+//! The gateway in front of simulated backends, which behave like real engines but need no GPU.
 
 use crate::support::http2_client;
 use crate::support::simulated_fleet::Fleet;

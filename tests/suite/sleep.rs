@@ -1,4 +1,5 @@
-//! Engines in vLLM's sleep mode: a request wakes one, and the gateway puts idle ones to sleep.
+//! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake it, and the gateway
+//! puts idle engines to sleep.
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
@@ -22,7 +23,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine. `answer_to_sleep`: the steps of the engine when the gateway tells it to sleep.
+    /// Starts the engine. `answer_to_sleep` returns its steps when the gateway tells it to sleep.
     async fn start(is_awake: bool, answer_to_sleep: fn(&AtomicBool) -> Vec<Step>) -> Self {
         let is_awake = Arc::new(AtomicBool::new(is_awake));
         let (on_request, on_scrape) = (is_awake.clone(), is_awake.clone());
@@ -98,7 +99,7 @@ async fn no_engine_is_woken_without_permission() {
     assert_eq!(engine.fake.seen().len(), 0);
 }
 
-/// An `answer_to_sleep` that waits until the test calls [`ScriptedBackend::go`].
+/// An `answer_to_sleep` whose response waits until the test calls [`ScriptedBackend::go`].
 fn takes_time(_: &AtomicBool) -> Vec<Step> {
     vec![Step::Wait, Step::Send(scripted_backend::json("200 OK", ""))]
 }

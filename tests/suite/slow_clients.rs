@@ -1,5 +1,5 @@
-//! Limits for slow, numerous and greedy clients: each limit is enforced with a clear error and
-//! without delays for other clients.
+//! Limits for clients that are slow, numerous or greedy. The gateway enforces each limit with a clear error
+//! and does not delay other clients.
 
 use crate::support::http2_client;
 use crate::support::scripted_backend::{FINISH, begin};
@@ -17,20 +17,20 @@ use tokenweir::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
-/// A timeout so short that a test that waits for it is short.
+/// A timeout that is short, because tests wait until it has passed.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 async fn limited(fake: &ScriptedBackend, limits: ServerLimits) -> Running {
     start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await
 }
 
-/// The steps of a stream that is larger than all buffers.
+/// The steps of a stream that is too large for all buffers between backend and client.
 fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
     [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
 }
 
-/// A backend that sends some events and then waits for the test.
+/// A backend that sends some events and then waits until the test releases it.
 async fn waiting_backend() -> ScriptedBackend {
     ScriptedBackend::following(paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await
 }
@@ -45,7 +45,7 @@ async fn incomplete_headers_close_the_connection_after_the_timeout() {
     for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut stream = gateway.send(part).await;
         let mut answer = Vec::new();
-        // The client sees only that the gateway closes the connection.
+        // The client receives no response: the gateway only closes the connection.
         let _ = stream.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP/1.1"), "{part}");
     }
@@ -125,7 +125,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
 #[tokio::test]
 async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
     let fake = ScriptedBackend::start(|seen| {
-        // The client does not read this stream.
+        // The client reads all streams except the one of this request.
         let is_unread = seen.body.ends_with(b"1}");
         if is_unread { endless() } else { paused(&[ROLE, WORD], &[FINISH, "[DONE]"]) }
     })
@@ -171,7 +171,8 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     let mut other = sender.clone();
     let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
     wait_until!(attempts.load(Ordering::SeqCst) >= 2);
-    // This stream gets data after the failed attempt. So its write timeout expires later than that attempt.
+    // This stream gets data only after the failed attempt. If the failed attempt had started a write timeout,
+    // that one would expire first.
     let ignored =
         http2_client::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
     assert_eq!(gateway.record().await.ending(), "client_write_timeout");
@@ -228,7 +229,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
             429,
             "client_busy",
         ),
-        // This limit permits two connections and two requests.
+        // With three descriptors, the gateway permits two connections and two requests.
         (
             OverloadLimits { max_descriptors: Some(3), ..OverloadLimits::default() },
             503,
@@ -240,7 +241,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
         let mut first = gateway.begin(CHAT, ASK).await;
         let mut answer = vec![0; 64];
         first.read_exact(&mut answer).await.unwrap();
-        // The client sends no body: the gateway must not wait for it.
+        // The client sends only the head. The gateway must reject the request without waiting for the body.
         let head = post(CHAT, &" ".repeat(100));
         let refused = gateway.raw(&head[..head.len() - 100]).await;
         assert_eq!(status(&refused), status_wanted, "{reason}");
@@ -282,7 +283,7 @@ async fn over_the_memory_limit_new_requests_are_rejected() {
 async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     const LENGTH: usize = 1 << 20;
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    // One client may use three quarters of this memory for its bodies.
+    // One client may use three quarters of this memory for the bodies of its requests.
     let memory = Arc::new(BodyMemory::new(14 * LENGTH / 3));
     let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

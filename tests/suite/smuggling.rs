@@ -1,6 +1,6 @@
-//! Requests that servers have parsed in different ways, as raw bytes. Each is rejected before it
-//! reaches a backend, or becomes exactly one unambiguous request. The next client on the same
-//! connections gets its own response.
+//! Request smuggling: raw bytes that different servers have parsed in different ways. The gateway rejects
+//! each of these requests before it reaches a backend, or forwards exactly one unambiguous request. The next
+//! client on the same connections gets its own response.
 
 pub(crate) mod requests;
 
@@ -11,7 +11,7 @@ use requests::{Case, Verdict};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Time within which the gateway must close the connection of a case.
+/// Time within which the gateway must close the connection of each case.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A backend that responds with the body of each request.
@@ -31,7 +31,7 @@ pub(crate) fn victim(name: &str) -> (String, Answered) {
 /// Writes bytes on a new connection. Returns what the gateway sends until it closes the connection.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = gateway.connect().await;
-    // The gateway can reject the request before the whole request is written, and reset the connection.
+    // Writing may fail: the gateway may reject the request early and reset the connection.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
@@ -40,8 +40,8 @@ async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Sends a case and a valid request after it on one connection, and then a valid request on a new connection.
-/// Checks what the backend and the clients receive.
+/// Sends the request of a case and then a valid request on one connection, and then a valid request on a new
+/// connection. Checks what the backend and the clients receive.
 async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let name = case.name;
     fake.take_received();
@@ -52,14 +52,14 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let mut received = fake.take_received();
     for received in &received {
         assert_eq!(check_forwarded_request(received), Ok(()), "{name}");
-        // Nothing in a request may determine to which host the gateway sends it.
+        // No part of a request may determine the host to which the gateway sends it.
         assert!(received.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
     }
     let victims = answers.iter().filter(|answer| **answer == expected).count();
     assert_eq!(received.len(), case.verdict.requests() + victims, "{name}: {statuses:?}");
     match case.verdict {
         Verdict::Refused(status) => {
-            // The connection may stay open if the beginning of the next request is unambiguous.
+            // The connection may stay open if it is clear where the next request begins.
             assert_eq!(statuses[0], status, "{name}: {answers:?}");
             assert_eq!(answers.len(), 1 + victims, "{name}: {statuses:?}");
             let error: serde_json::Value = serde_json::from_str(&answers[0].body).unwrap();
@@ -94,14 +94,14 @@ async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_
         judge(&gateway, &fake, case).await;
     }
     assert!(gateway.pool.is_ready(), "no backend was marked down");
-    // The gateway does not reuse a pooled connection that was idle for a while.
+    // There are a few connections, because the gateway does not reuse one that was idle for a while.
     let connections = fake.connections();
     assert!(connections < 10, "{connections} backend connections instead of a few");
     let refused = cases.iter().filter(|case| matches!(case.verdict, Verdict::Refused(_))).count();
     println!("{} requests, {refused} of them rejected", cases.len());
 }
 
-/// Each case follows a valid request on the same connection.
+/// On its connection, each case follows a valid request.
 #[tokio::test]
 async fn a_pipelined_request_is_checked_like_the_first() {
     let fake = echo().await;
@@ -117,7 +117,8 @@ async fn a_pipelined_request_is_checked_like_the_first() {
         let name = case.name;
         let answers = answers(&answer).expect(name);
         assert_eq!((&answers[0], answers[1].status), (&expected, status), "{name}");
-        // The connection stays open where the end of the rejected request is unambiguous.
+        // The connection stays open only if it is clear where the rejected request ends. Then the request
+        // after it is served.
         assert_eq!(fake.take_received().len(), answers.len() - 1, "{name}: {answers:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Stalled streams: their detection while they are silent, the party that causes the stall, the
-//! reports about it, and its end.
+//! Stalled streams: the gateway detects a stall while the stream is silent, finds out which party causes it,
+//! reports it, and notices its end.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, event_stream_head, framed,
@@ -39,7 +39,7 @@ async fn stall_gateway_with(
     start_with(&[fake.addr], Setup { injects_usage, observation, ..Setup::default() }).await
 }
 
-/// A streaming request. The backend's script depends on `user`.
+/// A streaming request. Its field `user` selects the script of the backend.
 fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
@@ -51,7 +51,7 @@ async fn value(gateway: &Running, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Number of streams that are stalled now, and number of stalls since the start of the gateway.
+/// How many streams are stalled now, and how many stalls there were since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
     let silent = value(gateway, "tokenweir_streams_stalled").await;
     [silent, value(gateway, "tokenweir_stalls_total").await]
@@ -62,8 +62,8 @@ async fn until_stalled(gateway: &Running, count: u64) {
     wait_until!(stalls(gateway).await[0] >= count);
 }
 
-/// Advances the paused clock until a stream is stalled. All streams must have begun, so that no other timer
-/// matters.
+/// Advances the paused clock until a stream is stalled. Call this only after all streams have begun, because
+/// the clock also advances other timers.
 async fn stall_by_clock(gateway: &Running) {
     while stalls(gateway).await[0] == 0 {
         tokio::time::advance(2 * MIN_GAP).await;
@@ -71,7 +71,7 @@ async fn stall_by_clock(gateway: &Running) {
 }
 
 /// Waits until no stream makes progress. The clock is paused and all tasks share one thread, so the gateway
-/// answers each request for a page after all tasks that could run.
+/// answers a request for its page only after all tasks that can run have run.
 async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
     while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
@@ -187,14 +187,14 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
     let fake = ScriptedBackend::following(steps).await;
     let gateway = stall_gateway_with(&fake, StallLimits::default(), true).await;
-    // hyper polls an HTTP/2 body once, and again only after the body has woken it.
+    // hyper polls an HTTP/2 body once. It polls the body again only after the body has woken its task.
     let client: Client<_, Full<Bytes>> =
         Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
-    // The task of the client may wait on a slow machine. The paused clock does not count that.
+    // On a slow machine, the task of the client may have to wait. A paused clock does not count that time.
     with_paused_time(async {
         let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
-        // The backend has not sent the rest, so the silence is a stall.
+        // The backend sends the rest only later, so the silence is a stall.
         stall_by_clock(&gateway).await;
         fake.go();
         answer.into_body().collect().await.unwrap();
@@ -206,7 +206,7 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-/// A backend with one stream that is larger than the socket buffers; its other streams stall.
+/// A backend with one stream that is larger than the socket buffers. Its other streams stall.
 async fn flooding() -> ScriptedBackend {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();
@@ -220,8 +220,8 @@ async fn flooding() -> ScriptedBackend {
     .await
 }
 
-/// Starts a client that requests the large stream and does not read it. Returns it after another stream has
-/// been detected as stalled and has ended.
+/// Starts a client that requests the large stream and does not read it. Then another stream stalls and ends.
+/// Returns the slow client after the gateway has detected that stall.
 async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();

@@ -1,5 +1,5 @@
-//! Requests about a stored response go to the backend that has the response, and never to that of
-//! another tenant.
+//! Requests about a stored response go to the backend that stores it. They never reach a response of another
+//! tenant.
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::capabilities::round_robin;
@@ -43,7 +43,7 @@ fn keyed_post(request_body: &str, key: &str) -> String {
     request.replacen("\r\n", &format!("\r\nauthorization: Bearer {key}\r\n"), 1)
 }
 
-/// The request lines that a backend has received since the last call.
+/// The request lines that a backend has received since the last call of this function.
 fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
     let first_line = |head: String| head.lines().next().unwrap().to_owned();
     fake.take_received().into_iter().map(|seen| first_line(seen.head)).collect()
@@ -80,7 +80,7 @@ async fn a_stored_response_is_asked_for_at_its_backend_only() {
             assert_eq!(request_lines(fake), [expected]);
             let record = gateway.record().await;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-            // The tokens were counted for the request that created the response.
+            // The record has no tokens: they belong to the request that created the response.
             assert_eq!(record.output_tokens(), None);
             assert_eq!(record.observed.usage.input, None);
         }
@@ -130,7 +130,7 @@ async fn an_unknown_response_is_asked_for_at_each_backend() {
     let answer = gateway.raw(about("GET", "/v1/responses/resp_4", None)).await;
     assert_eq!((status(&answer), gateway.record().await.attempts.len()), (404, 3));
     assert!(String::from_utf8_lossy(&body(&answer).0).contains("not found"));
-    // A client that asks for unknown ids must not eject a backend.
+    // Requests for unknown ids must not eject a backend.
     assert!(gateway.pool.is_ready());
 }
 

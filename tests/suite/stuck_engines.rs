@@ -1,4 +1,4 @@
-//! Engines that accept requests and generate no output, although `/health` and `/metrics` respond.
+//! Engines that accept requests but generate no output, although their `/health` and `/metrics` respond.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
@@ -15,8 +15,8 @@ fn answer() -> Vec<u8> {
     stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])
 }
 
-/// Sends requests until one reaches the backend `stuck`, which does not answer. Returns the connection of its
-/// client.
+/// Sends requests until one reaches the backend `stuck`, which never answers. Returns the client connection
+/// of that request.
 async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     loop {
         let client = gateway.begin(CHAT, ASK).await;
@@ -30,7 +30,7 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     }
 }
 
-/// The estimated time in seconds by which the output of this backend is overdue.
+/// The number of seconds by which the output of this backend is overdue, as the load estimate has it.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
     let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();

@@ -1,4 +1,4 @@
-//! Terminations: how requests end and which party closed first, as in records.
+//! Terminations: how requests end, and which party ends them first, as records have it.
 
 use crate::support::scripted_backend::{FINISH, begin, begun_stream};
 use crate::support::scripted_backend::{ROLE, Step, WORD, json, stream_of};
@@ -97,7 +97,8 @@ async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
 
 #[tokio::test]
 async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() {
-    // One stream has begun, and one request waits for its response headers.
+    // In the first case, the stream has begun. In the second, the request still waits for its response
+    // headers.
     for is_streaming in [true, false] {
         let begun = if is_streaming { begin(&[ROLE, WORD]) } else { Step::Send(Vec::new()) };
         let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
@@ -139,7 +140,7 @@ async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
         let mut client = gateway.begin(CHAT, ASK).await;
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
-        // The end of the client's connection can be a reset, which is an error.
+        // The gateway may reset the connection of the client, so reading can end with an error.
         let _ = client.read_to_end(&mut answer).await;
         let sent = format!("data: {ROLE}\n\ndata: {WORD}\n\n").into_bytes();
         assert_eq!(body(&answer), (sent, false));

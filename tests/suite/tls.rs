@@ -1,4 +1,4 @@
-//! TLS towards clients and backends over real sockets, with certificates generated in the test.
+//! TLS on connections from clients and to backends, over real sockets. The tests generate the certificates.
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, start_tls_terminator};
 use crate::support::http2_client;
@@ -29,7 +29,7 @@ fn settings(files: &Files, pair: &Pair, client_ca: Option<&Authority>) -> TlsSer
     }
 }
 
-/// TLS of both listeners of a gateway with these settings.
+/// The TLS of both listeners of a gateway that has these settings.
 fn tls(settings: &TlsServerSettings) -> ServerTls {
     let credentials = Arc::new(Credentials::default());
     let clients = Acceptor::for_client_listener(settings).unwrap();
@@ -45,7 +45,7 @@ async fn serving(fake: &ScriptedBackend, tls: ServerTls) -> Running {
     start_with(&[fake.addr], Setup { tls, ..Setup::default() }).await
 }
 
-/// Sends a request and reads until the gateway closes the connection. Returns what was read.
+/// Sends a request and reads until the gateway closes the connection. Returns the bytes that were read.
 async fn ask(
     stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
     request: &str,
@@ -81,7 +81,7 @@ async fn clients_are_served_by_their_alpn_protocol_over_tls_1_2_and_1_3() {
             http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true}"#).await;
         assert_eq!(http2_client::whole(answer).await, (200, sent.clone().into_bytes()));
     }
-    // A request without TLS gets only a TLS alert.
+    // The gateway answers a request without TLS only with a TLS alert.
     assert!(gateway.raw(&request).await.starts_with(&[21]), "a TLS alert");
 }
 
@@ -99,7 +99,8 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
     for own in &strangers {
         for versions in [&[&TLS12][..], &[&TLS13]] {
             let client = client(&authority, own.as_ref(), &[], versions);
-            // In TLS 1.3, the handshake succeeds for the client. It gets the alert when it reads.
+            // In TLS 1.3, the handshake ends successfully for the client. The alert comes when the client
+            // reads.
             let answer = match connect(&client, gateway.addr, "gateway.test").await {
                 Ok(mut stream) => ask(&mut stream, &request).await,
                 Err(error) => Err(error),
@@ -128,7 +129,7 @@ async fn the_admin_listener_speaks_the_protocol_that_alpn_chose() {
     assert_eq!(http2_client::whole(answer).await.0, 404);
 }
 
-/// The response of the admin listener, which requires no client certificate, to a request for this path.
+/// The response of the admin listener to a request for this path. The client presents no certificate.
 async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) -> String {
     let client = client(authority, None, &[], ANY);
     let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
@@ -155,7 +156,8 @@ async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ign
     let mut answer = vec![0; 64];
     open.read_exact(&mut answer).await.unwrap();
 
-    // Between the writes of both files, the key does not belong to the certificate.
+    // The test has written only the first of two files, so the key does not belong to the certificate. The
+    // old pair stays in use.
     files.write("cert.pem", &second.cert);
     credentials.reload_changed_files();
     assert_eq!(shown().await, first.der());
@@ -168,7 +170,7 @@ async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ign
     assert_eq!(shown().await, second.der());
     let counts = credentials.counts();
     assert_eq!((counts.reloaded, counts.failed), (1, 2));
-    // The end of 2041, computed independently: `date -u -d 2041-12-31 +%s`.
+    // The end of the year 2041, from `date -u -d 2041-12-31 +%s`.
     assert_eq!(counts.expire, [Some(2_272_060_800.0), None, None]);
 
     fake.go();

@@ -1,4 +1,4 @@
-//! `tokenweir top` without a terminal: one frame as text, or a clear error.
+//! `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
 
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
 use crate::support::test_gateway::gateway_answering;
@@ -39,7 +39,7 @@ async fn the_exit_code_says_why_there_is_no_frame() {
     let (_fake, gateway) = gateway_answering_with(setup, response).await;
     let (admin, clients) = (gateway.admin.to_string(), gateway.addr.to_string());
     let token = [("TOKENWEIR_ADMIN_TOKEN", "operator")];
-    // Each error names its remedy, as the errors of `tokenweir status` do.
+    // Each error must name its remedy, as the errors of `tokenweir status` do.
     for (target, variables, flags, code) in [
         ("127.0.0.1:9", &[][..], &["--once"][..], 1),
         (&clients, &[], &["--once"], 1),

@@ -1,5 +1,5 @@
-//! Trace capture: traffic through a gateway becomes a trace that can be replayed and contains no
-//! text.
+//! Trace capture: the traffic through a gateway becomes a trace, which can be replayed and contains no text
+//! of a request.
 
 use crate::support::process::folder;
 use crate::support::simulated_fleet::Fleet;
@@ -9,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tokio::io::AsyncReadExt;
 
-/// A text in every value that a client chooses. The capture must not contain it.
+/// This text is in every value that a client chooses. The capture must not contain it.
 const CANARY: &str = "canary-7f3a";
 
-/// A gateway in front of simulated backends that writes a trace capture to this file.
+/// A gateway in front of simulated backends. It writes a trace capture to this file.
 async fn capturing(file: &Path) -> Fleet {
     let setup = Setup {
         captured: 1.0,
@@ -28,7 +28,7 @@ fn file(name: &str) -> PathBuf {
     folder("capture").join(format!("{name}.jsonl"))
 }
 
-/// A chat request of a session with these messages. The response has `tokens` tokens.
+/// A chat request with these messages, which belongs to a session. The response has `tokens` tokens.
 fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     let messages: Vec<Value> =
         messages.iter().map(|text| json!({ "role": "user", "content": text })).collect();
@@ -46,8 +46,8 @@ fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     )
 }
 
-/// Waits until the capture has this many lines. Returns its text, and its lines in the order in which their
-/// requests arrived.
+/// Waits until the capture has `lines` lines. Returns its text, and its lines as JSON, in the order in which
+/// the requests arrived.
 async fn captured(fleet: &Fleet, file: &Path, lines: u64) -> (String, Vec<Value>) {
     fleet.gateway.captured(lines).await;
     let text = fs::read_to_string(file).unwrap();
@@ -61,7 +61,7 @@ fn arrival(line: &Value) -> f64 {
     line["timestamp"].as_f64().unwrap()
 }
 
-/// The hashes of the full blocks of the prompt in a line of the capture.
+/// The hashes of those prompt blocks that are full, in a line of the capture.
 fn blocks(line: &Value) -> &[Value] {
     let full = line["input_bytes"].as_u64().unwrap() / line["block_bytes"].as_u64().unwrap();
     let ids = line["hash_ids"].as_array().unwrap();
@@ -72,7 +72,8 @@ fn common(a: &Value, b: &Value) -> usize {
     blocks(a).iter().zip(blocks(b)).take_while(|(a, b)| a == b).count()
 }
 
-/// Sends three requests of each of two conversations, with responses of 11, 12, 13 and 21, 22, 23 tokens.
+/// Sends three requests of each of two conversations. The responses have 11, 12 and 13 tokens in the first
+/// and 21, 22 and 23 in the second.
 async fn send_conversations(fleet: &Fleet) {
     for turn in 1..=3 {
         for (number, session) in [(1, "one"), (2, "two")] {

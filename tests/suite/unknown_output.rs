@@ -1,5 +1,5 @@
-//! Responses that the gateway knows only in part: output in unknown fields and events, and ends without the
-//! marker of the API. What is unknown reaches the client at once and is no failure.
+//! Responses that the gateway knows only in part: they have output in unknown fields and events, or end
+//! without the end marker of the API. Unknown output must reach the client at once, and is no failure.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
@@ -17,7 +17,7 @@ const MESSAGES: &str = "/v1/messages";
 const CONFIGURED: &str = "/v1/audio/speech";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
 
-/// A gateway with a configured route, in which one failure ejects a backend.
+/// A gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
 async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
     let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
     let health = CircuitBreakerSettings {
@@ -56,7 +56,7 @@ fn typed(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
 }
 
-/// A chat event with this delta. `rest` follows the choices in the JSON object.
+/// A chat event whose choice has this delta. `rest` follows the choices in the JSON object.
 fn delta(delta: &str, rest: &str) -> String {
     let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
     data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
@@ -73,8 +73,8 @@ fn response(kind: &str, status: &str) -> String {
     typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
 }
 
-/// For each case: the path, events that the gateway knows to be without output, and an event with output that
-/// it does not know.
+/// For each case: the path, events that the gateway knows to have no output, and an event with output that
+/// the gateway does not know.
 fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     let role = || data(ROLE);
     let begun = || response("response.created", "in_progress");
@@ -131,7 +131,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     ] {
         cases.push((MESSAGES, message_start(), typed(kind, rest)));
     }
-    // A line with a field that the standard of server-sent events does not define.
+    // The name of a field in this line is not one that the standard of server-sent events defines.
     cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
     for unknown in ["UklG", r#"{"a":"UklG"}"#, r#"["UklG"]"#, r#"{"choices":[],"a":"UklG"}"#] {
         cases.push((CONFIGURED, String::new(), data(unknown)));
@@ -142,7 +142,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
 #[tokio::test]
 async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     let cases = unknown_outputs();
-    // The field `number` of the request selects the response.
+    // The field `number` of a request selects the response of the backend.
     let sent: Vec<_> =
         cases.iter().map(|(_, empty, unknown)| format!("{empty}{unknown}")).collect();
     let fake = ScriptedBackend::start(move |seen| {
@@ -159,7 +159,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     for (number, (path, empty, unknown)) in cases.iter().enumerate() {
         let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
         let mut client = gateway.begin(path, &ask).await;
-        // The backend ends the stream only after the client has the event.
+        // The backend ends the stream only when the client has received the event.
         let mut answer = read_until(&mut client, "UklG").await;
         fake.go();
         client.read_to_end(&mut answer).await.unwrap();
@@ -191,8 +191,8 @@ async fn unknown_output_is_counted() {
     assert!(page.contains(counted), "{page}");
 }
 
-/// If a backend fails after events that are known to be without output, another one serves the request and
-/// the client sees nothing.
+/// The gateway holds events back that have no output. If the backend fails after them, another one serves the
+/// request, and the client does not notice.
 #[tokio::test]
 async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
@@ -200,7 +200,7 @@ async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
         typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
     let cases = [
         (CHAT, data(ROLE)),
-        // Unknown fields around the first role, and fields without a value.
+        // Unknown fields in the first event with the role, and fields without a value.
         (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
         (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
         (
@@ -244,7 +244,8 @@ fn chunked(content_type: &str, text: &str) -> Vec<u8> {
     [head.into_bytes(), text, b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// The gateway sends such a request once, and the backend stays in service.
+/// Whatever such a response contains, the gateway sends the request only once, and the backend stays in
+/// service.
 #[tokio::test]
 async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     let events = |events: &[&str]| -> String { events.iter().map(|event| data(event)).collect() };
@@ -267,7 +268,8 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
         (CHAT, chunked(stream, &without_blank_line), Outcome::Ok),
         (CHAT, close_delimited.into_bytes(), Outcome::Ok),
         (CHAT, chunked(stream, &speech), Outcome::Ok),
-        // The stream has neither the marker nor a finish reason. A part may be missing, but nothing broke.
+        // The stream has neither the end marker nor a finish reason. A part may be missing, but no connection
+        // broke.
         (CHAT, chunked(stream, &events(&[ROLE, WORD])), Outcome::Truncated),
         (MESSAGES, chunked(stream, &message), Outcome::Ok),
         (CONFIGURED, chunked(stream, &speech), Outcome::Ok),
@@ -293,7 +295,7 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     }
 }
 
-/// A connection that breaks counts as a failure of the backend, except after the end of the stream.
+/// If the connection breaks, that is a failure of the backend, except after the end of the stream.
 #[tokio::test]
 async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
     let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);

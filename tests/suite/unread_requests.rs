@@ -1,4 +1,5 @@
-//! Requests whose body the gateway does not read: uploads to a route with a fixed model, and WebSocket connections.
+//! Requests whose body the gateway forwards without reading it: uploads to a route with a fixed model, and
+//! WebSockets.
 
 use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
@@ -27,7 +28,7 @@ const UPLOAD: &str = "/upload";
 const MODELS: &str =
     r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#;
 const MIB: usize = 1 << 20;
-/// Maximum wait for an event that should come at once.
+/// The maximum time for an event that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 /// The headers of a WebSocket handshake (RFC 6455).
 const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\n\
@@ -37,10 +38,10 @@ const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websoc
 /// A backend that counts the bytes of uploads and echoes the bytes of WebSocket connections.
 struct Backend {
     addr: SocketAddr,
-    /// The backend reads one upload for each permit.
+    /// The backend reads one upload for each permit of this semaphore.
     gate: Arc<Semaphore>,
-    /// The lengths in bytes of the uploads and WebSocket connections that have ended. `Err`: the upload broke
-    /// off after these bytes.
+    /// For each ended upload or WebSocket connection, its length in bytes. `Err`: the upload broke off after
+    /// this many bytes.
     ended: mpsc::UnboundedReceiver<Result<usize, usize>>,
 }
 
@@ -75,8 +76,8 @@ async fn backend() -> Backend {
     Backend { addr, gate, ended }
 }
 
-/// Accepts a WebSocket connection and echoes its bytes until the byte `q`. `refuse` in the query asks for
-/// 403, `wrong` for a wrong `sec-websocket-accept`.
+/// Accepts a WebSocket connection and echoes its bytes until the byte `q`. With `refuse` in the query,
+/// responds with 403 instead, and with `wrong`, sends a wrong `sec-websocket-accept`.
 fn echo(request: Request, ended: mpsc::UnboundedSender<Result<usize, usize>>) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     if query.contains("refuse") {
@@ -114,7 +115,7 @@ impl Backend {
     }
 }
 
-/// A gateway that forwards uploads without reading them. Its memory for bodies is 64 KiB.
+/// A gateway that forwards uploads without reading them. It has only 64 KiB of memory for request bodies.
 async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let route = ConfiguredRoute::new(UPLOAD, vec![Method::POST], None);
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
@@ -137,7 +138,7 @@ async fn record(gateway: &Running) -> RequestRecord {
 
 async fn read_rest(client: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // The end of a closed connection can be a reset. The bytes before it count.
+    // The gateway may reset the connection. The bytes before that count.
     let _ = tokio::time::timeout(SOON, client.read_to_end(&mut answer)).await.expect("an end");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -153,7 +154,8 @@ async fn a_large_upload_passes_without_memory_for_its_body() {
     let head = upload_head(&format!("content-length: {LENGTH}"));
     client.write_all(head.as_bytes()).await.unwrap();
     let (part, mut sent) = (vec![b'x'; MIB], 0);
-    // The backend does not read, so the client can send only what the sockets and one part hold.
+    // The backend does not read. So the client can send only what the sockets and one part in the gateway can
+    // hold.
     let pause = Duration::from_millis(500);
     while let Ok(count) = tokio::time::timeout(pause, client.write(&part)).await {
         sent += count.unwrap();
@@ -213,8 +215,8 @@ async fn an_upload_has_a_limit_and_the_rules_of_models_hold() {
     let with_key = |key: &str| format!("authorization: Bearer {key}\r\ncontent-length: 0");
     assert_eq!(status(&gateway.raw(upload_head(&with_key(KEY))).await), 403);
     assert_eq!(status(&gateway.raw(upload_head(&with_key("wrong"))).await), 401);
-    // The gateway must refuse a client with restricted models: it could name another model in a WebSocket
-    // message.
+    // The gateway must refuse a client that may use only some models, because a WebSocket message could name
+    // another model.
     let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
     let gateway =
         self::gateway(&backend, Setup { access: access(restricted), ..Setup::default() }).await;
@@ -229,12 +231,12 @@ fn realtime_head(query: &str, handshake: &str) -> String {
     format!("GET /v1/realtime{query} HTTP/1.1\r\nhost: g\r\n{handshake}\r\n")
 }
 
-/// Opens a WebSocket. The client sends its first bytes together with the handshake.
+/// Opens a WebSocket. The client sends its first bytes together with its handshake.
 async fn open(gateway: &Running, query: &str) -> TcpStream {
     open_with(gateway, query, "").await
 }
 
-/// As [`open`], with these further header lines.
+/// As [`open`], with these additional header lines in the handshake.
 async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     let mut client = gateway.connect().await;
     let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
@@ -369,7 +371,7 @@ async fn only_a_websocket_that_the_backend_accepts_passes() {
     sender.ready().await.unwrap();
     let response = sender.send_request(request.unwrap()).await.unwrap();
     assert_eq!(response.status(), 426);
-    // On any other path, a request with an upgrade stays an ordinary request.
+    // On another path, a request with an `upgrade` header is an ordinary request.
     let chat = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n{close}content-length: 2\r\n\r\n{{}}"
     );

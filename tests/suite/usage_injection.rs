@@ -1,5 +1,5 @@
-//! Usage injection: the gateway requests usage for a stream, records it, and removes the usage
-//! event for a client that did not request it. All other bytes pass unchanged.
+//! Usage injection: for a stream whose client did not request usage, the gateway requests it, records it, and
+//! removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, json, stream_of,
@@ -19,7 +19,7 @@ async fn injecting(fake: &ScriptedBackend) -> Running {
     start_with(&[fake.addr], Setup { injects_usage: true, ..Setup::default() }).await
 }
 
-/// The body of an event stream with these events.
+/// The body of an event stream that consists of these events.
 fn lines(events: &[&str]) -> String {
     events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
 }
@@ -184,7 +184,7 @@ async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
         let setup = Setup {
             injects_usage: true,
             policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
-            // There is no further scrape: the gateway must not notice that the backend is down.
+            // The next scrape is an hour away, because the gateway must not notice that the backend is down.
             scrape_interval: Duration::from_hours(1),
             ..Setup::default()
         };

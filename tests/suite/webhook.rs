@@ -1,5 +1,6 @@
-//! Webhooks that are told when a verdict begins and ends: each message once, repeated until it is accepted,
-//! with the secrets of the configuration. A webhook that does not respond delays no other.
+//! Webhooks. The gateway sends a message when a verdict begins and when it ends. It sends each message until
+//! the webhook accepts it, then never again, and with the secrets of the configuration. A webhook that does
+//! not respond delays no other one.
 
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
@@ -69,7 +70,8 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
     notifier
 }
 
-/// Reports a verdict from `start` on for so long that its begin becomes a message.
+/// Reports a verdict that begins at `start`, and reports it again after the time for which a verdict must
+/// last before the gateway sends a message.
 fn begin(notifier: &WebhookNotifier, start: Instant) {
     let verdict =
         Verdict { verdict: "kv_thrashing".into(), backend: "gpu-0".into(), ..Verdict::default() };
@@ -95,7 +97,7 @@ async fn begin_and_end_of_a_verdict_are_each_one_message() {
 
 #[tokio::test]
 async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_webhook() {
-    // This listener accepts connections and never responds.
+    // This listener accepts connections, but never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut failing, mut healthy) =
         (ScriptedWebhook::start().await, ScriptedWebhook::start().await);

@@ -85,7 +85,7 @@ def parse_http(raw):
         return None, {}, b"", False
     first, *lines = head.decode("latin-1").split("\r\n")
     status = int(first.split(" ")[1])
-    if 100 <= status < 200:  # an interim response comes before the final one
+    if 100 <= status < 200:  # an interim response precedes the final one
         return parse_http(rest)
     headers = {}
     for line in lines:
@@ -342,7 +342,7 @@ def messages_usage(usages):
 
 
 def identity(docs, field):
-    """The member `field`, `model` or `id`, of the first event or body that has it. None if none has."""
+    """The member `field` (`model` or `id`) of the first event or body that has it. None if no event or body has it."""
     for doc in docs:
         for holder in (doc, as_dict(doc.get("response")), as_dict(doc.get("message"))):
             if str_or_none(holder.get(field)):

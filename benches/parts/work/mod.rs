@@ -1,4 +1,4 @@
-//! The parts of the hot path as repeatable work.
+//! The parts of the hot path, each as work that a bench can repeat.
 
 mod routing;
 mod sinks;
@@ -6,19 +6,19 @@ mod wire;
 
 pub(crate) use wire::chunks;
 
-/// A measured operation, such as parsing a stream, and its work.
+/// A part of the hot path: an operation, such as parsing a stream, and the work that executes it.
 pub(crate) struct Part {
-    /// The operation and its input.
+    /// The name of the part: the operation and its input.
     pub(crate) name: String,
     /// Number of items, such as chunks or decisions, per iteration.
     pub(crate) items: u64,
-    /// Number of bytes per iteration. 0 if no bytes are read or written.
+    /// Number of bytes that one iteration reads or writes. 0 if it reads and writes none.
     pub(crate) bytes: u64,
     /// Executes one iteration.
     pub(crate) work: Box<dyn FnMut()>,
 }
 
-/// All parts. The decisions of routing are measured with each of these numbers of backends.
+/// All parts. The routing decisions are measured once for each of these numbers of backends.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
     let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
     wire::parts()

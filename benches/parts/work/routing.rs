@@ -1,4 +1,4 @@
-//! The selection of a backend.
+//! The parts that select a backend.
 
 use super::Part;
 use std::hint::black_box;
@@ -17,7 +17,8 @@ use tokenweir_routing::{
 /// Size in bytes of a prompt of 32k tokens.
 const LONG_PROMPT_BYTES: usize = 4 * 32_768;
 
-/// The estimates and the policy of a fleet whose backends have each received different prompts.
+/// A simulated fleet: the load estimates of its backends, which have each received different prompts, and the
+/// policy.
 struct Fleet {
     load_estimators: Vec<LoadEstimator>,
     all: Vec<usize>,
@@ -26,7 +27,7 @@ struct Fleet {
     now: Instant,
 }
 
-/// The parts that pick a backend among this many, and that record such a decision.
+/// The parts that pick one of `backend_count` backends, and the parts that record such a decision.
 pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
     let fleet = Rc::new(Fleet::new(backend_count));
     let prompts =
@@ -58,7 +59,7 @@ pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
     deciding.into_iter().chain(explaining).collect()
 }
 
-/// The parts that hash a prompt of 32k tokens, and that record its blocks in a table.
+/// Two parts: one hashes a prompt of 32k tokens, the other stores the blocks of the prompt in a prefix table.
 pub(super) fn prompts() -> [Part; 2] {
     let body = vec![b'x'; LONG_PROMPT_BYTES];
     let blocks = PromptFingerprint::new(1, std::iter::once(&body[..])).blocks;
@@ -77,13 +78,13 @@ fn request() -> RoutingRequest {
     RoutingRequest { sequence: 5, seed: 7, session: None }
 }
 
-/// A prompt of this many bytes. Its first half is the same for all seeds.
+/// The fingerprint of a prompt of this many bytes. The first half of the prompt is the same for all seeds.
 fn prompt(bytes: usize, seed: u8) -> PromptFingerprint {
     let (head, tail) = (vec![b'h'; bytes / 2], vec![seed; bytes / 2]);
     PromptFingerprint::new(1, [&head[..], &tail[..]].into_iter())
 }
 
-/// The prompts that the backend with this number has received.
+/// The prompts that the backend with this number has received before the measurement.
 fn sent(backend: usize) -> impl Iterator<Item = PromptFingerprint> {
     (0..4).map(move |seed| prompt(32_768, (backend * 4 + seed) as u8))
 }

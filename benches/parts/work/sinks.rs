@@ -1,4 +1,4 @@
-//! The processing of the record of a finished stream.
+//! The parts that process the record of a finished stream.
 
 use super::{Part, chunks};
 use http::HeaderMap;
@@ -24,7 +24,7 @@ use tokenweir_request::record::{
 
 const STREAM: &str = "python/chat-stream-long.http";
 
-/// The parts that give each sink the record of a stream. Their bytes are those of the stream.
+/// The parts that give the record of a stream to each sink. The bytes of a part are those of the stream.
 pub(super) fn parts() -> Vec<Part> {
     let bytes = chunks(STREAM).iter().map(Vec::len).sum();
     let sampled =

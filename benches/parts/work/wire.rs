@@ -1,4 +1,4 @@
-//! The parsing of streams, requests and metrics pages.
+//! The parts that parse streams, requests and metrics pages.
 
 use super::Part;
 use bytes::Bytes;
@@ -54,7 +54,7 @@ pub(super) fn parts() -> Vec<Part> {
     streams.chain(peeks).chain(pages).chain([splice]).collect()
 }
 
-/// These events with one token id each, as a backend writes them for `return_token_ids`.
+/// These events with one token id in each, as a backend writes it if the request asks for `return_token_ids`.
 fn with_ids(chunks: Vec<Vec<u8>>) -> Vec<Bytes> {
     let with_ids = |(id, chunk)| {
         let event = String::from_utf8(chunk).unwrap();

@@ -16,7 +16,8 @@ pub enum BackendCondition {
     Failing,
     /// A verdict of the severity `critical` holds at the backend.
     Critical,
-    /// The backend is drained while requests are refused, or its drain seems forgotten.
+    /// The backend is drained while requests are refused, or the drain has lasted so long that somebody seems
+    /// to have forgotten it.
     DrainHarms,
     /// The TTFT of the backend is far above the TTFT of the other backends.
     Slow,

@@ -38,18 +38,20 @@ pub struct BackendSummary {
     pub version: Option<String>,
     /// Front end of vLLM: `python` or `rust`. `None`: not known, or another server.
     pub front_end: Option<String>,
-    /// Most tokens of prompt and output together, by base model. A model whose length is not known is
-    /// missing.
+    /// Greatest number of prompt and output tokens together, by base model. The map omits a model whose
+    /// maximum is not known.
     pub max_model_len: BTreeMap<String, u32>,
-    /// Paths, or `media` in prompts, that the backend does not serve although other backends do.
+    /// What the backend does not serve although other backends do: API paths, or `media` if it accepts no
+    /// media in prompts.
     pub unserved: Vec<String>,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,
-    /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
+    /// Used share of the KV cache at the last scrape, from 0 to 1. `None`: the engine does not report it.
     pub kv_usage: Option<f64>,
-    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages
-    /// are missing. `from_here`: complete since some message. `exact`: complete. `None`: the
-    /// gateway does not subscribe to KV events of the backend.
+    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
+    /// missing. `from_here`: complete since a moment after the start of the engine. `exact`: complete since
+    /// the start of the engine or since its cache was cleared. `None`: the gateway does not subscribe to KV
+    /// events of the backend.
     pub kv_events: Option<String>,
     /// Capacity of the KV cache, in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,
@@ -67,18 +69,18 @@ pub struct BackendSummary {
     /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
     /// stream ended.
     pub ttft_seconds: Option<f64>,
-    /// Number of the streams of `ttft_seconds`.
+    /// Number of streams from which `ttft_seconds` is computed.
     pub ended_streams: u64,
     /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
     pub failed_attempts: u64,
     /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
     /// attempt.
     pub failed_share: Option<f64>,
-    /// Number of attempts that were answered with a status of 4xx, by status, of the requests that
-    /// ended in the last minute.
+    /// Number of attempts at the backend that were answered with a 4xx status, by status. Only the
+    /// requests that ended in the last minute count.
     pub client_errors: BTreeMap<u16, u64>,
-    /// Share of attempts that were answered with a status of 4xx, from 0 to 1. `None`: there was
-    /// no attempt.
+    /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
+    /// there was no attempt.
     pub client_error_share: Option<f64>,
     /// Whether an operator must look at the backend, and why in one word.
     pub condition: BackendCondition,
@@ -113,7 +115,8 @@ pub struct GpuSummary {
 }
 
 impl BackendSummary {
-    /// The condition in one word, for a table or a count. For an excluded backend, it is its state.
+    /// The condition in one word, for a table or a count. The word for an excluded backend is its state, such
+    /// as `asleep`.
     pub fn condition_word(&self) -> &str {
         match self.condition {
             BackendCondition::Down => "down",

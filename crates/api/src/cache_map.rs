@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheMapDocument {
-    /// Memory of the map in bytes, without the memory of the KV events.
+    /// Memory that this map takes in the gateway, in bytes. The memory of the KV events is not included.
     pub bytes: usize,
     /// All backends.
     pub backends: Vec<CacheSummary>,
@@ -85,8 +85,8 @@ pub struct GroupAtBackend {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupEvictor {
-    /// The id of the group. `None`: the blocks that belong to no group evicted the tokens.
+    /// The id of the evicting group. `None`: blocks that belong to no group evicted the tokens.
     pub id: Option<String>,
-    /// Tokens that the group evicted.
+    /// Tokens of the other group that this group evicted.
     pub tokens: u64,
 }

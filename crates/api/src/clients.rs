@@ -14,7 +14,7 @@ pub struct ClientSummary {
     pub address: Option<String>,
     /// Number of requests that ended in the last minute.
     pub requests: u64,
-    /// Prompt tokens of the ended requests that a backend got, and of the open streams.
+    /// Prompt tokens of the ended requests that reached a backend, and of the open streams.
     pub prompt_tokens: u64,
     /// Output tokens of the ended requests.
     pub output_tokens: u64,
@@ -31,11 +31,11 @@ pub struct ClientSummary {
 
 /// Maximum number of ranked clients.
 const MAX_RANKED: usize = 10;
-/// A client is named as the cause of the work if its share is at least this.
+/// Least share of the work at which [`main_client`] names a client as the cause of the work.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
-/// A kind of work: its name, the minimum total for which shares are computed, and its value for a
-/// client.
+/// A kind of work: its name, the minimum total for which shares are computed, and the function that
+/// reads its value for one client.
 type KindOfWork = (&'static str, u64, fn(&ClientSummary) -> u64);
 
 const KINDS_OF_WORK: [KindOfWork; 3] = [
@@ -72,7 +72,7 @@ pub fn main_client(ranked: &[ClientSummary]) -> Option<String> {
 }
 
 impl ClientSummary {
-    /// The client in a text: `tenant search, key batch` or `client 10.0.0.7`.
+    /// The name of the client for texts: `tenant search, key batch` or `client 10.0.0.7`.
     pub fn name(&self) -> String {
         match (&self.tenant, &self.key, &self.address) {
             (Some(tenant), Some(key), _) => format!("tenant {tenant}, key {key}"),

@@ -1,5 +1,6 @@
-//! The conditions of all backends, each with its reason. The live page,
-//! `tokenweir top` and `tokenweir status` mark backends by this condition and show them in its order.
+//! The conditions of all backends, each with its reason. The live page, `tokenweir top` and
+//! `tokenweir status` mark each backend with its condition, and list the backends with the most urgent
+//! condition first.
 
 use super::backend_condition::BackendCondition;
 use super::backend_summary::BackendSummary;
@@ -11,7 +12,7 @@ use tokenweir_diagnose::{FLEET_RULES, Verdict, VerdictSeverity};
 /// depends on the length of single prompts.
 const MIN_STREAMS: u64 = 5;
 /// The TTFT of a slow backend is at least this multiple of the median TTFT of the other backends, and at
-/// least this many seconds longer. Smaller differences come from prompts and caches.
+/// least this many seconds longer. Smaller differences can come from different prompts and cache contents.
 const SLOW_RATIO: f64 = 3.0;
 const SLOW_EXCESS_SECONDS: f64 = 0.5;
 
@@ -108,8 +109,8 @@ fn judge_exclusion(
     }
 }
 
-/// For each model: the mean TTFTs, in ascending order, of the backends whose first model it is. Different
-/// models have different speeds.
+/// For each model: the mean TTFTs, in ascending order, of the backends that list this model first.
+/// Backends of different models are not compared, because models have different speeds.
 struct TtftsByModel(BTreeMap<String, Vec<f64>>);
 
 impl TtftsByModel {
@@ -125,14 +126,15 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// Why the backend is slow in comparison with the other backends of its first model. `None`: it is not
-    /// slow, or there is nothing to compare.
+    /// Why the backend is slow in comparison with the other backends that list the same model first.
+    /// `None`: the backend is not slow, or there is no TTFT to compare.
     fn excess(&self, backend: &BackendSummary) -> Option<String> {
         let own = comparable_ttft(backend)?;
         let model = backend.models.first().map_or("", String::as_str);
         let ttfts = self.0.get(model)?;
         let position = ttfts.partition_point(|ttft| ttft.total_cmp(&own) == Ordering::Less);
-        // The lower median of the other backends: one slow backend of two others does not raise it.
+        // The lower median of the other backends: if one of two other backends is slow, it does not raise the
+        // median.
         let middle = ttfts.len().checked_sub(2)? / 2;
         let median = *ttfts.get(if middle < position { middle } else { middle + 1 })?;
         (own >= SLOW_RATIO * median && own >= median + SLOW_EXCESS_SECONDS).then(|| {
@@ -141,8 +143,8 @@ impl TtftsByModel {
     }
 }
 
-/// The mean TTFT of a backend that gets requests, if enough streams ended. A backend that is drained
-/// had its streams before the load that the others have now.
+/// The mean TTFT of a backend that gets requests, if enough streams ended. The TTFT of a drained
+/// backend is left out: its streams ran before the drain, when the other backends had a different load.
 fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
     backend.ttft_seconds.filter(|_| backend.up && backend.ended_streams >= MIN_STREAMS)
 }

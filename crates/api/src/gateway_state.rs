@@ -39,15 +39,15 @@ pub struct GatewayFacts<'a> {
     pub backend_states: Vec<&'a str>,
     /// The harm to clients in the last minute.
     pub harm: Harm,
-    /// Number of verdicts about backends by severity: critical ones, and warnings.
+    /// Number of verdicts about backends: first the critical verdicts, then the warnings.
     pub verdicts: [usize; 2],
     /// The conditions of the gateway and the fleet that an operator must correct, such as
     /// `reload failed`.
     pub notices: Vec<String>,
 }
 
-/// The states of a backend that make the gateway degraded, with the words of the reason. A backend
-/// that sleeps or has weight 0 was excluded on purpose, for as long as it takes.
+/// The states of a backend that make the gateway degraded, each with its word in the reason. Backends that
+/// sleep or have weight 0 are not in this list: they were excluded on purpose, for any length of time.
 const UNAVAILABLE_STATES: [(&str, &str); 4] =
     [("down", "down"), ("ejected", "ejected"), ("drained", "drained"), ("unknown", "not checked")];
 

@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::is_critical_harm;
 
-/// How bad a share of requests is that failed, were refused or were slow.
+/// The severity of a share of requests: of the requests that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum HarmLevel {
-    /// No requests, or too few for an operator to act.
+    /// No request was harmed, or too few for an operator to act.
     #[default]
     None,
-    /// More than [`WARNING_SHARE`].
+    /// More than [`WARNING_SHARE`] of all requests were harmed.
     Warning,
-    /// At least five requests, and significantly more than 5 %: [`is_critical_harm`].
+    /// At least five requests were harmed, and significantly more than 5 % of all requests: see
+    /// [`is_critical_harm`].
     Critical,
 }
 
@@ -40,15 +41,15 @@ pub struct Harm {
     pub failed: HarmShare,
     /// Refused requests.
     pub refused: HarmShare,
-    /// Responses with a status of 4xx that are not refusals. The share counts those of the gateway and of
-    /// backends. The level counts only those of backends, and is never `critical`: they are the fault of a
-    /// client or of the configuration of a backend.
+    /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
+    /// gateway and of backends. The level counts only the responses of backends. It is never
+    /// `critical`, because the cause is a client or the configuration of a backend.
     pub client_errors: HarmShare,
-    /// Requests above a limit of `slow`, and the [`LateStreams`].
+    /// Requests that exceeded a limit of the configuration section `slow`, and the [`LateStreams`].
     pub slow: HarmShare,
-    /// The part of `slow` that waited for its first output.
+    /// The part of `slow` that waited too long for its first output.
     pub slow_first_output: HarmShare,
-    /// The part of `slow` in which the model reasoned for long before its first answer.
+    /// The part of `slow` in which the model reasoned too long before its first answer.
     pub slow_first_answer: HarmShare,
     /// The part of `slow` that was slow after the first output.
     pub slow_output: HarmShare,
@@ -58,8 +59,8 @@ pub struct Harm {
     pub reasons: Vec<String>,
 }
 
-/// Open streams that wait for longer than a limit of `slow`. They have not ended, so no count of the
-/// minute contains them.
+/// Open streams that have waited longer than a limit of the configuration section `slow`. They have not
+/// ended, so the counts of [`LastMinute`] do not contain them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LateStreams {
     /// Number of streams without output for longer than `slow.ttft`.
@@ -68,7 +69,7 @@ pub struct LateStreams {
     pub first_answer: usize,
 }
 
-/// Share of requests above which clients are harmed so that an operator should look.
+/// If a greater share of requests than this failed, was refused or was slow, an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
 
 impl Harm {
@@ -99,7 +100,7 @@ impl Harm {
             slow_output: slow_share(minute.slow_output),
             ..Self::default()
         };
-        // A refused request is a decision of the gateway, so even one is shown.
+        // A refused request is a decision of the gateway, so even one refused request causes a warning.
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
@@ -158,8 +159,8 @@ impl HarmShare {
 }
 
 impl ObjectiveMinute {
-    /// The harm level of the requests that were too slow for the objective. `None` also if their share is
-    /// within the share that the objective allows.
+    /// The harm level of the requests that were too slow for the objective. [`HarmLevel::None`] also if
+    /// their share is within the share that the objective allows.
     pub fn level(&self) -> HarmLevel {
         let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
         if share.unwrap_or_default() > 1.0 - self.target { level } else { HarmLevel::None }
@@ -188,7 +189,7 @@ mod tests {
             (1_000, 21, Warning),
             (1_000, 60, Warning),
             (1_000, 70, Critical),
-            // Two requests per second.
+            // At two requests per second, a minute has 120 requests.
             (120, 7, Warning),
             (120, 13, Critical),
             (5, 5, Critical),

@@ -12,7 +12,7 @@ pub struct LastMinute {
     pub seconds: f64,
     /// Number of requests that ended.
     pub requests: u64,
-    /// Number of failed requests: a backend answered with a 5xx status, broke its response, or did
+    /// Number of failed requests: a backend answered with a 5xx status, broke off its response, or did
     /// not answer in time.
     pub failed: u64,
     /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
@@ -22,7 +22,8 @@ pub struct LastMinute {
     pub gateway_client_errors: BTreeMap<u16, u64>,
     /// Number of responses of backends with a status of 4xx, by status.
     pub backend_client_errors: BTreeMap<u16, u64>,
-    /// Number of slow requests by slow cause, without those whose client read slowly.
+    /// Number of slow requests, by cause. Requests that were slow because their client read slowly do not
+    /// count.
     pub slow: BTreeMap<String, u64>,
     /// Number of the slow requests that were slow after their first output.
     pub slow_output: u64,
@@ -34,8 +35,8 @@ pub struct LastMinute {
     pub output_tokens: u64,
     /// TTFT of streams as the clients observe it, in seconds. `None`: there are no samples.
     pub ttft: Option<LatencyQuantiles>,
-    /// Time to the first output that is not reasoning of the streams with reasoning, in seconds. `None`:
-    /// there are no such streams.
+    /// Of the streams with reasoning: time to the first output that is not reasoning, in seconds.
+    /// `None`: there are no such streams.
     pub first_answer: Option<LatencyQuantiles>,
     /// ITL of streams, in seconds. For a stream whose events do not report token counts, it is the
     /// time between events. `None`: there are no samples.
@@ -61,8 +62,8 @@ pub struct BackendMinute {
     pub client_errors: BTreeMap<u16, u64>,
     /// Number of requests whose last attempt was at the backend and had a TTFT.
     pub streams: u64,
-    /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
-    /// seconds. `None`: no request had a TTFT.
+    /// Mean TTFT of the requests that `streams` counts, from sending the request to the backend to the
+    /// first output, in seconds. `None`: no request had a TTFT.
     pub ttft_seconds: Option<f64>,
 }
 

@@ -51,16 +51,16 @@ pub struct GatewaySnapshot {
     pub panic_mode: bool,
     /// Whether the gateway is draining because of a shutdown.
     pub draining: bool,
-    /// Seconds since the start of the gateway. The rate between two documents is the increase of a
-    /// total divided by the increase of this value.
+    /// Seconds since the start of the gateway. To compute a rate from two documents, divide the
+    /// increase of a total by the increase of this value.
     pub uptime_seconds: f64,
     /// Number of requests in progress, from the first byte of the request to the last byte of the
     /// response.
     pub requests_in_flight: usize,
     /// The number of requests in the admission queue, for each class of `admission.classes`.
     pub queue: Vec<QueueSummary>,
-    /// Time for which the request has waited that has been in the admission queue longest, in
-    /// seconds. `None`: no request waits.
+    /// Waiting time of the request that has been in the admission queue longest, in seconds. `None`:
+    /// the queue is empty.
     pub longest_wait_seconds: Option<f64>,
     /// The states of all backends.
     pub backends: Vec<BackendSummary>,
@@ -79,14 +79,14 @@ pub struct GatewaySnapshot {
     pub clients: Vec<ClientSummary>,
     /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
     pub history: History,
-    /// The last requests that ended and the last slow requests, newest first.
+    /// The requests that ended most recently and the most recent slow requests, newest first.
     pub ended: Vec<EndedRequest>,
     /// The active verdicts of the diagnosis, as in `/status`.
     pub verdicts: Vec<Verdict>,
     /// URL template of a trace in the trace UI, with the placeholder `{trace_id}`. `None`: no trace
     /// UI is configured.
     pub trace_ui: Option<String>,
-    /// Seconds since `/metrics` was last read. `None`: never.
+    /// Seconds since `/metrics` was last read. `None`: it was never read.
     pub metrics_read_seconds_ago: Option<f64>,
 }
 
@@ -130,8 +130,8 @@ pub struct StreamSummary {
     pub client: String,
     /// Estimated number of prompt tokens. 0: unknown.
     pub prompt_tokens: u64,
-    /// `no_output` (the response head has arrived, but no output), `decode`, `stalled`,
-    /// `write_stalled` (the client does not read) or `closing`.
+    /// Phase of the stream: `no_output` (the response head has arrived, but no output), `decode`,
+    /// `stalled`, `write_stalled` (the client does not read) or `closing`.
     pub phase: String,
     /// Seconds since the request head was read.
     pub age_seconds: f64,
@@ -165,13 +165,13 @@ pub struct EndedRequest {
     pub client: String,
     /// Outcome of the request, such as `ok` or `upstream_error`.
     pub outcome: String,
-    /// TTFT as the client observes it, in seconds. `None`: no stream, or no output.
+    /// TTFT as the client observes it, in seconds. `None`: the response is no stream, or had no output.
     pub ttft_seconds: Option<f64>,
-    /// Time to the first output that is not reasoning, in seconds. `None`: no reasoning.
+    /// Time to the first output that is not reasoning, in seconds. `None`: the response had no reasoning.
     pub first_answer_seconds: Option<f64>,
     /// Duration of the request, in seconds.
     pub duration_seconds: f64,
-    /// Output tokens of the response. `None`: there was nothing to count.
+    /// Output tokens of the response. `None`: the response had no output tokens to count.
     pub output_tokens: Option<u64>,
     /// Cause of a slow request, such as `engine_queue`. `None`: the request was not slow.
     pub slow_cause: Option<String>,
@@ -200,10 +200,11 @@ pub struct History {
     pub output_tokens: Vec<u64>,
     /// 95th percentile of TTFT in seconds, for each interval. `None`: no stream ended in the interval.
     pub ttft_p95: Vec<Option<f64>>,
-    /// 95th percentile of ITL in seconds, for each interval. `None`: no stream with a value ended.
+    /// 95th percentile of ITL in seconds, for each interval. `None`: no stream with an ITL ended in the
+    /// interval.
     pub itl_p95: Vec<Option<f64>>,
-    /// 95th percentile of the duration of successful requests in seconds, for each interval. `None`: none
-    /// ended.
+    /// 95th percentile of the duration of successful requests in seconds, for each interval. `None`: no
+    /// successful request ended in the interval.
     pub e2e_p95: Vec<Option<f64>>,
 }
 

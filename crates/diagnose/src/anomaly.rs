@@ -1,5 +1,5 @@
-//! Detects anomalies, which are values that are far from their usual values, and correlated pairs
-//! of values. Both are hints for an investigation and no verdicts.
+//! Detects anomalies, which are values that are far from their usual values, and pairs of values that
+//! are correlated. Anomalies and pairs are hints for an investigation, and not verdicts.
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::history::{
@@ -9,10 +9,10 @@ use super::verdict::{Anomaly, CorrelatedPair};
 
 /// A value is anomalous only if it is above or below its usual value by at least this factor.
 const MIN_CHANGE_FACTOR: f64 = 2.0;
-/// Minimum number of steps of the history in which both values of a pair are known. With fewer, no
-/// correlation is computed. A step is the time between two samples, not one of the engine.
+/// Minimum number of steps of the history in which both values of a pair are known. With fewer steps, no
+/// correlation is computed. A step is the time between two samples, and not a scheduler step of the engine.
 const MIN_PAIRED_SAMPLES: usize = 20;
-/// Minimum absolute correlation that is reported.
+/// Minimum absolute correlation of a pair that is reported.
 const MIN_CORRELATION: f64 = 0.7;
 
 /// The pairs of values that are tested for correlation: for each value, its name and the function
@@ -40,7 +40,7 @@ const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
     ),
 ];
 
-/// The names of the measures that can be anomalous.
+/// The names of the measures that can be anomalous: a change of their value can harm requests.
 pub fn measure_names() -> impl Iterator<Item = &'static str> {
     let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
     MEASURES.iter().filter(move |it| can_harm(it.adverse_change())).map(|it| it.name)
@@ -58,7 +58,7 @@ pub(super) fn anomalies<'a>(
             evaluation.baseline(definition.measure)?,
         );
         let (z, median) = (baseline.z_score(value), baseline.median);
-        // An empty queue or a faster response is no anomaly.
+        // A change that cannot harm requests, such as an empty queue, is no anomaly.
         let is_adverse = match definition.adverse_change() {
             AdverseChange::Rise => z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median,
             AdverseChange::Fall => z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median,

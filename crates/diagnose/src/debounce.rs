@@ -32,8 +32,8 @@ impl VerdictDebounce {
         }
     }
 
-    /// Makes a verdict that holds last for at least [`CLEAR_AFTER`] from `now` on, because nothing shows
-    /// whether its condition has ended.
+    /// Keeps a verdict that holds for at least [`CLEAR_AFTER`] from `now` on. The caller does this while
+    /// nothing shows whether the condition has ended.
     pub(super) fn hold(&mut self, now: Instant) {
         if let Some((_, last)) = &mut self.active_span {
             *last = now;

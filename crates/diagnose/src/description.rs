@@ -1,4 +1,4 @@
-//! The texts of all rules in one form, for documents and alerts.
+//! The texts of all rules, of engines and of the fleet, in one form for documents and alerts.
 
 use super::fleet::FLEET_RULES;
 use super::rules::RULES;
@@ -8,13 +8,13 @@ use super::rules::RULES;
 pub struct VerdictDescription {
     /// Name of the rule and of its verdict, such as `kv_backlog`.
     pub name: &'static str,
-    /// The severities that the verdict can have, and when, in words.
+    /// The severities that the verdict can have, and when it has each of them, in words.
     pub severity: &'static str,
     /// The meaning of the condition.
     pub meaning: &'static str,
     /// The values that show the condition.
     pub evidence: &'static str,
-    /// When the rule does not apply, as clauses. Empty: the rule always applies.
+    /// The conditions under which the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
     /// What an operator can do against the condition.
     pub remedy: &'static str,

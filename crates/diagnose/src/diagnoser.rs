@@ -30,7 +30,8 @@ struct BackendDiagnosis {
     id: BackendId,
     history: BackendHistory,
     debounces: [VerdictDebounce; RULES.len()],
-    /// The last match of each rule. `None`: the rule has no verdict and no recent match.
+    /// The last match of each rule. `None`: no verdict of the rule holds, and the rule has not matched
+    /// recently.
     last_matches: [Option<RuleMatch>; RULES.len()],
     /// Whether the evidence of each rule has expired, because the load has ended.
     has_expired: [bool; RULES.len()],
@@ -59,12 +60,13 @@ const MISSING_ANSWER: &str = "a response: the backend is down";
 /// A condition has ended if `sum` ÷ `count` of its [`RequestEvidence`] since the last match is at most this
 /// share of the value at that match, and `count` is at least `min_count`.
 const RECOVERED_PART: f64 = 0.5;
-/// A condition that is not found has ended, whatever the value of its [`RequestEvidence`], if `count` since
-/// the last match is at least this many times `min_count`.
+/// A condition that is not found counts as ended if `count` since the last match is at least this many times
+/// `min_count`, whatever the value of its [`RequestEvidence`].
 const ENOUGH_REQUESTS: f64 = 20.0;
-/// The addition to the cause of a verdict that is held for lack of requests.
+/// The text that is added to the cause of a verdict that is kept because too few requests show whether its
+/// condition has ended.
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
-/// Time without any load after which the evidence of verdicts about load has expired.
+/// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
 // === impl Diagnoser ===
@@ -126,9 +128,10 @@ impl Diagnoser {
         diagnosis
     }
 
-    /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The steps
-    /// in which they had load do not show a condition that holds now. A verdict about requests does not end
-    /// while peers get requests for a model of the backend, because then routing avoids the backend.
+    /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The earlier steps
+    /// with load do not show a condition that holds now. A verdict about requests does not end while peers
+    /// get requests for a model of the backend: then routing avoids the backend, so the lack of requests does
+    /// not show that the condition has ended.
     fn expire_evidence(&mut self, fleet: &FleetObservation) {
         let is_expired: Vec<bool> = self
             .backends
@@ -229,8 +232,8 @@ impl BackendDiagnosis {
         (sum(StepSignal::FirstOutputs), sum(StepSignal::SlowFirstOutputs))
     }
 
-    /// Whether too few requests came to show that the condition of a rule has ended. `is_found`:
-    /// whether the current evaluation found the condition.
+    /// Whether the backend got too few requests since the last match to show that the condition of the rule
+    /// has ended. `is_found`: whether the current evaluation found the condition.
     fn lacks_requests(&mut self, index: usize, is_found: bool) -> bool {
         let Some(evidence) = RULES[index].request_evidence() else { return false };
         let RequestEvidence { sum, count, min_count } = evidence;
@@ -253,8 +256,8 @@ impl BackendDiagnosis {
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
     /// undetermined rules and the backend to the diagnosis. `is_excluded`: the state of the backend, such as
-    /// a drain, excludes it from requests. Then it counts as determined. `is_critical`: so many clients get
-    /// their first output late there that the harm is critical.
+    /// a drain, excludes it from requests. The backend then counts as diagnosed. `is_critical`: so many
+    /// clients of the backend get their first output late that the harm is critical.
     fn update(
         &mut self,
         results: RuleResults,
@@ -305,8 +308,8 @@ impl BackendDiagnosis {
         RULES.iter().zip(&self.debounces).any(explains)
     }
 
-    /// Returns the match, with the remedy of the previous match if both recommend about the same
-    /// value. So the number in the remedy does not change at each evaluation.
+    /// Returns the match. If it and the previous match recommend about the same value, it gets the remedy of
+    /// the previous match, so that the number in the remedy does not change at each evaluation.
     fn hold_remedy(&self, index: usize, rule_match: RuleMatch) -> RuleMatch {
         let is_about_same = |before: &&RuleMatch| {
             let values = before.recommended.zip(rule_match.recommended);
@@ -357,8 +360,8 @@ impl BackendDiagnosis {
     }
 }
 
-/// The verdict with a note in its cause: the verdict is kept, because too few requests show whether
-/// the condition has ended.
+/// Adds [`AVOIDED_NOTE`] to the cause of a verdict that is kept because too few requests show whether its
+/// condition has ended.
 fn with_note(verdict: Verdict) -> Verdict {
     let cause = match &verdict.cause {
         Some(cause) => format!("{cause}; {AVOIDED_NOTE}"),

@@ -1,5 +1,5 @@
-//! The inputs of a rule: the history of one backend and of the other backends, and the tests for
-//! harm to clients.
+//! The inputs of a rule: the history of one backend, the histories of the other backends, and the tests
+//! for harm to clients.
 
 use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
@@ -45,22 +45,24 @@ pub(super) struct RuleMatch {
 /// shorter than the window of other conditions, so that a queue leads to a verdict within a minute of its
 /// start.
 const QUEUE_WINDOW: Duration = Duration::from_secs(45);
-/// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.
+/// First tokens count as late if at least this share of the streams has a TTFT above [`SLOW_START`].
 const SLOW_TTFT_RATIO: f64 = 0.05;
-/// Mean time between tokens, in seconds, from which tokens are late even if it is usual.
+/// Tokens count as late if the mean time between tokens is at least this many seconds, even if such a mean
+/// is usual for the backend.
 const SLOW_INTER_TOKEN_SECONDS: f64 = 0.2;
-/// P99 of the times between tokens, in seconds, from which tokens are late even if it is usual.
+/// Tokens count as late if the p99 of the times between tokens is at least this many seconds, even if such a
+/// p99 is usual for the backend.
 const SLOW_INTER_TOKEN_P99_SECONDS: f64 = 0.5;
-/// Minimum z-score of a value that is far from its baseline.
+/// Minimum z-score with which a value counts as far from its baseline.
 pub(super) const ANOMALY_Z_SCORE: f64 = 6.0;
 
 impl<'a> Evaluation<'a> {
-    /// The window of the last minute, in which a condition must hold.
+    /// The window of the last minute. A rule matches if its condition holds in this window.
     pub(super) fn short_window(&self) -> StepWindow<'a> {
         self.history.window(FAST)
     }
 
-    /// The window of the last 20 seconds, in which a condition must not have ended.
+    /// The window of the last 20 seconds. A rule does not match if its condition has ended in this window.
     pub(super) fn recent_window(&self) -> StepWindow<'a> {
         self.history.window(RECENT)
     }
@@ -152,7 +154,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// The last `span` of each history.
+/// The window of the last `span` of each of these histories.
 pub(super) fn windows<'a>(
     histories: impl IntoIterator<Item = &'a BackendHistory>,
     span: Duration,
@@ -160,8 +162,8 @@ pub(super) fn windows<'a>(
     histories.into_iter().map(|history| history.window(span)).collect()
 }
 
-/// Whether the engine of a backend has a queue: at least two requests waited in it in at least 80 %
-/// of the samples of [`QUEUE_WINDOW`]. False if fewer than half of these samples are known.
+/// Whether the engine of a backend has a queue: in at least 80 % of the samples of [`QUEUE_WINDOW`], at
+/// least two requests waited in the engine. False if fewer than half of these samples are known.
 pub(super) fn has_queue(history: &BackendHistory) -> bool {
     let window = history.window(QUEUE_WINDOW);
     window.has_signal(StepSignal::Waiting)
@@ -176,7 +178,7 @@ impl RuleMatch {
         Self { evidence, signals, ..Self::default() }
     }
 
-    /// Sets the cause.
+    /// Sets the cause of the match.
     pub(super) fn because(self, cause: &'static str) -> Self {
         Self { cause: Some(cause), ..self }
     }

@@ -1,11 +1,12 @@
-//! Decides whether a share of harmed requests is significant, also if few requests were counted.
+//! Decides whether a share of harmed requests is significant, even if few requests were counted.
 
-/// Share of requests that fail, are refused or are late from which harm to clients is critical.
+/// Harm to clients is critical if significantly more than this share of the requests fail, are refused or
+/// are late.
 pub const HARMED_SHARE: f64 = 0.05;
-/// Minimum number of requests that are harmed for critical harm.
+/// Minimum number of harmed requests for critical harm.
 const MIN_HARMED: u64 = 5;
-/// Number of standard deviations between a measured share and its lower bound. By chance, one true
-/// share in 40 is below the bound.
+/// Number of standard deviations between a measured share and its lower confidence bound. The true share is
+/// below this bound in one of 40 measurements.
 const DEVIATIONS: f64 = 1.96;
 
 /// Whether so many of `total` requests are harmed that the harm is critical: at least five, and
@@ -14,8 +15,8 @@ pub fn is_critical_harm(harmed: u64, total: u64) -> bool {
     harmed >= MIN_HARMED && is_share_above(harmed, total, HARMED_SHARE)
 }
 
-/// Whether `part` of `total` is significantly more than `share`: the lower bound of the measured
-/// share is above it (E. B. Wilson, 1927).
+/// Whether `part` of `total` is significantly more than `share`: the lower confidence bound of the measured
+/// share is above `share` (score interval of E. B. Wilson, 1927).
 pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     if total == 0 {
         return false;

@@ -10,9 +10,9 @@
 //! anomaly  the same values, compared with the last hour
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
-//! Rules about load require harm to clients, not only high utilisation. A rule whose data is
-//! missing is reported as undetermined. Functions get the time as an argument, so no module reads a
-//! clock.
+//! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule
+//! whose data is missing is reported as undetermined. Functions get the time as an argument, so no module
+//! reads a clock.
 
 mod harm;
 mod history;

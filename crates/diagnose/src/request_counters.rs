@@ -1,5 +1,5 @@
-//! Counters of the gateway's requests by backend, which the diagnosis reads and resets. The
-//! counters are atomic, so that no request waits for a lock.
+//! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters. They are
+//! atomic, so that requests do not wait for a lock.
 
 use super::fleet::{AttemptCounts, AttemptFailures};
 use super::history::{BackendRequestCounts, SLOW_START};
@@ -13,13 +13,13 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
-/// The counters of the backends that [`Self::retain_backends`] named last. Requests at other backends are not
-/// counted.
+/// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
+/// not counted.
 #[derive(Debug, Default)]
 pub struct BackendRequestCounters {
     backends: ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>,
-    /// Number of requests for each model that were answered with 404 because no backend lists the model. Only
-    /// models that metrics name in a label value are counted.
+    /// For each model: the number of requests that were answered with 404 because no backend lists the model.
+    /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -41,21 +41,21 @@ struct AtomicRequestCounts {
     longest_prompt: AtomicU64,
     generated: AtomicU64,
     attempts: AtomicU64,
-    /// The failed attempts by kind and status. A lock, because failures are rare.
+    /// The failed attempts by kind and status. They are behind a lock, because failures are rare.
     failures: Mutex<Vec<AttemptFailures>>,
 }
 
 /// The status with which the gateway answers a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
-/// Maximum number of models without a backend whose requests are counted. LoRA adapters come and go for
-/// months, so the number of names would grow without a limit.
+/// Maximum number of models without a backend whose requests are counted. Without a maximum, the number of
+/// names would grow for months, because LoRA adapters are added and removed.
 const MAX_UNSERVED_MODELS: usize = 256;
 
 // === impl BackendRequestCounters ===
 
 impl BackendRequestCounters {
-    /// Sets the backends whose requests are counted. Keeps existing counters, and removes the
-    /// counters of all other backends.
+    /// Sets the backends whose requests are counted. Keeps the existing counters of these backends, and
+    /// removes the counters of all other backends.
     pub fn retain_backends<'a>(&self, ids: impl Iterator<Item = &'a BackendId>) {
         let current = self.backends.load();
         let counters = |id: &BackendId| (id.clone(), current.get(id).cloned().unwrap_or_default());
@@ -77,8 +77,8 @@ impl BackendRequestCounters {
         backends.get(backend).map(|counters| counters.take_attempts()).unwrap_or_default()
     }
 
-    /// The models without a backend for which requests came, with the number of these requests. Forgets
-    /// the models that a backend lists now.
+    /// The models that requests named although no backend lists them, with the number of these requests.
+    /// Forgets the models that a backend lists now.
     pub fn unserved_models(&self, is_listed: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
         let mut models = lock(&self.unserved_models);
         models.retain(|name, _| !is_listed(name));
@@ -170,7 +170,7 @@ impl AtomicRequestCounts {
     }
 
     /// Returns the counts and resets the counters one by one. If a request ends meanwhile, some of
-    /// its counts are in this sample and the others in the next sample.
+    /// its counts are in this result, and its other counts are in the next result.
     fn take(&self) -> BackendRequestCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let seconds = |time: &AtomicU64| take(time) as f64 / 1e3;

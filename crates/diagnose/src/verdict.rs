@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use tokenweir_protocol::named_enum;
 
-/// A condition that holds at a backend. A field that is missing in the JSON of another version of
-/// the gateway gets its default value.
+/// A condition that holds at a backend, for all backends together, or at the gateway. A field that is missing
+/// in the JSON of another version of the gateway gets its default value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
@@ -24,7 +24,7 @@ pub struct Verdict {
     pub confidence: Confidence,
     /// The meaning of the condition, in one sentence.
     pub meaning: Cow<'static, str>,
-    /// The cause. `None`: unknown.
+    /// The cause of the condition. `None`: unknown.
     pub cause: Option<Cow<'static, str>>,
     /// Whether the verdict is kept although the last evaluation did not find the condition: routing avoids
     /// the backend, so too few requests show whether the condition has ended.
@@ -44,16 +44,16 @@ pub struct Verdict {
 /// Verdicts of one rule with the same severity, cause and remedy, at one or more backends.
 #[derive(Debug, Clone)]
 pub struct VerdictGroup<'a> {
-    /// The first verdict of the group. It stands for the others.
+    /// The first verdict of the group. Its texts are shown for the whole group.
     pub first: &'a Verdict,
-    /// The number of verdicts.
+    /// The number of verdicts in the group.
     pub count: usize,
     /// The subjects of the first verdicts of the group, at most [`MAX_NAMED_SUBJECTS`]: names of backends,
     /// `all backends` or `the gateway`.
     subjects: Vec<&'a str>,
 }
 
-/// Number of subjects that the heading of a group names.
+/// Maximum number of subjects that the heading of a group names.
 const MAX_NAMED_SUBJECTS: usize = 3;
 
 /// The value of a measure, with its usual value.
@@ -64,7 +64,7 @@ pub struct Evidence {
     pub measure: Cow<'static, str>,
     /// The value of the measure in the window.
     pub value: f64,
-    /// The unit of both values.
+    /// The unit of `value` and `usual`.
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes in which no verdict held. `None`: unknown.
     pub usual: Option<f64>,
@@ -91,8 +91,8 @@ pub struct UndeterminedRule {
     pub verdict: Cow<'static, str>,
     /// The name of the backend.
     pub backend: String,
-    /// The missing data: signals by their names in `/status`, `gateway` for data that only a
-    /// gateway has, or a description.
+    /// The data that the rule lacks. Each entry is the name of an engine metric in `/status`, `gateway` for
+    /// data that only a gateway has, or a description.
     pub missing: Vec<Cow<'static, str>>,
 }
 
@@ -235,7 +235,7 @@ impl<'a> VerdictGroup<'a> {
         groups
     }
 
-    /// The subjects of all verdicts of the group, the first ones by name.
+    /// The subjects of the group as text: the names of the first ones, and the number of all others.
     pub fn subject(&self) -> String {
         let named = self.subjects.join(", ");
         match self.count - self.subjects.len() {
@@ -276,8 +276,9 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// By backend and verdict: true if the verdict holds, false if its rule is undetermined. Other verdicts of
-    /// [`backends`](Self::backends) do not hold. The backend is empty for a verdict about all backends.
+    /// The known state of each verdict, by backend and name of the verdict: true if the verdict holds, false
+    /// if its rule is undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The
+    /// backend is empty for a verdict about all backends or about the gateway.
     pub fn known_verdicts(&self) -> HashMap<(&str, &str), bool> {
         let undetermined =
             self.undetermined.iter().map(|rule| (&*rule.backend, &*rule.verdict, false));

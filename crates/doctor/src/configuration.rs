@@ -20,12 +20,12 @@ pub struct GatewaySettings {
     pub backends: Vec<ConfiguredBackend>,
     /// The model names of the configuration file.
     pub models: Vec<ConfiguredModel>,
-    /// The models of the objectives (`slos`), each with the name of its objective.
+    /// The models of the objectives (`slos`), as pairs of the name of the objective and the model.
     pub objective_models: Vec<(String, String)>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// Number of waiting requests in the engine of a backend from which the gateway sends no
-    /// further requests to the backend. `None`: no limit.
+    /// If a backend's engine has this number of waiting requests, the gateway sends no further requests to
+    /// the backend. `None`: no limit.
     pub max_waiting: Option<u32>,
     /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,
@@ -33,17 +33,17 @@ pub struct GatewaySettings {
     pub scrape_timeout: Duration,
     /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
-    /// Whether the gateway subscribes to the KV events of backends. `None`: only to those of
-    /// backends whose publishers answer and whose URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: only to those of a backend whose
+    /// event publisher can be reached and whose URL is not `https`.
     pub kv_events: Option<bool>,
 }
 
 /// A backend of the configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfiguredBackend {
-    /// The name.
+    /// The name of the backend.
     pub id: String,
-    /// The URL.
+    /// The URL of the backend.
     pub url: BackendAddress,
     /// Whether the gateway sends an API key to the backend.
     pub has_key: bool,
@@ -65,15 +65,15 @@ pub struct ConfiguredModel {
 }
 
 impl GatewaySettings {
-    /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the publishers of the
-    /// backend answer and its URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the event publisher of
+    /// the backend can be reached and the URL of the backend is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self.backends.iter().find(|configured| configured.id == backend);
         configured.and_then(|configured| configured.kv_events).or(self.kv_events)
     }
 }
 
-/// The defaults of the gateway. A test in the gateway compares them with its own defaults.
+/// The default settings of a gateway. A test in the gateway compares them with the gateway's own defaults.
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {

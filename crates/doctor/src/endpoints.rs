@@ -5,9 +5,9 @@
 
 use super::finding::FindingSeverity;
 
-/// Paths that one setting enables.
+/// A group of paths that one setting of vLLM enables.
 pub(super) struct EndpointGroup {
-    /// The purpose of the paths, as the subject of a sentence.
+    /// The purpose of the paths, worded as the subject of a sentence.
     pub(super) purpose: &'static str,
     /// The paths.
     pub(super) paths: &'static [&'static str],
@@ -123,7 +123,7 @@ pub(super) const UNAUTHENTICATED_PATHS: [&str; 8] = [
     "/generative_scoring",
 ];
 
-/// All paths of this module.
+/// All paths that the doctor tests with `OPTIONS` requests.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
     ENDPOINT_GROUPS.iter().flat_map(|group| group.paths).copied().chain(UNAUTHENTICATED_PATHS)
 }

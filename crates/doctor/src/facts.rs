@@ -1,5 +1,5 @@
-//! The gathered facts, before any check: the responses of backends, the state of the gateway, and
-//! the response of the trace collector.
+//! The gathered facts, which the checks examine: the responses of backends, the state of the gateway, and the
+//! response of the trace collector.
 
 use crate::configuration::GatewaySettings;
 use bytes::Bytes;
@@ -11,14 +11,14 @@ use tokenweir_request::record::{ObservedResponse, Timings};
 /// All gathered facts.
 #[derive(Debug, Default)]
 pub struct DoctorFacts {
-    /// The settings of the gateway; the defaults if no configuration is known.
+    /// The settings of the gateway. If no configuration is known, these are the default settings.
     pub config: GatewaySettings,
     /// Whether a configuration is known.
     pub is_configured: bool,
     /// The facts about each backend.
     pub backends: Vec<BackendFacts>,
-    /// The facts about the running gateway that `--admin` names, or why it did not respond. `None`:
-    /// no `--admin`.
+    /// The facts about the running gateway that the option `--admin` names, or why that gateway did not
+    /// respond. `None`: the option was not given.
     pub gateway: Option<Result<GatewayFacts, GatherError>>,
     /// The reasons why a gateway does not start with the configuration file on this machine, such as a
     /// missing certificate.
@@ -42,17 +42,17 @@ pub struct BackendFacts {
     pub version: GatherResult,
     /// The response to `GET /v1/models`.
     pub models: GatherResult,
-    /// The response to `GET /v1/models` without a key. `None`: not requested, because the other
-    /// requests have no key either.
+    /// The response to `GET /v1/models` without a key. `None`: not requested, because the other requests had
+    /// no key either.
     pub models_without_key: Option<GatherResult>,
     /// The response to the request for the metrics page.
     pub metrics: GatherResult,
-    /// The tested paths, each with the status of an `OPTIONS` request. `None`: no response.
+    /// The tested paths, each with the status of the response to an `OPTIONS` request. `None`: no response.
     pub options: Vec<(&'static str, Option<StatusCode>)>,
     /// The response to `GET /kv_event_sources` without a key.
     pub event_sources: GatherResult,
-    /// Whether a connection to the first publisher of KV events could be opened. `None`: the
-    /// backend lists none.
+    /// Whether a connection to the first publisher of KV events could be opened. `None`: the backend lists no
+    /// publisher.
     pub publisher_answers: Option<bool>,
     /// How long the backend keeps an idle connection open. `None`: not measured.
     pub idle: Option<IdleConnection>,
@@ -83,8 +83,8 @@ pub struct GatheredResponse {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// Two times of the local wall clock: before the request was sent, and after the response head
-    /// had arrived.
+    /// The local wall clock at two moments: before the request was sent, and after the response head had
+    /// arrived.
     pub clock: [SystemTime; 2],
     /// Time from the request to the last byte of the response.
     pub took: Duration,
@@ -101,12 +101,12 @@ pub enum GatherError {
     Closed(String),
     /// The response was not HTTP.
     NotHttp(String),
-    /// No complete response within this time limit.
+    /// No complete response arrived within this time limit.
     Timeout(Duration),
     /// The response body was larger than the limit of the doctor.
     TooLarge,
-    /// The doctor did not send the request, because an earlier request to the target failed or because the check does
-    /// not apply to the target.
+    /// The doctor did not send the request, because an earlier request to the target failed or because the
+    /// check does not apply to the target.
     NotAttempted,
 }
 
@@ -128,9 +128,9 @@ pub struct StreamProbe {
     pub status: StatusCode,
     /// The headers of the response.
     pub headers: HeaderMap,
-    /// The observed properties of the stream.
+    /// The properties of the stream, as the gateway's observer of responses reads them.
     pub observed: ObservedResponse,
-    /// The times of the exchange.
+    /// The times of the request and the response.
     pub timings: Timings,
     /// The arrival time of each event with output, in order.
     pub arrivals: Vec<Instant>,
@@ -154,7 +154,7 @@ pub struct GatewayFacts {
 /// The facts about the trace collector.
 #[derive(Debug)]
 pub struct CollectorFacts {
-    /// The URL of the collector.
+    /// The URL of the trace collector.
     pub endpoint: String,
     /// The OTLP protocol: `grpc` or `http/protobuf`.
     pub protocol: &'static str,

@@ -1,4 +1,4 @@
-//! The result of a check: the observation, the reason why the observation matters, and the remedy.
+//! The result of a check: what was observed, why it matters, and the remedy.
 
 use serde::Serialize;
 use tokenweir_protocol::named_enum;
@@ -22,7 +22,7 @@ named_enum! {
 pub struct Remark {
     /// The severity.
     pub severity: FindingSeverity,
-    /// The observation.
+    /// What was observed.
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,
@@ -39,7 +39,7 @@ pub struct Finding {
     pub severity: FindingSeverity,
     /// The names of the backends. Empty: the finding is about the deployment as a whole.
     pub backends: Vec<String>,
-    /// The observation.
+    /// What was observed.
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,

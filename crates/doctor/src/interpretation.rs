@@ -11,19 +11,20 @@ use tokenweir_engine::model::ServedModel;
 /// The header that a tokenweir gateway sets on its own error responses.
 const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");
 
-/// Maximum gap between two events that counts as bunched. No engine generates the tokens of one
-/// stream this fast, so a buffer on the path must have delayed the earlier event.
+/// Two events that arrive within less than this time count as bunched, that is, as arriving together. No
+/// engine generates the tokens of one stream this fast, so a buffer on the path must have delayed the earlier
+/// event.
 const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
-/// Minimum number of events with output for a finding about bunching.
+/// Minimum number of events with output in a stream for a finding about bunched events.
 const MIN_BUNCHED_EVENTS: usize = 4;
 
 /// A listener of a tokenweir gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayListener {
-    /// The client listener of a gateway. `has_metrics`: whether the metrics page of this gateway is
-    /// known too.
+    /// The client listener of a gateway. `has_metrics`: whether the facts also contain the metrics page of
+    /// this gateway.
     Clients { has_metrics: bool },
-    /// The admin listener.
+    /// The admin listener of a gateway.
     Admin,
 }
 
@@ -51,7 +52,8 @@ impl GatheredResponse {
 }
 
 impl BackendFacts {
-    /// The addresses at which the engine says that it publishes KV events. Empty: none, or not known.
+    /// The addresses at which the engine says that it publishes KV events. The result is empty if there are
+    /// none, or if they are not known.
     pub(super) fn event_endpoints(&self) -> Vec<String> {
         let answer = ok_response(&self.event_sources);
         let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
@@ -65,7 +67,7 @@ impl BackendFacts {
         self.health.is_ok()
     }
 
-    /// The version string that the server reports. `None`: no readable version.
+    /// The version text that the server reports. `None`: the server reports no readable version.
     pub fn version_text(&self) -> Option<String> {
         let answer = ok_response(&self.version)?;
         let version: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
@@ -77,7 +79,7 @@ impl BackendFacts {
         VllmVersion::parse(&self.version_text()?).filter(|_| self.is_vllm())
     }
 
-    /// The models that the server lists. `None`: no readable model list.
+    /// The models that the server lists. `None`: the model list cannot be read.
     pub fn served(&self) -> Option<Arc<[ServedModel]>> {
         ServedModel::list(&ok_response(&self.models)?.body)
     }
@@ -87,12 +89,13 @@ impl BackendFacts {
         Some(EngineLoad::read(&ok_response(&self.metrics)?.body)).filter(EngineLoad::is_understood)
     }
 
-    /// The metrics page. `None`: the status of the response was not 200.
+    /// The text of the metrics page. `None`: the status of the response was not 200.
     pub(super) fn page(&self) -> Option<&[u8]> {
         ok_response(&self.metrics).map(|answer| &*answer.body)
     }
 
-    /// The kind of inference server, from its model list or else from its metrics. `None`: unknown.
+    /// The kind of inference server, derived from its model list, or if that is not possible, from its
+    /// metrics. `None`: unknown.
     pub fn server(&self) -> Option<EngineKind> {
         let models = self.served();
         let first = models.as_ref().and_then(|models| models.first());
@@ -105,7 +108,8 @@ impl BackendFacts {
         self.server() == Some(EngineKind::Vllm)
     }
 
-    /// Whether vLLM's Rust front end answers: its metrics are always `OpenMetrics`.
+    /// Whether the server is vLLM with its Rust front end. Only this front end always sends metrics in the
+    /// format `OpenMetrics`.
     pub fn is_rust_front_end(&self) -> bool {
         let media_type = ok_response(&self.metrics).and_then(|answer| answer.header(CONTENT_TYPE));
         let is_openmetrics =
@@ -153,7 +157,8 @@ impl BackendFacts {
     /// unknown paths.
     pub(super) fn has_path(&self, path: &str) -> Option<bool> {
         let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
-        // A server that responds to an unknown path in another way hides which paths exist.
+        // Unless the server responds with 404 to an unknown path, other statuses do not show which paths
+        // exist.
         if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
             return None;
         }
@@ -162,9 +167,9 @@ impl BackendFacts {
 }
 
 impl StreamProbe {
-    /// The number of events with output that arrived within [`MAX_BUNCHED_GAP`] of the previous
-    /// event. `None`: fewer than three quarters of the gaps between events are so short, or there
-    /// are too few events.
+    /// The number of events with output that arrived within [`MAX_BUNCHED_GAP`] of the previous event.
+    /// `None`: fewer than three quarters of the gaps between events are shorter than this, or there are too
+    /// few events.
     pub(super) fn bunched_events(&self) -> Option<usize> {
         let events = self.arrivals.len();
         let gaps = self.arrivals.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]));
@@ -174,7 +179,7 @@ impl StreamProbe {
 }
 
 impl VllmVersion {
-    /// Parses `0.32.0`, `0.33.0rc1` or `0.11.1.dev5+g1234`.
+    /// Parses a version text such as `0.32.0`, `0.33.0rc1` or `0.11.1.dev5+g1234`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.trim_start_matches('v').split('.');
         let mut number = || {

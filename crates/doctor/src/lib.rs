@@ -1,5 +1,5 @@
-//! Checks of backends, of the gateway's configuration and of the network between them. Each finding
-//! has a remedy.
+//! Implements `tokenweir doctor`: checks backends, the gateway's configuration and the network between them.
+//! Each finding is shown with its remedy.
 //!
 //! ```text
 //! gather   reads backends, a running gateway and the collector ─► Facts

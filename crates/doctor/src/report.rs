@@ -11,7 +11,7 @@ use tokenweir_engine::dialect::EngineKind;
 
 /// Indentation of the reason and the remedy of a finding.
 pub const INDENT: &str = "    ";
-/// Minimum width of the text report, in columns. A narrower terminal wraps the lines itself.
+/// Minimum width of the text report, in columns. On a narrower terminal, the terminal itself wraps the lines.
 pub const NARROWEST: usize = 30;
 
 /// Parameters of the escape code for bold text (SGR, ECMA-48).
@@ -100,8 +100,8 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
     is_vllm.then(|| if backend.is_rust_front_end() { "rust" } else { "python" })
 }
 
-/// The report as text in lines of at most `width` columns, with ANSI colours. The caller removes
-/// the colours if the output is no terminal.
+/// The report as text in lines of at most `width` columns, with ANSI colours. If the output is no terminal,
+/// the caller removes the colours.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let mut text = String::new();
     let width = width.max(NARROWEST);
@@ -130,7 +130,7 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     text
 }
 
-/// The line about a backend: its name, URL, server, models, KV cache and response time.
+/// One line about a backend: its name, URL, server, models, KV cache capacity and response time.
 fn describe_backend(backend: &BackendFacts) -> String {
     let mut parts = vec![backend.id.clone()];
     if backend.url.authority() != backend.id {
@@ -163,8 +163,8 @@ fn describe_backend(backend: &BackendFacts) -> String {
     parts.join("  ")
 }
 
-/// For each table of the report: the names of its backends, and the metric names of each signal. Backends
-/// with equal metric names share one table.
+/// The tables of metric names in the report. Each table has the names of its backends, and for each signal,
+/// the names of the metrics that provide it. Backends with equal metric names share one table.
 fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
     let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
     for backend in facts.backends.iter().filter(|backend| backend.load().is_some()) {
@@ -204,9 +204,9 @@ fn severity_style(severity: FindingSeverity) -> &'static str {
     }
 }
 
-/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and `next_indent` that
-/// of all further lines. `styled` is a prefix of the text, and its style, such as `BOLD`. The style is
-/// applied after wrapping, so that its escape codes do not count as columns.
+/// Wraps text to `width` columns. `first_indent`: the indentation of the first line. `next_indent`: that of
+/// all further lines. `styled`: a prefix of the text and the style for this prefix, such as `BOLD`. The style
+/// is applied after the wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
     first_indent: &str,
@@ -214,7 +214,7 @@ pub fn wrap_paragraph(
     width: usize,
     styled: Option<(&str, &str)>,
 ) -> String {
-    // A flag such as `--max-num-seqs` is not divided at its hyphens, so that it can be copied.
+    // A flag such as `--max-num-seqs` is not split at its hyphens, so that a user can copy it.
     let options = Options::new(width)
         .initial_indent(first_indent)
         .subsequent_indent(next_indent)

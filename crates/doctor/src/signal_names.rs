@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_engine::engine_metrics::ENGINE_METRICS;
 
-/// The name of a signal, and the names of its metrics on one page.
+/// The name of a signal, and the names of the metrics of this signal on one page.
 pub type EngineMetricNames = (&'static str, Vec<String>);
 
 /// The lines of each metric of a page, by the name of the metric.
 type MetricLines<'a> = BTreeMap<&'a [u8], Vec<u8>>;
 
-/// All signals with the names of the metrics from which they are read. The list of a signal is
+/// For each signal, the names of the metrics from which the gateway reads the signal. The list of names is
 /// empty if the page lacks the signal.
 pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
     let metrics = understood_metrics(page);
@@ -25,8 +25,7 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
         if !is_available(&needed) {
             return (signal.name, Vec::new());
         }
-        // Removes each metric without which the signal is still available. Of several equivalent
-        // metrics, one remains.
+        // Removes each metric that the signal does not need. Of several equivalent metrics, one remains.
         for name in metrics.keys() {
             let fewer: Vec<&[u8]> = needed.iter().copied().filter(|other| other != name).collect();
             if is_available(&fewer) {
@@ -49,7 +48,7 @@ fn understood_metrics(page: &[u8]) -> MetricLines<'_> {
         lines.extend_from_slice(line);
         lines.push(b'\n');
     }
-    // The kind of the server follows from any metric name, so it does not show that a value was
+    // Any metric name reveals the kind of the server, so the field `server` does not show that a value was
     // read.
     let read_values = |lines: &[u8]| EngineLoad { server: None, ..EngineLoad::read(lines) };
     metrics.retain(|_, lines| read_values(lines) != EngineLoad::default());

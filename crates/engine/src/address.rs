@@ -1,6 +1,6 @@
-//! The address of a backend: an `http://host:port` or `https://host:port` URL, with a path before the
-//! paths of requests if it has one. It is parsed once, into the parts that a request to the backend
-//! contains.
+//! The address of a backend: an `http://host:port` or `https://host:port` URL. The URL can end with a path,
+//! which then precedes the path of each request. The address is parsed once, into the parts that a request to
+//! the backend contains.
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -11,8 +11,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or
-/// `:PORT` (all interfaces). All interfaces are the IPv6 address `[::]`, which also accepts IPv4.
+/// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or `:PORT` (all
+/// interfaces). For all interfaces, the result is the IPv6 address `[::]`, which also accepts IPv4.
 pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
     let port_after = |host: &str| text.strip_prefix(host)?.strip_prefix(':')?.parse::<u16>().ok();
     let on_all = port_after("").map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
@@ -38,7 +38,7 @@ pub struct BackendAddress {
     scheme: Scheme,
     /// Host and port as written in the URL.
     authority: Authority,
-    /// The authority as the value of the `Host` header.
+    /// The value of the `Host` header: host and port as written in the URL.
     host_header: HeaderValue,
     host: Arc<str>,
     /// Port of the URL, or the default port of the scheme.
@@ -67,10 +67,10 @@ pub enum BackendAddressError {
     /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme must be http:// or https://")]
     UnsupportedScheme(String),
-    /// The URL has a query, or ends with `/v1`, with which the paths of requests begin.
+    /// The URL has a query, or it ends with `/v1`. The paths of requests already begin with `/v1`.
     #[error("`{0}`: leave out `/v1` and the query; the gateway appends the path of each request")]
     UnexpectedPath(String),
-    /// The port is no number from 1 to 65535.
+    /// The port of the URL is no number from 1 to 65535.
     #[error("`{0}`: the port must be a number from 1 to 65535")]
     InvalidPort(String),
     /// The URL has a user name or a password.
@@ -124,7 +124,7 @@ impl BackendAddress {
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
             return Err(BackendAddressError::InvalidPort(url.to_owned()));
         }
-        // One allocation, shared by the URI and the `Host` header of each request.
+        // One allocation of the authority text. The URI and the `Host` header of each request share it.
         let authority_bytes = Bytes::copy_from_slice(authority.as_str().as_bytes());
         let host_header = HeaderValue::from_maybe_shared(authority_bytes.clone());
         let host_header = host_header.map_err(|_| not_url())?;
@@ -146,7 +146,7 @@ impl BackendAddress {
         url.split_at(path_start)
     }
 
-    /// The absolute URI of a path at this backend.
+    /// The absolute URI of a request with this path at this backend. The path already includes the prefix.
     pub fn uri(&self, path: &PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(self.scheme.clone());
@@ -178,7 +178,7 @@ impl BackendAddress {
             && self.prefix == other.prefix
     }
 
-    /// The value of the `Host` header.
+    /// The value of the `Host` header for requests to the backend.
     pub fn host_header(&self) -> &HeaderValue {
         &self.host_header
     }
@@ -224,7 +224,7 @@ impl MetricsUrl {
         let port = port.unwrap_or(backend.port);
         let url = format!("{}://{}:{port}", backend.scheme, backend.host);
         Self {
-            // Cannot fail: the parts are those of a valid address.
+            // The parse cannot fail: scheme, host and port are those of a valid address.
             address: BackendAddress::parse(&url).unwrap_or_else(|_| backend.clone()),
             path: path.unwrap_or(PathAndQuery::from_static(Self::DEFAULT_PATH)),
         }

@@ -1,5 +1,5 @@
-//! The engine metrics that the gateway uses. For each metric: the effect on the gateway if a page
-//! lacks it, and how to make an engine export it.
+//! The engine metrics that the gateway uses. For each metric, the table has the effect on the gateway if a
+//! page lacks the metric, and how to make an engine export the metric.
 
 use crate::dialect::{EngineKind, EngineLoad};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use tokenweir_protocol::named_enum;
 pub struct EngineMetric {
     /// Name of the metric in the gateway, for example as a label value. Engines use other names.
     pub name: &'static str,
-    /// Whether the page from which this load was read contains the metric.
+    /// Whether the metrics page from which this load was read contains the metric.
     is_available: fn(&EngineLoad) -> bool,
     /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
     /// metric, so the gateway does not warn about it.
@@ -101,8 +101,7 @@ pub const ENGINE_METRICS: [EngineMetric; 11] = [
 ];
 
 impl EngineMetric {
-    /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
-    /// metric.
+    /// Effect on the gateway if the page lacks the metric. `None`: even healthy backends can lack the metric.
     pub fn lost(&self) -> Option<&'static str> {
         self.missing_impact
     }
@@ -135,8 +134,8 @@ impl EngineMetricSet {
             .map(move |(index, metric)| (metric, self.0 >> index & 1 == 1))
     }
 
-    /// The missing metrics with their effects on the gateway, for logs:
-    /// `no name: effect (remedy); …`. `None`: no metric is missing that healthy backends have.
+    /// The missing metrics with their effects on the gateway, for logs: `no name: effect (remedy); …`.
+    /// `None`: the page has every metric that all healthy backends have.
     pub fn losses(self, engine: Option<EngineKind>) -> Option<String> {
         let mut losses = String::new();
         for (metric, is_available) in self.each() {
@@ -153,7 +152,7 @@ impl EngineMetricSet {
     }
 }
 
-/// How to make an engine of this kind export metrics at all. `None`: no way is known.
+/// How to make an engine of this kind export any metrics. `None`: no way is known.
 pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
     match engine {
         EngineKind::Vllm => Some("start the engine without --disable-log-stats"),

@@ -1,7 +1,7 @@
 //! Parses the model list of a backend, the response of its `/v1/models`.
 //!
-//! A backend may list thousands of LoRA adapters. To limit the memory, an entry is stored as its
-//! JSON text, and the number of models and the length of their ids are bounded.
+//! A backend may list thousands of LoRA adapters. To save memory, an entry of the list is stored as its JSON
+//! text, and the number of models and the length of their ids are limited.
 
 use crate::dialect::EngineKind;
 use serde::de::{SeqAccess, Visitor};
@@ -22,8 +22,8 @@ pub struct ServedModel {
     pub parent: Option<Arc<str>>,
     /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
     pub server: Option<EngineKind>,
-    /// `max_model_len` of the entry: the most tokens of prompt and output together. An adapter has
-    /// the length of its base model. `None`: not known.
+    /// `max_model_len` of the entry: the greatest number of tokens of prompt and output together. A LoRA
+    /// adapter has the value of its base model. `None`: not known.
     pub max_len: Option<u32>,
     /// The entry of the model in `/v1/models`.
     pub entry: ModelEntry,
@@ -31,8 +31,8 @@ pub struct ServedModel {
     stable_hash: u64,
 }
 
-/// An entry of `/v1/models` as JSON text: the text that the backend sent, or the entry with another
-/// `id`.
+/// An entry of `/v1/models` as JSON text: the text that the backend sent, or a copy with another `id` or
+/// context length.
 #[derive(Debug, Clone)]
 pub struct ModelEntry(Arc<RawValue>);
 
@@ -167,7 +167,7 @@ impl ServedModel {
         ModelList::read(response).map(|list| list.models)
     }
 
-    /// Returns the model with this id. The entry of the result has this id too.
+    /// Returns the model with this id instead of its own. The entry of the result has this id too.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
             return self.clone();
@@ -181,8 +181,8 @@ impl ServedModel {
         self.entry.with(MAX_LEN, length.into())
     }
 
-    /// Whether the backends sent the same entries in the same order for two lists. The fields that
-    /// vLLM generates again for every response are ignored.
+    /// Whether two lists have the same entries in the same order. The fields that vLLM generates again for
+    /// every response are not compared.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
         left.iter().map(|model| model.stable_hash).eq(right.iter().map(|model| model.stable_hash))
     }
@@ -197,7 +197,7 @@ impl ModelEntry {
         fields.remove(field)
     }
 
-    /// The entry with another value of a field.
+    /// A copy of the entry with another value of this field.
     fn with(&self, field: &str, value: Value) -> Self {
         let mut entry: Value = serde_json::from_str(self.0.get()).unwrap_or_default();
         if let Some(entry) = entry.as_object_mut() {

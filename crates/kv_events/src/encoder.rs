@@ -41,7 +41,7 @@ pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8>
     writer.0
 }
 
-/// Writes `MessagePack` values. It uses few of the formats of the specification.
+/// Writes `MessagePack` values in the few formats that events need.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 

@@ -1,5 +1,5 @@
-//! The cost of events and of lookups. `tests/kv_events.sh` runs these tests with optimisation; a machine with
-//! other work makes them fail.
+//! The CPU time that events and lookups of prompts take. `tests/kv_events.sh` runs these tests with compiler
+//! optimisation. Other work on the machine can make them fail.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -77,7 +77,7 @@ fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseco
     let hashes: Vec<u64> = (0..prompt_blocks).map(random).collect();
     let texts: Vec<u64> = (0..800).map(|n| random(n + 1_000_000)).collect();
     let mut index = TextIndex::new(1_000_000, 1_000_000, 2);
-    // Other prompts, so that the tables are as large as in use.
+    // Blocks of other prompts, so that the tables are as large as in real use.
     let others: Vec<Vec<u8>> = (0..100)
         .map(|number| {
             let hashes: Vec<u64> =
@@ -91,7 +91,7 @@ fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseco
         for payload in &others {
             apply(payload, &mut contents, &mut index);
         }
-        // Some have the whole prompt, some a part, most nothing.
+        // Backend 0 has the whole prompt in its cache, three backends have a part of it, the others nothing.
         let resident = match backend {
             0 => hashes.len(),
             1..=3 => hashes.len() * backend as usize / 5,
@@ -129,7 +129,7 @@ fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseco
         }
         *batch = seconds(began) / f64::from(rounds) * 1e6;
     }
-    // The median is not changed by the batches in which another program had the core.
+    // The median leaves out the slow batches, in which another program used the core.
     batches.sort_unstable_by(f64::total_cmp);
     let micros = batches[batches.len() / 2];
     println!("{micros:.2} µs for 16 backends and a prompt of 100,000 tokens");
@@ -141,7 +141,7 @@ fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseco
 fn a_prompt_of_100_000_tokens_takes_at_most_500_microseconds_in_a_modelled_cache() {
     let prompt = |number: u64| (0..800).map(|n| random(number * 1_000 + n)).collect::<Vec<u64>>();
     let prompts: Vec<Vec<u64>> = (0..64).map(prompt).collect();
-    // A cache of a million tokens. Each prompt was evicted before it is used again.
+    // A cache of a million tokens. Each prompt is evicted before it is sent again.
     let (mut cache, capacity) = (ModelledCache::new(1), 8_000);
     let rounds = 20;
     let began = clock::now();

@@ -1,4 +1,5 @@
-//! The subscriber against publishers of pyzmq. `tests/kv_events.sh` runs these tests.
+//! Tests of the subscriber with publishers that use the Python library pyzmq. `tests/kv_events.sh` runs these
+//! tests.
 
 #![expect(
     clippy::unwrap_used,
@@ -58,7 +59,7 @@ impl EventSink for Sink {
     }
 
     fn on_error(&mut self, error: &ConnectionError) {
-        // The test fails by its assertions; the error explains the failure.
+        // The assertions make the test fail. The printed error explains why.
         eprintln!("{error}");
     }
 }

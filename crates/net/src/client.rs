@@ -215,8 +215,8 @@ impl HttpClient {
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
     /// `timeout` bounds the time until the response head, including a new connection, and in a body
     /// other than an event stream the time until each part. `None`: the timeout of this client. A request
-    /// with a [`RequestStream`] has its body there. Then the time does not run while the client has not
-    /// sent the next part of the body.
+    /// with a [`RequestStream`] has its body there. The timeout does not run while the gateway waits for
+    /// the client to send the next part of this body.
     pub fn send_via(
         &self,
         via: ConnectionSource,
@@ -257,8 +257,8 @@ impl HttpClient {
     }
 }
 
-/// Waits for a response whose request body comes from a client. Fails when the backend has had
-/// `timeout` since the last part of the body.
+/// Waits for a response while the request body still comes from a client. Fails when the backend has not
+/// responded for `timeout` after the last part of the body came.
 async fn within_upload<T>(
     timeout: Duration,
     upload: Arc<UploadProgress>,
@@ -277,7 +277,7 @@ async fn within_upload<T>(
     }
 }
 
-/// The error text when the pool of file descriptors has no free descriptor.
+/// The error text for a pool of file descriptors without a free descriptor.
 const NO_DESCRIPTOR_MESSAGE: &str = "all file descriptors for connections are in use; raise the \
                                      limit of open files (LimitNOFILE, ulimit -n)";
 

@@ -27,7 +27,7 @@ pub struct FileWatcher {
     reported: Option<FileState>,
     /// Whether the next call of [`changed`](Self::changed) first waits for one poll interval.
     is_retry_delayed: bool,
-    /// Number of reads that have not ended.
+    /// Number of reads of the files that have begun and not ended.
     pending_reads: Arc<AtomicUsize>,
 }
 
@@ -77,8 +77,8 @@ impl FileWatcher {
         }
     }
 
-    /// Marks the current state of the files as reported. Blocks on file reads. Call it before the
-    /// owner reads the files, so that a change after that call is reported.
+    /// Marks the current state of the files as reported. Blocks on file reads. Call this method before the
+    /// owner reads the files, so that every change after this call is reported.
     pub fn skip_current(&mut self) {
         self.reported = Some(FileState::read(&self.files));
     }
@@ -162,7 +162,7 @@ impl FileWatcher {
 
 /// The text for operators about a file that is no regular file.
 const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
-/// The text for operators about a file whose content does not come.
+/// The text for operators about a file whose read does not end in time.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
 
 /// Runs `read`, which may block, on a thread of its own. `None`: `read` took longer than

@@ -84,8 +84,8 @@ impl FetchError {
 
 impl PageFetcher {
     /// Creates a fetcher for the pages of one backend. `timeout` bounds each fetch.
-    /// `max_page_bytes` bounds the size of each body. `authorization` is the value of that header;
-    /// `None`: the header is not sent.
+    /// `max_page_bytes` bounds the size of each body. `authorization` is the value of the `Authorization`
+    /// header. `None`: the header is not sent.
     pub fn new(
         client: HttpClient,
         address: BackendAddress,

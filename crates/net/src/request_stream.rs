@@ -39,7 +39,8 @@ impl UploadProgress {
         self.is_ended.load(Ordering::Relaxed)
     }
 
-    /// The time at which the last part of the body came. While the gateway waits for the client: `now`.
+    /// The time at which the last part of the body came, or `now` while the gateway waits for a part from
+    /// the client.
     pub(crate) fn last_part_at(&self, now: Instant) -> Instant {
         if self.waits_for_client.load(Ordering::Relaxed) {
             return now;

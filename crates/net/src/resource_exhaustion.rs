@@ -28,7 +28,7 @@ pub fn describe_exhaustion(cause: &(dyn StdError + 'static)) -> Option<String> {
     Some(format!("{problem}; {}", remedy(&problem)?))
 }
 
-/// Whether the time limit of a connection was exceeded. The cause is the backend.
+/// Whether a connection took longer than its time limit. Then the backend is at fault, not this machine.
 pub(crate) fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
     let error = cause.downcast_ref::<io::Error>();
     cause.is::<Elapsed>() || error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)

@@ -19,7 +19,8 @@ use tokenweir_protocol::named_enum;
 use tokio::task::JoinHandle;
 
 named_enum! {
-    /// The kinds of background tasks, and the parts of a request. Panics are counted by kind.
+    /// The kinds of background tasks, and the parts of a request in which panics are caught. Panics are
+    /// counted by kind.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     pub enum BackgroundTask {
         /// Accepts client connections.
@@ -40,7 +41,7 @@ named_enum! {
         Certificates = "certificates",
         /// Assigns free capacity of backends to requests in the admission queue.
         Admission = "admission",
-        /// Logs the number of requests whose end a drain of the gateway waits for.
+        /// Logs during a shutdown how many open requests the gateway still waits for.
         DrainProgress = "drain_progress",
         /// Reloads the configuration.
         Reload = "reload",
@@ -54,7 +55,7 @@ named_enum! {
         GpuScrape = "gpu_scrape",
         /// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
         KvEvents = "kv_events",
-        /// Exchanges prompts and sessions with other gateways (`peer_exchange`).
+        /// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
         PeerExchange = "peer_exchange",
         /// Diagnoses the backends.
         Diagnosis = "diagnosis",
@@ -98,10 +99,10 @@ const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 
-/// Greatest number of panics whose time is kept.
+/// Number of the last panics whose times are kept.
 const MAX_RECENT_PANICS: usize = 256;
 
-/// The last panics, with their times.
+/// The last panics: the task of each, and the time.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
 /// Number of panics of each task since the start of the process.

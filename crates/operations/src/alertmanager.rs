@@ -44,8 +44,8 @@ struct InhibitRule {
     equal: Vec<&'static str>,
 }
 
-/// Generates the configuration file. `webhook` is the URL for notifications. A path segment with
-/// the severity is appended to it.
+/// Generates the configuration file. `webhook`: the URL for notifications. The severity of the alert is
+/// appended to it as a path segment.
 pub(super) fn print(webhook: &str) -> yaml::RenderResult {
     let receiver = |severity: AlertSeverity| AlertReceiver {
         name: severity.as_str(),
@@ -72,7 +72,7 @@ pub(super) fn print(webhook: &str) -> yaml::RenderResult {
     )
 }
 
-/// The route of alerts with severity `ticket`, which is also the root of all routes.
+/// The root of all routes, which alerts with severity `ticket` take.
 fn ticket_route() -> AlertRoute {
     AlertRoute {
         receiver: AlertSeverity::Ticket.as_str(),
@@ -85,7 +85,7 @@ fn ticket_route() -> AlertRoute {
     }
 }
 
-/// One rule for each inhibition of the table of alerts.
+/// One inhibition rule for each entry of `silences` in the table of alerts.
 fn inhibit_rules() -> Vec<InhibitRule> {
     let mut rules = Vec::new();
     for alert in alerts::all() {

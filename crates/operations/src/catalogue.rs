@@ -1,5 +1,5 @@
-//! The catalogue of metrics, with the data that the generated files need. The gateway builds it
-//! from its own table of metrics.
+//! The catalogue of the gateway's metrics, with the data that the generated files need. The gateway builds
+//! the catalogue from its own table of metrics.
 
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -19,9 +19,9 @@ pub struct MetricDescription {
     pub kind: MetricKind,
     /// The labels of the metric, in the order of export.
     pub labels: Vec<LabelDescription>,
-    /// The lowest `metrics.level` at which the metric has series.
+    /// The lowest value of `metrics.level` at which the metric has series.
     pub level: &'static str,
-    /// Whether the series have no label `backend` at the default level.
+    /// Whether, at the default level, the series of the metric have no label `backend`.
     pub is_folded: bool,
 }
 

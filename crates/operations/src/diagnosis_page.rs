@@ -1,11 +1,11 @@
-//! Generates the page of the diagnosis: a text that is written by hand, the runbook of each alert, and
-//! the section of each verdict.
+//! Generates the page about the diagnosis: a handwritten text, the runbook of each alert, and a section about
+//! each verdict.
 
 use super::alerts::{self, Alert, AlertSeverity, Runbook};
 use std::fmt::Write;
 use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
 
-/// The text of the page, with a placeholder such as `{alerts}` for each generated part.
+/// The handwritten text of the page, with a placeholder such as `{alerts}` for each generated part.
 const TEXT: &str = include_str!("diagnosis_page.txt");
 
 /// Generates the page.

@@ -4,7 +4,7 @@ use super::deployment::DeploymentEndpoints;
 use super::yaml;
 use serde::Serialize;
 
-/// The uid of the data source for traces. Exemplars link to it.
+/// The uid of Grafana's data source for traces. Exemplars link to this data source.
 const JAEGER_UID: &str = "jaeger";
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct PrometheusOptions {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ExemplarTraceLink {
-    /// The exemplar label that contains the trace id.
+    /// The exemplar label whose value is the trace id.
     name: &'static str,
     datasource_uid: &'static str,
     url_display_label: &'static str,
@@ -76,8 +76,8 @@ pub(super) fn datasources(endpoints: &DeploymentEndpoints) -> yaml::RenderResult
         is_default: true,
         json_data: Some(PrometheusOptions {
             http_method: "POST",
-            // Must equal the scrape interval of Prometheus: Grafana computes $__rate_interval from
-            // it.
+            // Must equal the scrape interval of Prometheus, because Grafana computes $__rate_interval from
+            // this value.
             time_interval: "5s",
             exemplar_trace_id_destinations: [ExemplarTraceLink {
                 name: "trace_id",

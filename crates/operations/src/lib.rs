@@ -1,8 +1,8 @@
-//! Generates the files that a deployment of the gateway needs: the configuration and rules of Prometheus,
-//! the configuration of Alertmanager, the configuration of a collector of traces, the page of the
-//! diagnosis, and the references of the configuration and of the metrics. They are generated from tables.
-//! The dashboards are edited in Grafana; this crate contains their files. A test checks each metric, label
-//! and label value of the queries against the catalogue of metrics.
+//! Generates the files that a deployment of the gateway needs, from tables: the configuration and rules of
+//! Prometheus, the configurations of Alertmanager and of a trace collector, the page about the diagnosis, and
+//! the reference pages of the configuration and of the metrics. The dashboards are not generated: they are
+//! edited in Grafana, and this crate contains their files. A test checks each metric, label and label value
+//! of their queries against the catalogue of metrics.
 
 mod alertmanager;
 pub mod alerts;
@@ -74,8 +74,8 @@ const BACKEND_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards
 /// The configuration file of the OpenTelemetry Collector for a Jaeger at `jaeger:4317`.
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
-/// The configuration file of a collector that sends spans to Jaeger. `jaeger` is the URL of its
-/// query service; spans go to the port of OTLP on the same host.
+/// The configuration file of a trace collector that sends spans to Jaeger. `jaeger`: the URL of Jaeger's
+/// query service. The spans go to the OTLP port of the same host.
 fn collector_config(jaeger: &str) -> String {
     let authority = jaeger.split_once("://").map_or(jaeger, |(_, rest)| rest);
     let authority = authority.split('/').next().unwrap_or_default();

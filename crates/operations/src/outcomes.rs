@@ -1,19 +1,19 @@
-//! The label matchers of failed and of refused requests in alerts. The
-//! live page and `tokenweir top` count the same outcomes.
+//! The label matchers of failed and of refused requests in the queries of alerts. The live page of the
+//! gateway and `tokenweir top` count the same outcomes.
 
-/// The outcomes of failed requests: a backend failed the request.
+/// Matches failed requests: those that a backend failed.
 pub(crate) const FAILED_OUTCOMES: &str =
     "outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"";
-/// The outcome of refused requests: the gateway answered with 429 or 503, because no backend was
-/// available or had capacity, or because the gateway was at its own limit.
+/// Matches refused requests: the gateway answered 429 or 503, because no backend was available or had
+/// capacity, or because the gateway was at its own limit.
 pub(crate) const REFUSED_OUTCOME: &str = "outcome=\"rejected\"";
-/// Matches all requests except those whose client made an error or disconnected: the denominator of the
-/// shares of failed and of refused requests.
+/// Matches the requests of which alerts compute shares: all except those whose client made an error or
+/// disconnected.
 const JUDGED_OUTCOMES: &str = "outcome!~\"client_error|cancelled\"";
 
-/// The query of the condition that the requests with `outcome`, a label matcher, are more than 5 % of those
-/// of a model in five minutes, and at least `min_count`. If no single model has so many, but all together
-/// have, the condition holds once, without the label of a model.
+/// The query of a condition about the requests that the label matcher `outcome` matches. They must be more
+/// than 5 % of the requests of a model in five minutes, and at least `min_count`. If no single model fulfils
+/// this, but all models together do, the condition holds once, without the label of a model.
 pub(crate) fn share_by_model(outcome: &str, min_count: u32) -> String {
     let share = |by: &str| {
         format!(

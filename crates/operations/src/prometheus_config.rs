@@ -1,8 +1,8 @@
 //! Generates the configuration of Prometheus: scrape jobs, rule files and exemplar storage.
 //!
-//! Prometheus also scrapes the engines, for metrics that the gateway does not read. The series of
-//! an engine have a label `backend` with the name that the gateway uses, so that a query can
-//! combine series of the engine and of the gateway.
+//! Prometheus also scrapes the engines, for metrics that the gateway does not read. The series of an engine
+//! get a label `backend` with the gateway's name for the backend, so that a query can combine series of the
+//! engine and of the gateway.
 
 use super::deployment::DeploymentEndpoints;
 use super::yaml;
@@ -62,7 +62,7 @@ struct StaticTargets<'a> {
     labels: Option<TargetLabels<'a>>,
 }
 
-/// Scrape targets that Prometheus finds by a DNS lookup of a name. The lookup may find no target.
+/// Scrape targets that Prometheus finds by a DNS lookup of a host name. The lookup may find no target.
 #[derive(Serialize)]
 struct DnsTargets<'a> {
     names: [&'a str; 1],
@@ -115,8 +115,8 @@ fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
             scrape_interval: None,
             ..job("tokenweir", vec![StaticTargets { targets: gateways, labels: None }])
         },
-        // The interval is longer than that of the gateway's pages, because the gateway already
-        // scrapes the engines often, and each scrape costs CPU time of the engine's server.
+        // The scrape interval of the engines is longer than that of the gateways. The gateway already scrapes
+        // the engines often, and each scrape costs CPU time of the engine's server.
         job("vllm", backends.collect()),
     ];
     own.into_iter().chain(spans).chain(gpus).collect()

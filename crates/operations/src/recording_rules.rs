@@ -1,5 +1,5 @@
-//! The recording rules of Prometheus. They record series that alerts compare with their values an
-//! hour before, and the shares of bad requests over the windows of the SLO alerts.
+//! The recording rules of Prometheus. They record the series that alerts compare with their values an hour
+//! before, and for the SLO alerts, the share of bad requests over each window.
 
 use serde::Serialize;
 
@@ -29,8 +29,8 @@ const SHORT_WINDOWS: [&str; 5] = ["5m", "30m", "1h", "2h", "6h"];
 /// are costly and their results change slowly.
 const LONG_WINDOWS: [&str; 3] = ["1d", "3d", "30d"];
 
-/// The rules of latencies, request counts and rates that the latency alerts use: the name of each
-/// series and its query.
+/// The recorded series that the latency alerts use: latencies, request counts and rates. For each: its name
+/// and its query.
 const TRAFFIC_RULES: [(&str, &str); 7] = [
     (
         "tokenweir:ttft_seconds:p95_5m",
@@ -98,8 +98,8 @@ fn slo_rules() -> Vec<RecordingRule> {
     [budget].into_iter().chain(SHORT_WINDOWS.map(bad_request_ratio)).collect()
 }
 
-/// The rule that records the share of bad requests of each objective over a window. Without
-/// requests the series has no value.
+/// The rule that records the share of bad requests of each objective over a window. If there were no
+/// requests, the recorded series has no value.
 fn bad_request_ratio(window: &str) -> RecordingRule {
     RecordingRule {
         record: format!("tokenweir:slo_bad:ratio_rate{window}"),
@@ -110,7 +110,7 @@ fn bad_request_ratio(window: &str) -> RecordingRule {
     }
 }
 
-/// The rules of `TRAFFIC_RULES`.
+/// The recording rules for [`TRAFFIC_RULES`].
 fn traffic_rules() -> Vec<RecordingRule> {
     TRAFFIC_RULES
         .map(|(name, expr)| RecordingRule { record: name.into(), expr: expr.into() })

@@ -51,8 +51,8 @@ pub(super) fn render_recording_rules() -> yaml::RenderResult {
     yaml::print("recording-rules", &RuleFile { groups })
 }
 
-/// Generates the file of alert rules, with one group for each area. `runbooks` is the URL of the
-/// page of runbooks.
+/// Generates the file of alert rules, with one group for each area of alerts. `runbooks`: the URL of the page
+/// of runbooks.
 pub(super) fn render_alert_rules(runbooks: &str) -> yaml::RenderResult {
     let alerts = alerts::all();
     let groups =
@@ -79,14 +79,15 @@ fn alert_rule<'a>(alert: &'a Alert, runbooks: &str) -> AlertRule<'a> {
     }
 }
 
-/// The label with the name of the cluster, in a Prometheus that has the series of several clusters.
+/// The label with the name of the cluster. It matters if one Prometheus has the series of several clusters.
 const CLUSTER: &str = "cluster";
-/// The aggregation operators that queries also use without a list of labels. They get the list `by
-/// (cluster)` then.
+/// The aggregation operators that some queries use without a list of labels. In these places, the list `by
+/// (cluster)` is added.
 const AGGREGATIONS: [&str; 4] = ["sum", "min", "max", "avg"];
 
-/// The query that aggregates and matches series within each cluster: `cluster` is added to each `by` and
-/// `on`, so that the series of two clusters are not added up. Series without the label are one cluster.
+/// Changes a query so that it aggregates and matches series only within each cluster: `cluster` is added to
+/// each `by` and `on`. So the series of two clusters are not added up. All series without this label count as
+/// one cluster.
 fn for_each_cluster(query: &str) -> String {
     let mut text = String::with_capacity(2 * query.len());
     let mut word = String::new();

@@ -1,12 +1,11 @@
-//! Serialises values as the text of YAML files. The first line names the command that generates the
-//! file.
+//! Serialises values as YAML files. The first line of each file names the command that generates the file.
 
 use serde::Serialize;
 
 /// The text of a generated file, or the error of its serialisation.
 pub(super) type RenderResult = Result<String, RenderError>;
 
-/// The error that a value cannot be serialised as YAML. It is a defect of the program.
+/// A value cannot be serialised as YAML. This is a defect of the program.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serialise as YAML: {0}")]
 pub struct RenderError(#[from] serde_saphyr::ser::Error);

@@ -1,5 +1,5 @@
-//! Collects what the routing decisions of this gateway changed, until a message for the other gateways is
-//! full or due.
+//! Collects the prompts that this gateway sent and its changed backlogs, until a message to the other
+//! gateways is full or due.
 
 use crate::message::{BACKLOG_BYTES, BackendBacklog, EMPTY_BYTES, PeerMessage, SentPrompt};
 
@@ -10,15 +10,15 @@ pub struct Batch {
     bytes: usize,
 }
 
-/// Length in bytes from which a message is full. The last prompt may exceed it: a prompt of the greatest
-/// length still fits into a message.
+/// Length in bytes from which a message is full. The last prompt may exceed this length: the greatest
+/// prompt still fits into `MAX_MESSAGE_BYTES`.
 const FULL_BYTES: usize = 64 << 10;
 /// Greatest number of backlogs, and of prompts, in a message.
 const MAX_ENTRIES: usize = 4_096;
 
 impl Batch {
-    /// Adds the new backlog of the gateway at a backend, and the prompt that the gateway sent there.
-    /// `None`: no prompt, but a first output or the end of a request changed the backlog.
+    /// Adds the new backlog of this gateway at a backend, and the prompt that the gateway sent there.
+    /// Without a prompt: a first output or the end of a request changed the backlog.
     pub fn add(&mut self, backlog: BackendBacklog, prompt: Option<SentPrompt>) {
         let same = self.message.backlogs.iter_mut().find(|known| known.backend == backlog.backend);
         if let Some(known) = same {

@@ -26,8 +26,8 @@ pub struct KeyTooShort(usize);
 
 /// Least length of the shared key in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
-/// Makes the derived keys differ from those of other protocols with the same secret. Raise the number at
-/// its end when the hashes of prompts change.
+/// Makes the derived keys differ from those that other protocols derive from the same secret. Raise the
+/// number at the end of this text when the hashes of prompts change.
 const SALT: &[u8] = b"tokenweir peer exchange 1";
 
 impl ExchangeKey {
@@ -71,8 +71,8 @@ impl ExchangeKey {
         self.outlines.clone()
     }
 
-    /// The key of the messages of one session. `None`: the derivation failed. With a key of its own, a
-    /// session can number its messages from 0 and never repeats a nonce of another session.
+    /// The key that encrypts the messages of one session. `None`: the derivation failed. Because each
+    /// session has its own key, it can use its message numbers, from 0, as nonces.
     pub(crate) fn message_key(&self, session: &SessionId) -> Option<LessSafeKey> {
         let info = [&b"messages"[..], session];
         let derived = self.shared.expand(&info, &CHACHA20_POLY1305).ok()?;
@@ -80,7 +80,7 @@ impl ExchangeKey {
     }
 }
 
-/// The first 64 bits of a tag.
+/// The first 64 bits of an HMAC tag.
 fn leading_bits(tag: hmac::Tag) -> u64 {
     tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -20,12 +20,12 @@ pub struct PeerMessage {
     pub prompts: Vec<SentPrompt>,
 }
 
-/// The prompt tokens that a gateway waits for at one backend.
+/// The backlog of one gateway at one backend: the prompt tokens that the backend has not computed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendBacklog {
     /// Hash of the name of the backend.
     pub backend: u64,
-    /// Prompt tokens that the backend still has to compute for the gateway.
+    /// Prompt tokens that the backend still has to compute for requests of this gateway.
     pub pending_tokens: u64,
 }
 

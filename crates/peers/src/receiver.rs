@@ -35,7 +35,7 @@ pub enum ReceivedMessage {
 }
 
 named_enum! {
-    /// Why a message changes nothing.
+    /// Why a message is ignored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
     pub enum Rejection {
         /// The message is too short or too long, or its content is damaged.
@@ -50,10 +50,10 @@ named_enum! {
         /// The message was received before, or is older than a received message of the same gateway.
         #[error("the gateway has already received this message")]
         Replayed = "replayed",
-        /// The message was sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or has a time in the future.
+        /// The time in the message differs from the present time by more than [`MAX_CLOCK_DIFFERENCE`].
         #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
         Expired = "expired",
-        /// The message is of a gateway beyond [`MAX_PEERS`] others.
+        /// The message is from a new gateway, but [`MAX_PEERS`] other gateways are known already.
         #[error("more than 32 other gateways send messages")]
         TooManyPeers = "too_many_peers",
     }
@@ -61,9 +61,9 @@ named_enum! {
 
 /// Greatest difference between the time in a message and the time of its reception.
 pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
-/// Time without a message after which a gateway is forgotten. By then its last message has expired,
-/// so it cannot be replayed. The time is twice [`MAX_CLOCK_DIFFERENCE`], because the clock of the
-/// other gateway may be ahead.
+/// Time without a message after which a gateway is forgotten. By then the last message of this gateway
+/// has expired, so nobody can replay it. The time is twice [`MAX_CLOCK_DIFFERENCE`] plus 1 s, because
+/// the clock of the other gateway may be ahead.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 30 + 1);
 
 impl Receiver {
@@ -123,8 +123,8 @@ impl Receiver {
         ages.filter(|age| *age < FORGET_AFTER)
     }
 
-    /// Adds a gateway and returns its index: that of a gateway that sent nothing for long, or the next free
-    /// one.
+    /// Adds a gateway and returns its index: the index of a gateway that is forgotten ([`FORGET_AFTER`]),
+    /// or else the next free index.
     fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
         let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
         let added = KnownPeer { session, key, last_sequence: 0, last_at: now };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// event has followed the last one for `QUIET_TIME`.
 #[derive(Debug, Default)]
 pub struct EventPeriod {
-    /// The times of the first and of the last event. `None`: the last period has ended.
+    /// The times of the first and of the last event of the current period. `None`: no period is current.
     current: Option<(Instant, Instant)>,
 }
 
@@ -21,7 +21,7 @@ impl EventPeriod {
         self.current.is_some()
     }
 
-    /// Records an event at `now`. Returns whether a period starts with it.
+    /// Records an event at `now`. Returns whether this event starts a new period.
     pub fn record(&mut self, now: Instant) -> bool {
         let is_first = !self.is_current();
         let (_, last) = self.current.get_or_insert((now, now));

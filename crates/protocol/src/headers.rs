@@ -25,16 +25,16 @@ pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error
 /// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Header with a key that the client chooses: requests of the client with the same key are one request
+/// Header with a key that the client chooses: requests of the client with the same key count as one request
 /// (draft-ietf-httpapi-idempotency-key-header).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Header with the value `true` of a response that the gateway computed for an earlier request with the same
-/// idempotency key. Stripe introduced it.
+/// Header that has the value `true` in a response that belongs to an earlier request with the same
+/// idempotency key. Stripe introduced this header.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Header of some servers that is like `Retry-After`, in milliseconds.
+/// Header of some servers with the same meaning as `Retry-After`, but with the time in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const X_ACCEL_REDIRECT: HeaderName = HeaderName::from_static("x-accel-redirect");
@@ -59,7 +59,8 @@ static NOT_FORWARDED: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Request headers that contain one list, with its separator. Several fields of such a name are joined.
+/// Request headers whose value is one list, each with the separator of the list. Several fields of such a
+/// name in one request are joined to one field.
 static JOINED: [(HeaderName, &str); 9] = [
     (COOKIE, "; "),
     (ACCEPT, ", "),
@@ -72,17 +73,16 @@ static JOINED: [(HeaderName, &str); 9] = [
     (HeaderName::from_static("baggage"), ","),
 ];
 
-/// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission
-/// allows it. Headers that need a permission are in
-/// `openai::engine_control`.
+/// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission allows
+/// a client to send it. Headers that clients with a permission may send are in `openai::engine_control`.
 const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
 /// Prefix of headers that change the behaviour of vLLM. They are removed like
 /// [`LOAD_METRICS_FORMAT_HEADER`].
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
-/// Prefix of headers of the gateway. They are removed from client requests, so that clients cannot
-/// forge them.
+/// Prefix of the headers that the gateway writes. They are removed from client requests, so that clients
+/// cannot forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
-/// Prefix of the headers with which the gateway states the limits of a tenant.
+/// Prefix of the headers with which the gateway states the rate limits of a tenant.
 const RATE_LIMIT_PREFIX: &str = "x-ratelimit-";
 
 /// The id of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
@@ -121,7 +121,7 @@ impl RequestId {
 /// The request headers for a backend, made from the headers of the client. The caller can add
 /// `more` headers without another allocation.
 ///
-/// `Accept-Encoding` becomes `identity`, so that the observer can parse the response.
+/// `Accept-Encoding` becomes `identity` (no compression), so that the gateway can parse the response.
 pub fn upstream_request_headers(
     client: &HeaderMap,
     upstream: &UpstreamHeaders<'_>,
@@ -134,7 +134,7 @@ pub fn upstream_request_headers(
     ];
     let is_replaced = |name: &HeaderName| own.iter().any(|(own, _)| own == name);
     let named = named_by_connection(client);
-    // A copy of the client's map would have no room for another entry. `X-Forwarded-For` is the fourth header.
+    // A clone of the client's map would have no room for more entries. The 1 is for `X-Forwarded-For`.
     let mut headers = HeaderMap::with_capacity(client.len() + own.len() + 1 + more);
     for (name, value) in client {
         if !is_replaced(name)
@@ -161,7 +161,7 @@ pub fn upstream_request_headers(
 /// (RFC 9113 §8.2.3), and many servers read the first field of a list only. All other fields keep
 /// their number and order.
 fn join_fields(headers: &mut HeaderMap) {
-    // Most requests have no field twice.
+    // Most requests have no header name twice, and need no search for fields to join.
     if headers.len() == headers.keys_len() {
         return;
     }
@@ -189,27 +189,28 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
     text
 }
 
-/// The value of `Via` that names the gateway `id`.
+/// The value that the gateway with this id adds to `Via`.
 pub fn hop_of(id: u64) -> HeaderValue {
     HeaderValue::try_from(format!("1.1 tokenweir-{id:016x}"))
         .unwrap_or(HeaderValue::from_static("1.1 tokenweir"))
 }
 
-/// Whether a request has passed the gateway with this value of `Via`.
+/// Whether a request has already passed the gateway whose value in `Via` is `hop`.
 pub fn has_passed(headers: &HeaderMap, hop: &HeaderValue) -> bool {
     let has_hop = |via: &HeaderValue| memmem::find(via.as_bytes(), hop.as_bytes()).is_some();
     headers.get_all(VIA).iter().any(has_hop)
 }
 
 /// Adds the session id that names a request in the KV events of its backend. A session id that the
-/// client may send to backends is kept.
+/// client was permitted to send is kept.
 pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
 }
 
 /// Removes the response headers that only the gateway writes, so that a backend cannot speak for the
-/// gateway: errors, decisions, the request id and the limits of tenants. Also removes headers about the
-/// whole site and commands to a proxy before the gateway.
+/// gateway: errors, decisions, the request id and the limits of tenants. Also removes headers that apply to
+/// the whole site (`Alt-Svc`, `Strict-Transport-Security`) or command a proxy in front of the gateway
+/// (`X-Accel-Redirect`).
 pub fn remove_gateway_headers(headers: &mut HeaderMap) {
     remove_headers_where(headers, |name| {
         let name_text = name.as_str();
@@ -296,12 +297,13 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     connection_options(headers).filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Whether a header applies to one hop. `named`: the headers that `Connection` names.
+/// Whether a header must not be forwarded, because it applies to one connection only or is in
+/// [`NOT_FORWARDED`]. `named`: the headers that `Connection` names.
 fn is_hop_by_hop(name: &HeaderName, named: &[HeaderName]) -> bool {
     NOT_FORWARDED.contains(name) || named.contains(name)
 }
 
-/// Removes the headers that apply to one hop.
+/// Removes the headers that apply to one connection only and must not be forwarded.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named = named_by_connection(headers);
     remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
@@ -341,7 +343,7 @@ mod tests {
         RequestId::from_headers(&header_map(&[("x-request-id", "r1")]), 1)
     }
 
-    /// The headers that a backend receives if the client sends these headers.
+    /// The headers that a backend receives if the client sends the headers `pairs`.
     fn upstream_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let upstream = UpstreamHeaders {
             host: &HeaderValue::from_static("backend:8000"),

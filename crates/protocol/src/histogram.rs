@@ -2,7 +2,7 @@
 //!
 //! [`FixedBucketHistogram`] stores the values of one request in a fixed size: a stream of a million
 //! tokens takes as much memory as a stream of ten. [`DurationHistogram`] stores durations of many
-//! requests with a bounded relative error. [`ExponentialHistogram`] has the buckets of native
+//! requests with a bounded relative error. [`ExponentialHistogram`] has the buckets of Prometheus native
 //! histograms. [`sample_quantile`] is the quantile of stored samples.
 //! `docs/decisions/0002-metrics-and-histograms.md` states why there are these types.
 
@@ -31,7 +31,7 @@ pub trait BucketLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputGap;
 
-/// Number of tokens in one event.
+/// Number of tokens in one event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCount;
 
@@ -44,7 +44,7 @@ pub struct ChunkTransit;
 pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
 /// Histogram of the numbers of tokens in one event with output.
 pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
-/// Histogram of the times from the read of bytes of a stream to their write, in seconds.
+/// Histogram of the times from the read of bytes of a stream to their write to the client, in seconds.
 pub type ChunkTransitHistogram = FixedBucketHistogram<ChunkTransit>;
 
 /// Upper bounds of buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`], so that the counts of
@@ -68,12 +68,12 @@ pub struct FixedBucketHistogram<S> {
     sum: f64,
     max: f64,
     bounds: BucketBounds,
-    /// The same values in exponential buckets. `None`: they are not counted.
+    /// The same values in exponential buckets. `None`: exponential buckets are not wanted.
     exponential: Option<Box<ExponentialHistogram>>,
     layout: PhantomData<S>,
 }
 
-/// A view of a histogram without its bounds, for aggregation.
+/// A view of a [`FixedBucketHistogram`] without its bucket bounds, for aggregation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HistogramSnapshot<'a> {
     /// Number of values in each bucket. The last bucket has no upper bound.
@@ -84,11 +84,11 @@ pub struct HistogramSnapshot<'a> {
     pub sum: f64,
     /// The largest value; 0 if there are no values.
     pub max: f64,
-    /// The same values in exponential buckets. `None`: they were not counted.
+    /// The same values in exponential buckets. `None`: exponential buckets were not wanted.
     pub exponential: Option<&'a ExponentialHistogram>,
 }
 
-/// Greatest number of bounds of a histogram.
+/// Greatest number of bucket bounds of a [`FixedBucketHistogram`].
 pub const MAX_BUCKET_BOUNDS: usize = 40;
 
 impl BucketLayout for OutputGap {
@@ -155,8 +155,8 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         Self { bounds, ..Self::default() }
     }
 
-    /// Counts the values in exponential buckets too, if `is_wanted`. Their memory is allocated at
-    /// once, so that no value allocates.
+    /// Counts the values in exponential buckets too, if `is_wanted`. The memory of these buckets is
+    /// allocated now, so that the record of a value allocates nothing.
     #[must_use]
     pub fn with_exponential_buckets(self, is_wanted: bool) -> Self {
         let exponential = is_wanted.then(|| Box::new(ExponentialHistogram::preallocated()));

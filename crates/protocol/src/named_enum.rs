@@ -1,7 +1,7 @@
-//! Closed sets of values with one name for each value.
+//! Enums whose variants each have one name in metrics, logs and documents.
 
-/// Declares an enum with the name of each variant, as metrics, logs and documents show it. `ALL`, `NAMES`
-/// and `as_str` follow from the declaration, so that a variant is stated once.
+/// Declares an enum with the name of each variant, as metrics, logs and documents show it. The macro
+/// generates `ALL`, `NAMES` and `as_str`, so that each variant and its name are written once.
 ///
 /// ```
 /// tokenweir_protocol::named_enum! {

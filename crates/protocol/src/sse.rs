@@ -133,8 +133,8 @@ impl SseDecoder {
         self.has_data
     }
 
-    /// The `event` field of the event whose end was the last piece. Empty if the event had no such
-    /// field, or if the field was longer than 64 bytes.
+    /// The `event` field of the event that the last piece ended ([`SsePiece::Dispatch`]). Empty if the
+    /// event had no such field, or if the field was longer than 64 bytes.
     pub fn event_type(&self) -> &str {
         self.event_type.as_str()
     }
@@ -188,8 +188,8 @@ impl SseDecoder {
         }
     }
 
-    /// Reads white space at the start of a line. A line of white space keeps a connection open and has no
-    /// field.
+    /// Reads white space at the start of a line. A line of white space only, which servers send to keep a
+    /// connection open, has no field.
     fn read_space<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
         let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
         let length = input.iter().take_while(is_space).count();
@@ -232,8 +232,8 @@ impl SseDecoder {
         self.begin_value(field)
     }
 
-    /// Begins the value of a field. A line feed joins a further `data` line of an event to the
-    /// earlier data.
+    /// Begins the value of a field. If the event already has data, returns the line feed that joins the
+    /// new data to the earlier data.
     fn begin_value<'a>(&mut self, field: SseField) -> Option<SsePiece<'a>> {
         if field == SseField::Error {
             self.event_type.clear();
@@ -285,7 +285,7 @@ impl SseDecoder {
         None
     }
 
-    /// Ends a line whose line ending `ending` is at this offset of `input`.
+    /// Ends the current line, whose line ending `ending` is at `offset` in `input`.
     fn end_line(&mut self, ending: u8, offset: usize, input: &mut &[u8]) {
         self.is_after_cr = ending == b'\r';
         self.line_state = LineState::Start;

@@ -5,7 +5,7 @@
 
 pub mod schema;
 
-/// Durations, for `#[serde(with = "units::duration")]` and, by `parse`, for flags.
+/// Durations, for `#[serde(with = "units::duration")]` and, by `parse`, for command-line flags.
 pub mod duration {
     use super::TextVisitor;
     use serde::de::Error as _;
@@ -79,7 +79,7 @@ pub mod optional_duration {
     }
 }
 
-/// Sizes in bytes, for `#[serde(with = "units::bytes")]` and, by `parse`, for flags.
+/// Sizes in bytes, for `#[serde(with = "units::bytes")]` and, by `parse`, for command-line flags.
 pub mod bytes {
     use super::TextVisitor;
     use serde::de::Error as _;
@@ -128,8 +128,8 @@ pub mod bytes {
         number.checked_mul(factor).ok_or_else(too_large)
     }
 
-    /// Formats a size so that [`parse`] accepts it, in the first of the units GiB, MiB, KiB, GB, MB
-    /// and kB whose multiple it is.
+    /// Formats a size so that [`parse`] accepts it. The unit is the first of GiB, MiB, KiB, GB, MB and kB of
+    /// which the size is a multiple. Without such a unit, the size is in bytes.
     pub fn format(bytes: usize) -> String {
         let first_exact_unit =
             UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));

@@ -14,7 +14,7 @@ pub struct Candidate {
     pub rank: Option<u32>,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
-    /// Uncached prompt and expected output tokens of the requests in flight.
+    /// Uncached prompt tokens plus expected output tokens of the requests that `in_flight` counts.
     pub tokens_in_flight: f64,
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
@@ -29,14 +29,14 @@ pub struct Candidate {
     pub prompt: f64,
     /// Prompt tokens that are probably in the prefix cache of the backend.
     pub cached: f64,
-    /// Leading blocks of the prompt that are probably in the prefix cache of the backend.
+    /// Number of leading blocks of the prompt that are probably in the prefix cache of the backend.
     pub cached_blocks: u32,
-    /// Source of `cached`.
+    /// The source of information from which `cached` was estimated.
     pub cached_source: CachedSource,
     /// Whether this is the [rendezvous backend](super::mark_rendezvous) of the prompt.
     pub is_rendezvous: bool,
-    /// Of the prompt tokens after `cached`, the share from 0 to 1 that a rendezvous backend has
-    /// probably cached, because other gateways have sent these tokens.
+    /// Share, from 0 to 1, of the prompt tokens after `cached` that this backend has probably cached if
+    /// it is the rendezvous backend: other gateways may have sent these tokens to it.
     pub rendezvous_hit_share: f64,
     /// Expected output tokens.
     pub output: f64,
@@ -48,8 +48,8 @@ pub struct Candidate {
     /// backlog before each request.
     #[serde(skip)]
     pub prefill_tokens: f32,
-    /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: no output
-    /// yet.
+    /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: the backend has
+    /// had no output yet.
     pub prefill_freshness: f64,
     /// Whether `prefill` was learned from a first output of this backend.
     pub is_calibrated: bool,
@@ -58,14 +58,14 @@ pub struct Candidate {
     /// Seconds since this gateway last sent a request to the backend. Before the first request:
     /// since the start of its [`LoadEstimator`](super::LoadEstimator).
     pub idle_seconds: f64,
-    /// Estimated requests that wait in the engine.
+    /// Estimated number of requests that wait in the engine.
     pub waiting: f64,
-    /// Estimated requests that run in the engine.
+    /// Estimated number of requests that run in the engine.
     pub running: f64,
     /// The load that the last scrape reported. Zeros before the first report.
     pub reported: ReportedLoad,
-    /// Estimated share of the KV cache that requests hold. More than 1: they do not fit. `None`:
-    /// no report had it.
+    /// Estimated share of the KV cache that requests hold. More than 1: the requests do not fit into
+    /// the cache. `None`: no report had the KV cache usage.
     pub kv_usage: Option<f64>,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
@@ -81,7 +81,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Identifies the candidate in a decision: the backend, and its rank.
+    /// The backend and the rank of the candidate, which identify it among the candidates of a decision.
     pub const fn target(&self) -> (usize, Option<u32>) {
         (self.position, self.rank)
     }

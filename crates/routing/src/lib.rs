@@ -1,5 +1,5 @@
 //! Routing policies: pure functions from a request and a snapshot of the candidates to a backend.
-//! Beside them the queue of [`admission`] and the circuit breakers of [`resilience`].
+//! The crate also has the queue of [`admission`] and the circuit breakers of [`resilience`].
 //!
 //! A policy holds no lock, reads no clock and has no random number generator: the random seed is
 //! part of [`RoutingRequest`]. Equal inputs give equal choices.

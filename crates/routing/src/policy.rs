@@ -45,14 +45,14 @@ pub enum PolicyKind {
 /// A policy with its settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
-    /// Algorithm.
+    /// The algorithm of the policy.
     pub kind: PolicyKind,
     /// Settings of [`PolicyKind::KvAware`], which also hold for predictions under other policies.
     pub kv_aware: kv_aware::KvAwareSettings,
 }
 
 impl Policy {
-    /// Name in the configuration, in metrics and in logs.
+    /// Name of the policy in the configuration, in metrics and in logs.
     pub const fn name(&self) -> &'static str {
         self.kind.name()
     }
@@ -86,7 +86,7 @@ impl PolicyKind {
         Self::Session,
     ];
 
-    /// Name in the configuration, in metrics and in logs.
+    /// Name of the policy in the configuration, in metrics and in logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::KvAware => "kv_aware",

@@ -7,7 +7,7 @@ pub struct RoutingRequest {
     pub sequence: u64,
     /// Random number, for the policies that need one.
     pub seed: u64,
-    /// Hash of the session. `None`: the request names no session.
+    /// Hash of the session of the request. `None`: the request names no session.
     pub session: Option<u64>,
 }
 

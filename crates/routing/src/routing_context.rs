@@ -10,8 +10,8 @@ pub struct RoutingContext {
     policy: Policy,
     candidates: Vec<Candidate>,
     request: RoutingRequest,
-    /// The backend and the rank of the session of the request. `None`: the request has no session, or the
-    /// policy has no session affinity.
+    /// The backend and the rank to which the session of the request is hashed. `None`: the request has no
+    /// session, or the policy has no session affinity.
     session_target: Option<(usize, Option<u32>)>,
     /// The mean load of all candidates, before [`Self::retain_best`] removes some.
     fleet_load: FleetLoad,
@@ -67,8 +67,8 @@ impl RoutingContext {
         self.session_target == Some(candidate.target())
     }
 
-    /// Keeps the candidate at `index` and the cheapest others, `limit` candidates in all. Returns
-    /// the new index of that candidate and the number of candidates that were removed.
+    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit` candidates
+    /// in all. Returns the new index of the first one and the number of candidates that were removed.
     pub fn retain_best(&mut self, index: usize, limit: usize) -> (usize, usize) {
         if self.candidates.len() <= limit {
             // The vector may have been allocated with more capacity than `limit`.

@@ -12,13 +12,14 @@
 //! ```
 //!
 //! - `sent_since` is the number of requests sent since the last report, less those that ended.
-//! - An engine without waiting requests does not report how many more it could run. `batch` is an
-//!   assumption about that number.
+//! - An engine without waiting requests does not report how many more it could run. `batch` is the number
+//!   of requests that it is assumed to run at once.
 //! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
 //!   stay saturated.
 //! - An idle backend is never saturated, whatever KV cache usage it reports.
-//! - An engine at a standstill need not be saturated, because its metrics do not change. While the other
-//!   backends are saturated, requests wait in the admission queue instead, see [`is_stuck`].
+//! - An engine at a standstill may not count as saturated, because its metrics do not change. While the
+//!   other backends are saturated, requests wait in the admission queue and are not sent to this engine,
+//!   see [`is_stuck`].
 
 use super::{Candidate, ReportedLoad};
 
@@ -35,10 +36,10 @@ pub struct SaturationThresholds {
 }
 
 /// Least number of sequences that an engine without a queue is assumed to run at once: the default
-/// of vLLM's `--max-num-seqs`. Engines that run more than half of it are assumed to run twice as
-/// many as they run now.
+/// of vLLM's `--max-num-seqs`. An engine that runs more than half of this number is assumed to be able to
+/// run twice as many as it runs now.
 const MIN_ASSUMED_BATCH: f64 = 256.0;
-/// KV cache usage above which the pressure does not grow, so that it stays finite.
+/// KV cache usage above which the value of [`pressure`] does not grow, so that the value stays finite.
 const MAX_PRESSURE_USAGE: f64 = 0.99;
 
 /// Seconds for which a candidate must be overdue to count as stuck.
@@ -51,7 +52,7 @@ pub fn is_stuck(candidate: &Candidate) -> bool {
 }
 
 impl SaturationThresholds {
-    /// Whether a candidate exceeds one of the thresholds.
+    /// Whether a candidate has reached one of the thresholds.
     pub fn is_saturated(&self, candidate: &Candidate) -> bool {
         let reported = &candidate.reported;
         let is_idle = reported.running + reported.waiting + reported.sent_since <= 0.0;

@@ -11,27 +11,28 @@ use std::collections::VecDeque;
 pub struct BlockPool {
     blocks: Vec<KvBlock>,
     blocks_by_hash: BlockMap<BlockId>,
-    /// Releases of blocks, oldest first: `KvBlock::release_order` and the block. A release of a block that
-    /// was pinned again is ignored. The first block is evicted first.
+    /// The releases of blocks, oldest first: `KvBlock::release_order` and the id of the block. Eviction
+    /// begins with the first entry. It skips an entry whose block was pinned again after this release.
     releases: VecDeque<(u64, BlockId)>,
     /// Number of unpinned blocks.
     free_count: usize,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
-    /// The second tier: evicted blocks in the memory of the host. vLLM's `OffloadingConnector` copies
-    /// blocks when they are computed; here they are copied when they are evicted. The hits are the same
-    /// while the second tier is larger than the first.
+    /// The second tier of the cache: hashes of evicted blocks whose content is in the memory of the host.
+    /// vLLM's `OffloadingConnector` copies blocks when they are computed; here they are copied when they
+    /// are evicted. Both give the same cache hits while the second tier is larger than the first.
     offloaded: LruSet,
-    /// Number of blocks of the second tier.
+    /// Maximum number of blocks in the second tier. 0: there is no second tier.
     offload_blocks: usize,
-    /// Changes of the prefix cache since the last call of `take_changes`. `None`: not recorded.
+    /// Changes of the prefix cache since the last call of `take_changes`. `None`: changes are not
+    /// recorded.
     changes: Option<Vec<CacheChange>>,
 }
 
 /// A change of the prefix cache, which vLLM publishes as a KV event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A full block can be reused.
+    /// A full block was registered under its hash, so other requests can reuse it.
     Stored(StoredBlock),
     /// The block with this hash was evicted.
     Removed(u64),
@@ -39,10 +40,10 @@ pub enum CacheChange {
     Cleared,
 }
 
-/// A full block that can be reused.
+/// A full block that requests with the same prefix can reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// Hash of the content.
+    /// Chained hash: of the content of this block and of all blocks before it.
     pub hash: u64,
     /// Hash of the block before this block. `None`: this block begins a prompt.
     pub parent: Option<u64>,
@@ -60,14 +61,15 @@ pub struct BlockId(u32);
 struct KvBlock {
     /// Number of requests that use the block.
     pin_count: u32,
-    /// Hash of the content. `None`: the block is not full, or another block has the same hash.
+    /// The chained hash under which the block is found. `None`: the block has no full content, or another
+    /// block is found under the same hash.
     hash: Option<u64>,
-    /// Number of the last release of the block.
+    /// Number of the last release of this block, counted over all blocks of the pool.
     release_order: u64,
 }
 
 impl StoredBlock {
-    /// The block of a sequence with an index. `hashes` are the chained hashes of the sequence.
+    /// The block at position `index` of a sequence. `hashes` are the chained hashes of the sequence.
     pub fn new(hashes: &[u64], index: usize, sequence: u64) -> Self {
         let parent = index.checked_sub(1).map(|parent| hashes[parent]);
         Self { hash: hashes[index], parent, index, sequence }
@@ -105,7 +107,7 @@ impl BlockPool {
         self.changes.get_or_insert_default();
     }
 
-    /// The changes of the prefix cache since the last call, in their order. Empty if they are not
+    /// The changes of the prefix cache since the last call, oldest first. Empty if changes are not
     /// recorded.
     pub fn take_changes(&mut self) -> Vec<CacheChange> {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
@@ -137,9 +139,9 @@ impl BlockPool {
         self.offloaded.matched(hashes)
     }
 
-    /// Copies blocks from the second tier for a sequence: pins a block for each of the hashes of the
-    /// sequence from the `first` one on, and appends it to `held`. Copies no block and returns false
-    /// if fewer blocks are free.
+    /// Copies blocks of a sequence from the second tier into the pool. `held` has the blocks of the first
+    /// hashes. For each further hash, a block is pinned and appended to `held`. Copies no block and
+    /// returns false if too few blocks are free.
     #[must_use]
     pub fn load_offloaded(
         &mut self,
@@ -179,8 +181,9 @@ impl BlockPool {
         }
     }
 
-    /// Pins `count` blocks for new content and appends them to `held`. Evicts the least recently
-    /// used blocks. Allocates no block and returns false if fewer than `count` blocks are free.
+    /// Pins `count` blocks for new content and appends them to `held`, the blocks of a request. Evicts
+    /// the least recently used blocks. Allocates no block and returns false if fewer than `count` blocks
+    /// are free.
     #[must_use]
     pub fn allocate(&mut self, count: usize, held: &mut Vec<BlockId>) -> bool {
         if count > self.free() {

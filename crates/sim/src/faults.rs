@@ -29,7 +29,7 @@ pub struct SimulatedFaults {
 }
 
 impl SimulatedFaults {
-    /// The engine of the backend with these faults, `elapsed` after its start.
+    /// Changes `spec`, the parameters of an engine, to those with these faults at `elapsed` after the start.
     pub(super) fn apply(&self, spec: EngineSpec, elapsed: Duration) -> EngineSpec {
         let is_slow = self.slow_after.is_none_or(|time| elapsed >= *time);
         let factor = self.slow_factor.filter(|_| is_slow).map_or(1.0, PositiveNumber::get);

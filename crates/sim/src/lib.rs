@@ -165,7 +165,8 @@ async fn listen(
     Ok((listener, addr))
 }
 
-/// Serves subscribers of KV events until the future is dropped, and none while the backend hangs.
+/// Serves subscribers of KV events until the future is dropped. Serves none from the time at which the
+/// backend begins to hang.
 async fn serve_kv_events(listeners: Option<[TcpListener; 2]>, backend: &SimulatedBackend) {
     let Some(([live, replay], kv_events)) = listeners.zip(backend.kv_events()) else { return };
     let mut serve = std::pin::pin!(kv_events.serve(live, replay));

@@ -27,10 +27,10 @@ impl Hasher for BlockHasher {
     }
 }
 
-/// Set of block hashes. The least recently used ones can be removed.
+/// A set of block hashes that can remove the least recently used hashes.
 #[derive(Debug, Default)]
 pub struct LruSet {
-    /// Number of the last use of each block.
+    /// The number of the last use of each block. Uses are counted over all blocks.
     last_uses: BlockMap<u64>,
     /// All uses, oldest first: the number of the use and the hash of the block. A use that is not the last
     /// one of its block is ignored.
@@ -68,7 +68,7 @@ impl LruSet {
         }
     }
 
-    /// Removes the least recently used blocks above a number of blocks.
+    /// Removes the least recently used blocks until at most `max_blocks` are left.
     pub fn truncate(&mut self, max_blocks: usize) {
         while self.last_uses.len() > max_blocks {
             let Some((number, hash)) = self.uses.pop_front() else { return };

@@ -1,9 +1,9 @@
-//! A number whose products and quotients are valid times.
+//! A number by which a time can be multiplied or divided.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A number from 0.000001 to 1,000,000,000, so that products and quotients of times stay valid.
+/// A number from 0.000001 to 1,000,000,000. A time multiplied or divided by it stays a valid `Duration`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositiveNumber(pub(super) f64);
 

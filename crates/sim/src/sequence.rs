@@ -141,8 +141,9 @@ impl Sequence {
         &self.request.block_hashes[..full.min(self.request.block_hashes.len())]
     }
 
-    /// Admits the sequence to the batch with `hits`, the blocks found in the cache. Returns the
-    /// number of cached tokens at the first admission. Returns `None` after a preemption.
+    /// Admits the sequence to the batch with `hits`, the blocks found in the cache, of `size` tokens each.
+    /// Returns the number of cached tokens at the first admission, and `None` at an admission after a
+    /// preemption.
     pub(super) fn admit(&mut self, hits: Vec<BlockId>, size: u32, now: Duration) -> Option<u32> {
         self.computed = hits.len() as u32 * size;
         self.hashed_blocks = hits.len();
@@ -168,7 +169,8 @@ impl Sequence {
         }
     }
 
-    /// Releases all blocks. The prompt and the generated tokens are computed again later.
+    /// Releases all blocks of the sequence. After its next admission, the engine computes the prompt and
+    /// the generated tokens again.
     pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
         pool.release(&mut self.blocks);
         self.computed = 0;
@@ -216,8 +218,7 @@ impl Sequence {
         })
     }
 
-    /// The timestamps of the sequence. `None`: the last token has not been
-    /// produced.
+    /// The timestamps of the sequence. `None`: its last token has not been produced yet.
     pub(super) fn finished(&self) -> Option<FinishedSequence> {
         (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,

@@ -1,4 +1,4 @@
-//! The options of the simulator. Each has an environment variable of the same name.
+//! The command-line options of the simulator. Each option has an environment variable.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Default for SimulatorSettings {
 }
 
 impl SimulatorSettings {
-    /// The engine that these settings describe, at its start.
+    /// The parameters of the simulated engine at its start, from these settings.
     pub fn spec(&self) -> EngineSpec {
         self.spec_after(Duration::ZERO)
     }

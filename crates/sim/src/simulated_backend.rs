@@ -24,9 +24,9 @@ use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// Maximum delay of the engine loop behind the real clock that the loop catches up. Timers that
-/// round up to a millisecond cause smaller delays, so they do not slow the engine down. A busy
-/// machine causes larger delays, which the loop does not catch up beyond this limit.
+/// The engine loop can be late against the real clock. It makes up for at most this delay: it computes
+/// the next step as if the step had begun on time. Timers round up to a millisecond. That delay is below the
+/// limit and does not slow the engine down. A busy machine causes larger delays, which do.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A simulated vLLM server without its socket.
@@ -41,12 +41,12 @@ pub struct SimulatedBackend {
     changed: Notify,
     /// Response bytes handed to connections.
     bytes: AtomicU64,
-    /// `None`: no spans are exported.
+    /// The exporter of spans. `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
-    /// `None`: no KV events are published.
+    /// The publisher of KV events. `None`: no KV events are published.
     kv_events: Option<KvEventPublisher>,
     started_at: Instant,
-    /// Start time in Unix seconds.
+    /// Start time of the backend in Unix seconds.
     created: u64,
 }
 
@@ -66,7 +66,7 @@ struct SimulatedBackendState {
     finished: u64,
 }
 
-/// One sequence of a request.
+/// One sequence of a request, as it is submitted to the engine.
 #[derive(Debug)]
 pub(super) struct SubmittedSequence {
     pub(super) request: SequenceRequest,
@@ -74,7 +74,7 @@ pub(super) struct SubmittedSequence {
     pub(super) origin: SequenceOrigin,
 }
 
-/// The receiver of the tokens of a sequence: one choice of a request.
+/// Where the tokens of a sequence go: to one choice of a request.
 #[derive(Debug)]
 struct SequenceSubscriber {
     progress: Arc<GenerationProgress>,
@@ -100,7 +100,7 @@ pub struct SimulatedBackendStats {
     pub waiting: usize,
     /// Share of pinned KV blocks, 0 to 1.
     pub kv_usage: f64,
-    /// Number of preemptions.
+    /// Number of preemptions of sequences.
     pub preemptions: u64,
     /// Number of tokens looked up in the prefix cache.
     pub prefix_queries: u64,
@@ -221,8 +221,8 @@ impl SimulatedBackend {
         self.kv_events.as_ref()
     }
 
-    /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. The event
-    /// is published with the next step, as from vLLM.
+    /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. The KV
+    /// event about it is published with the next step, as from vLLM.
     pub(super) fn reset_prefix_cache(&self) -> bool {
         self.lock_state().engine.reset_prefix_cache()
     }

@@ -32,12 +32,12 @@ const H100: EngineSpec = EngineSpec {
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time over which the gateway takes the mean of prefill times.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
-/// Time for which the API server of the engine reads a request. It reads one at a time.
+/// Time that the API server of the engine needs to read a request. It reads one request at a time.
 const READ: Duration = Duration::from_millis(4);
 /// Time from the end of a batch until its tokens leave the API server of the engine.
 const AFTER: Duration = Duration::from_millis(3);
 
-/// A request of a load, and what the gateway knows of it.
+/// A request that was sent, and what the gateway knows about it.
 struct SentRequest {
     prompt_tokens: u32,
     record: RequestRecord,
@@ -244,7 +244,7 @@ impl Simulation {
         self.run_until_fewer_than(1);
     }
 
-    /// Bursts of `size` requests, each after the end of the one before.
+    /// Bursts of `size` requests. Each burst begins when the previous one has ended.
     fn bursts(&mut self, size: usize, bursts: usize, prompts: std::ops::Range<u32>) {
         for _ in 0..bursts {
             self.closed_loop(usize::MAX, size, prompts.clone());
@@ -252,7 +252,7 @@ impl Simulation {
     }
 }
 
-/// The values at the p50 and the p99.
+/// The p50 and the p99 of `values`.
 fn quantiles(values: &mut [f64]) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
     [50, 99].map(|percent| values[(values.len() - 1) * percent / 100])
@@ -261,8 +261,8 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 #[test]
 fn the_queue_time_of_a_request_is_known_without_a_report_of_the_engine() {
     type Load = fn(&mut Simulation);
-    // The greatest error at the p99. In the last load, prompts wait for batches of other prompts, whose
-    // size no engine reports.
+    // Each load with the greatest p99 error that the test allows. In the last load, prompts wait for
+    // batches of other prompts. No engine reports the size of these batches.
     let loads: [(&str, f64, Load); 8] = [
         ("concurrency 1", 0.3, |it| it.closed_loop(1, 100, 1..300)),
         ("concurrency 8", 0.3, |it| it.closed_loop(8, 400, 1..300)),

@@ -1,4 +1,4 @@
-//! The details of one backend, and the risk of its drain.
+//! The details of one backend, and the risk of draining it.
 
 use super::formatting::{count, percent, seconds, span, text};
 use super::keys::KeyPress;
@@ -6,10 +6,10 @@ use super::summary::status_counts;
 use tokenweir_api::BackendSummary;
 use tokenweir_diagnose::Verdict;
 
-/// The risk of a drain, by how many other backends get requests for the same model.
+/// The risk of draining a backend: how many other backends get requests for the same model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainRisk {
-    /// At least two other backends remain, or the backend gets no requests anyway.
+    /// At least two other backends remain, or the backend to drain gets no requests anyway.
     None,
     /// One other backend remains for the model with this name.
     OneRemains(String),
@@ -20,7 +20,7 @@ pub enum DrainRisk {
 // === impl DrainRisk ===
 
 impl DrainRisk {
-    /// The risk for the model with the fewest other backends.
+    /// The risk for that model of the backend which the fewest other backends serve.
     pub(super) fn of(backend: &BackendSummary, backends: &[BackendSummary]) -> Self {
         if !backend.up {
             return Self::None;
@@ -40,8 +40,8 @@ impl DrainRisk {
         }
     }
 
-    /// Whether this key confirms the drain. The drain of the last backend needs a capital letter, so that
-    /// it cannot be confirmed by habit.
+    /// Whether this key confirms the drain. If no other backend remains, only a capital letter confirms the
+    /// drain, so that the user does not confirm it by habit.
     pub(super) fn is_confirmed_by(&self, key: KeyPress) -> bool {
         match self {
             Self::NoneRemains(_) => key == KeyPress::Char('Y'),
@@ -49,7 +49,7 @@ impl DrainRisk {
         }
     }
 
-    /// The question before a drain.
+    /// The question that the user must answer before a drain.
     pub(super) fn question(&self, backend: &str) -> String {
         let backend = text(Some(backend));
         match self {
@@ -64,7 +64,7 @@ impl DrainRisk {
     }
 }
 
-/// The title and the lines of text about one backend, with the verdicts that hold at it.
+/// The title and the lines of text about one backend, with the verdicts that hold for this backend.
 pub(super) fn backend_details(
     backend: &BackendSummary,
     verdicts: &[Verdict],

@@ -1,9 +1,9 @@
-//! Renders the cache map as lines of text.
+//! Renders the cache map, which shows the groups of prompts that fill the prefix caches, as lines of text.
 
 use super::formatting::{number, seconds, text};
 use tokenweir_api::{CacheMapDocument, GroupAtBackend, PrefixGroup};
 
-/// Number of backends of a group that are shown.
+/// Number of backends that are shown for each group of prompts.
 const MAX_SHOWN_BACKENDS: usize = 4;
 
 /// The lines of text about the prefix caches: the backends, and the groups of prompts that fill them.
@@ -41,7 +41,7 @@ pub fn cache_map_lines(document: &CacheMapDocument) -> Vec<String> {
     lines
 }
 
-/// The line about a group, and a line for each of its first backends.
+/// The line about a group of prompts, and a line for each of the first backends that have it in the cache.
 fn group_lines(group: &PrefixGroup) -> Vec<String> {
     let mut lines = vec![format!(
         "{:<16} {:<12} {:>7} {:>8} {:>7} {:>7} {:>7}",

@@ -12,7 +12,8 @@ pub(super) struct TableColumn {
     /// Width in characters; [`GROWING_COLUMN`] also gets the remaining width.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
-    /// Order of omission: on a narrow screen, the column with the highest rank is omitted first.
+    /// Order in which columns are omitted on a narrow screen. The column with the highest rank is omitted
+    /// first.
     pub(super) rank: u8,
 }
 
@@ -22,11 +23,11 @@ pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     /// The name of the backend, or the id of the request.
     pub(super) name: String,
-    /// The tone of the cells that have no tone of their own.
+    /// The tone of those cells that have no tone of their own. A tone determines the colour.
     pub(super) tone: CellTone,
 }
 
-/// A cell of a row: the text, the value by which rows are sorted, and the tone, which determines the color.
+/// A cell of a row: its text, the value by which rows are sorted, and its tone, which determines the colour.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,
@@ -45,7 +46,7 @@ pub(super) enum CellTone {
     Bad,
 }
 
-/// The value by which rows are sorted.
+/// The value of a cell, by which rows are sorted.
 #[derive(Debug, Clone, PartialEq, PartialOrd)]
 enum SortKey {
     Text(String),
@@ -54,7 +55,7 @@ enum SortKey {
     None,
 }
 
-/// Age in seconds above which the values of GPUs are shown as old.
+/// Values of GPUs that are older than this number of seconds are shown as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
@@ -65,7 +66,8 @@ const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn
     TableColumn { title, width, is_numeric: true, rank }
 }
 
-/// The columns of backends. TTFT shows most faults, so it is the last figure that a narrow screen omits.
+/// The columns of the pane of backends. TTFT shows most faults, so a narrow screen omits it last of all
+/// numbers.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
@@ -85,12 +87,12 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
 
 /// The title of the column with the names of backends, in all panes. This column gets the remaining width.
 pub(super) const GROWING_COLUMN: &str = "BACKEND";
-/// The title of the column of the states of KV events.
+/// The title of the column with the states of KV event streams.
 const EVENTS_COLUMN: &str = "EVENTS";
 /// The titles of the columns of GPUs: utilisation and memory.
 const GPU_COLUMN: &str = "GPU";
 const GPU_MEMORY_COLUMN: &str = "GPU MEM";
-/// The title of the column of the times to the first answer of requests with reasoning.
+/// The title of the column with the times to the first answer, for requests with reasoning.
 const ANSWER_COLUMN: &str = "ANSWER";
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
@@ -132,8 +134,8 @@ pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     }
 }
 
-/// The indices of the columns of a pane for this snapshot. The columns of GPUs and of KV events are
-/// shown only if a backend has such values.
+/// The indices of the columns of a pane that are shown for this snapshot. The columns of GPUs, of KV events
+/// and of the first answer are shown only if the snapshot has such values.
 pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> Vec<usize> {
     let has = |reads: fn(&BackendSummary) -> bool| {
         document.is_some_and(|document| document.backends.iter().any(reads))
@@ -211,7 +213,7 @@ fn kv_usage_tone(usage: Option<f64>) -> CellTone {
     }
 }
 
-/// The tone of the values of the GPUs of a backend.
+/// The tone of the cells with values of the GPUs of a backend.
 fn gpu_tone(gpus: &GpuSummary) -> CellTone {
     if gpus.is_throttled == Some(true) {
         CellTone::Bad
@@ -298,8 +300,8 @@ impl TableRow {
         is_match(&self.name) || self.cells.iter().any(|cell| is_match(&cell.text))
     }
 
-    /// The order of two rows by a column, and by name where the column is equal. Rows with an unknown
-    /// value come last.
+    /// The order of two rows by a column, and by name if both have the same value there. A row with an
+    /// unknown value comes last.
     pub(super) fn compare(&self, other: &Self, column: usize, is_descending: bool) -> Ordering {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;

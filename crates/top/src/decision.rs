@@ -3,9 +3,9 @@
 use super::formatting::{count, percent, seconds, text, words};
 use serde_json::Value;
 
-/// The lines of text about one request: first its result and, if it was slow, the reason; then the
-/// routing decision. `decision` is its JSON document from `/decisions`. A missing value is shown as a
-/// dash.
+/// The lines of text about one request. The first lines show the result and, if the request was slow, the
+/// reason. The next lines show the routing decision. `decision`: the JSON document of the request from
+/// `/decisions`. A missing value is shown as a dash.
 pub fn explanation(decision: &Value) -> Vec<String> {
     let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
     let mut lines = vec![
@@ -62,7 +62,7 @@ fn word(value: &Value) -> String {
     text(value.as_str())
 }
 
-/// A JSON text that is an identifier, in words. A dash if it is no text.
+/// An identifier in a JSON document, in words. A dash if the value is no text.
 fn label(value: &Value) -> String {
     value.as_str().map_or_else(|| text(None), words)
 }
@@ -93,14 +93,14 @@ fn ttft_line(predicted: &Value, actual: &Value) -> String {
     )
 }
 
-/// The part of the wait in the gateway in which no backend could serve the model. `None`: there was no
-/// such part.
+/// The part of the wait in the gateway during which no backend could serve the model. `None`: there was no
+/// such time.
 fn backend_wait_line(actual: &Value) -> Option<String> {
     let wait = seconds(Some(actual["backend_wait_seconds"].as_f64()?));
     Some(format!("no backend {wait} of the gateway queue"))
 }
 
-/// The phases in order of time. `None`: none is known.
+/// The phases of the request in order of time. `None`: no phase is known.
 fn phases_line(phases: &Value) -> Option<String> {
     let phase = |phase: &Value| {
         let estimated = if phase["is_estimated"] == true { " (estimated)" } else { "" };
@@ -110,7 +110,7 @@ fn phases_line(phases: &Value) -> Option<String> {
     (!phases.is_empty()).then(|| format!("phases     {}", phases.join(", ")))
 }
 
-/// The attempts, if there was more than one or the only one failed.
+/// The attempts to send the request to a backend. `None`: there was no attempt, or the only one succeeded.
 fn attempts_line(attempts: &Value) -> Option<String> {
     let attempt = |attempt: &Value| {
         let status = attempt["status"].as_u64().map(|status| status.to_string());
@@ -127,8 +127,8 @@ fn attempts_line(attempts: &Value) -> Option<String> {
     (!is_plain).then(|| format!("attempts   {}", attempts.join(", ")))
 }
 
-/// The cost of the chosen candidate, and how many candidates had a tie with it: costs that differ by less
-/// than the error of predictions. Empty: the costs are not known.
+/// The cost of the chosen candidate, and the number of other candidates that tie with it. Costs tie if they
+/// differ by less than the error of the predictions. Empty: the costs are not known.
 fn deciding_cost(decision: &Value) -> String {
     let Some(tie) = decision["tie_cost"].as_f64() else { return String::new() };
     let cost = |candidate: &Value| candidate["cost"].as_f64();
@@ -160,8 +160,8 @@ fn candidate_line(candidate: &Value) -> String {
     )
 }
 
-/// The line about the longest gaps of a slow or broken stream. `None`: the document has no times of
-/// chunks.
+/// The line about the longest gaps between the chunks of a slow or broken stream. `None`: the document does
+/// not have the times of the chunks.
 fn longest_gaps(timings: &Value) -> Option<String> {
     let gaps = timings["longest_gaps"].as_array()?.iter().take(4).map(|gap| {
         let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));

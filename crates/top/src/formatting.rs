@@ -33,8 +33,8 @@ pub(super) fn seconds(value: Option<f64>) -> String {
     }
 }
 
-/// A time that is given in seconds, as its two largest units. A time below a minute has only
-/// seconds.
+/// A time that is given in seconds, written with its two largest units. A time below a minute is written in
+/// seconds only.
 pub(super) fn span(value: f64) -> String {
     let total_seconds = value as u64;
     let (days, hours, minutes) =
@@ -63,7 +63,8 @@ pub(super) fn words(identifier: &str) -> String {
     text(Some(&identifier.replace('_', " ")))
 }
 
-/// The first characters of the id of a request. `tokenweir explain` finds the request by them.
+/// The first characters of a request id. `tokenweir explain` accepts these characters instead of the whole
+/// id.
 pub(super) fn short_id(id: &str) -> String {
     text(Some(&id.chars().take(8).collect::<String>()))
 }

@@ -1,4 +1,4 @@
-//! Draws a state as a frame of characters, for any size of the screen.
+//! Draws the state of the terminal view as a frame of characters, for any size of the screen.
 
 mod style;
 
@@ -30,7 +30,7 @@ pub struct TopFrame<'a> {
 
 /// Minimum size of the screen: columns and lines.
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
-/// With fewer lines for the panes, only the current pane is shown.
+/// If fewer lines than this are left for the panes, only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
 impl Widget for TopFrame<'_> {
@@ -65,8 +65,8 @@ impl TopFrame<'_> {
         u16::try_from(lines).unwrap_or(u16::MAX).max(MIN_SCREEN_SIZE.1)
     }
 
-    /// Draws all panes, one below the other. On a low screen with keys, draws only the current
-    /// pane.
+    /// Draws all panes, one below the other. If the frame is for a terminal with few lines, draws only the
+    /// current pane.
     fn render_panes(&self, area: Rect, buffer: &mut Buffer) {
         if self.options.has_keys && area.height < MIN_LINES_FOR_ALL_PANES {
             return self.render_pane(self.state.pane, area, buffer);
@@ -198,13 +198,14 @@ fn render_text(title: &str, lines: &[String], area: Rect, buffer: &mut Buffer) {
     Paragraph::new(shown).wrap(Wrap { trim: false }).render(area, buffer);
 }
 
-/// The filter without control characters. Empty if there is no filter.
+/// The filter text without control characters. Empty if there is no filter.
 fn display_filter(filter: &str) -> String {
     if filter.is_empty() { String::new() } else { text(Some(filter)) }
 }
 
-/// The heights of the three panes. The first two panes get their wanted heights, but leave space
-/// for the panes below them on a low screen. The last pane gets the remaining height.
+/// The heights of the three panes. `wanted`: the heights at which each pane shows all its rows. On a low
+/// screen, the first two panes are shortened to leave space for the panes below them. The last pane gets the
+/// remaining height.
 fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     let first = wanted[0].min((height / 3).max(3)).min(height);
     let remaining = height - first;
@@ -213,8 +214,8 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     [first, second, remaining - second]
 }
 
-/// The `shown` columns that fit into `width`, each as its index and its width. The names of backends
-/// also get the remaining width, up to a limit.
+/// Those of the `shown` columns that fit into `width`, each as its index and its width. The column with the
+/// names of backends also gets the remaining width, up to a limit.
 fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Vec<(usize, u16)> {
     let needed =
         |shown: &[usize]| -> u16 { shown.iter().map(|index| columns[*index].width + 1).sum() };
@@ -231,7 +232,7 @@ fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Ve
     shown.iter().map(|index| (*index, column_width(index))).collect()
 }
 
-/// Maximum additional width of the names of backends, in columns of the screen.
+/// Maximum additional width of the column with the names of backends, in characters.
 const MAX_EXTRA_COLUMNS: u16 = 30;
 
 /// Aligns text in its column. A text that is too long is cut and ends with an ellipsis.

@@ -15,7 +15,7 @@ pub enum KeyPress {
     Tab,
     /// Tab with Shift.
     BackTab,
-    /// Moves the selection down by this number of lines; up if negative.
+    /// Moves the selection down by this number of lines, or up if the number is negative.
     Move(i16),
     /// Moves the selection to the first line.
     Home,

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use tokenweir_api::GatewaySnapshot;
 use tokenweir_api::RequestTotals;
 
-/// The totals of the snapshots of the last seconds, each with the uptime of the gateway in seconds.
+/// The request and token totals of the snapshots of the last seconds, each with the uptime of the gateway in
+/// seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TotalRates(VecDeque<(f64, RequestTotals)>);
 
 /// Time over which rates are averaged, in seconds.
 const RATE_WINDOW_SECONDS: f64 = 5.0;
-/// Minimum time between the first and the last snapshot for a rate, in seconds.
+/// Minimum time between the first and the last snapshot that a rate needs, in seconds.
 const MIN_RATE_SPAN_SECONDS: f64 = 0.5;
 
 impl TotalRates {
@@ -28,8 +29,8 @@ impl TotalRates {
         }
     }
 
-    /// The number of ended requests and of output tokens per second. The rates are those of the
-    /// last seconds, or of the last minute while the snapshots cover less than half a second.
+    /// The number of ended requests and of output tokens per second. The rates are means over the last
+    /// seconds. While the snapshots cover less than half a second, they are means over the last minute.
     /// `None`: the gateway has just started.
     pub(super) fn per_second(&self, document: &GatewaySnapshot) -> [Option<f64>; 2] {
         let first_and_last = self.0.front().zip(self.0.back());

@@ -1,4 +1,4 @@
-//! The state of the terminal view, and its changes by keys and snapshots.
+//! The state of the terminal view, and how keys and snapshots change it.
 
 use super::backend::{DrainRisk, backend_details};
 use super::columns::{BACKEND_STATE_COLUMN, TableRow, rows, shown_columns};
@@ -19,16 +19,16 @@ pub struct TopState {
     pub(super) pane: Pane,
     /// The selection and the sort order of each pane, in the order of [`Pane::ALL`].
     views: [PaneView; 3],
-    /// Text that each shown row contains. Empty: all rows are shown.
+    /// Only rows that contain this text are shown. Empty: all rows are shown.
     pub(super) filter: String,
     pub(super) mode: InputMode,
-    /// A message of one line, such as the result of the last action. The next key removes it.
+    /// A message of one line, such as the result of the last action. It disappears at the next key press.
     pub(super) notice: Option<String>,
-    /// Whether new snapshots are ignored.
+    /// Whether new snapshots are ignored, because the user has paused the view.
     pub(super) is_paused: bool,
 }
 
-/// The input mode, which determines the effect of keys.
+/// The input mode, which determines what keys do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum InputMode {
     /// The user selects rows and panes.
@@ -42,7 +42,7 @@ pub enum InputMode {
         backend: String,
         /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
-        /// The harm of the drain, which determines the question and the key that confirms it.
+        /// The risk of the drain. It determines the question and the key that confirms the drain.
         risk: DrainRisk,
     },
     /// The user reads a text that covers the panes.
@@ -56,7 +56,7 @@ pub enum InputMode {
     },
 }
 
-/// An action outside the view that a key requests.
+/// An action outside the view that a key press requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserAction {
     /// Quit the program.
@@ -123,23 +123,23 @@ impl TopState {
         }
     }
 
-    /// Stores the reason why a snapshot could not be fetched, which the view shows until the next
-    /// snapshot.
+    /// Stores the reason why a snapshot could not be fetched. The view shows the reason until the next
+    /// snapshot arrives.
     pub fn on_problem(&mut self, problem: impl Into<String>) {
         self.problem = Some(problem.into());
     }
 
-    /// Shows a one-line message until the next key.
+    /// Shows a one-line message until the next key press.
     pub fn set_notice(&mut self, notice: impl Into<String>) {
         self.notice = Some(notice.into());
     }
 
-    /// Shows a text until a key closes it.
+    /// Shows a text over the panes until a key closes it.
     pub fn on_text(&mut self, title: impl Into<String>, lines: Vec<String>) {
         self.mode = InputMode::Reading { title: title.into(), lines, first: 0 };
     }
 
-    /// Handles a key press. The caller performs the returned action. `None`: no action.
+    /// Handles a key press. Returns the action that the caller must perform. `None`: no action.
     pub fn on_key(&mut self, key: KeyPress) -> Option<UserAction> {
         self.notice = None;
         match &mut self.mode {
@@ -225,8 +225,8 @@ impl TopState {
         }
     }
 
-    /// Shows the selected backend, or returns the action that shows the decision of the selected
-    /// request. `None`: no request is selected.
+    /// Shows the details of the selected backend, or returns the action that shows the routing decision of
+    /// the selected request. `None`: no request is selected.
     fn show_details(&mut self) -> Option<UserAction> {
         if let (Some(backend), Some(document)) = (self.selected_backend(), &self.document) {
             let (title, lines) = backend_details(backend, &document.verdicts);
@@ -261,8 +261,8 @@ impl TopState {
         rows
     }
 
-    /// The selection and the sort order of a pane that has `row_count` rows. The index of the
-    /// selected row is reduced if the pane has fewer rows.
+    /// The selection and the sort order of a pane that has `row_count` rows. If the selected row does not
+    /// exist any more, the last row is selected.
     pub(super) fn view(&self, pane: Pane, row_count: usize) -> PaneView {
         let view = self.views[pane.index()];
         PaneView { selected: view.selected.min(row_count.saturating_sub(1)), ..view }

@@ -7,7 +7,7 @@ use tokenweir_api::{
 };
 use tokenweir_diagnose::VerdictGroup;
 
-/// The state of a gateway and of its backends. Backends that need attention come first.
+/// The state of a gateway and of its backends. Backends that need attention are listed first.
 pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let mut lines = gateway_lines(gateway);
     lines.push(String::new());
@@ -66,7 +66,7 @@ pub(super) fn status_counts(by_status: &BTreeMap<u16, u64>) -> String {
     if total == 0 { "0 4xx".to_owned() } else { format!("{total} 4xx ({})", statuses.join(", ")) }
 }
 
-/// The clients that cause the most work, as a line. `None`: there is only one client.
+/// One line about the clients that cause the most work. `None`: there is at most one client.
 pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
     let describe = |client: &ClientSummary| {
         let ClientSummary { requests, prompt_tokens, open_streams, refused, share_of, .. } = client;
@@ -82,10 +82,10 @@ pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
     (ranked.len() > 1).then(|| format!("clients: {}", clients.join("; ")))
 }
 
-/// Number of clients in the line about the clients.
+/// Maximum number of clients in the line about the clients.
 const MAX_CLIENTS: usize = 3;
 
-/// The table of backends: the line of titles, and one line for each backend.
+/// The table of backends: a line of titles, and one line for each backend.
 fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     let mut backends: Vec<&BackendSummary> = backends.iter().collect();
     backends.sort_by_key(|backend| backend.condition);
@@ -99,7 +99,7 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     [titles].into_iter().chain(rows).collect()
 }
 
-/// The line of the table about one backend. `width`: width of the name in characters.
+/// The line of the table about one backend. `width`: width of the column with the names, in characters.
 fn backend_line(backend: &BackendSummary, width: usize) -> String {
     let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
     let reason = reasons.into_iter().find_map(Option::as_deref);
@@ -120,7 +120,7 @@ fn backend_line(backend: &BackendSummary, width: usize) -> String {
     )
 }
 
-/// The line about the verdicts of a group.
+/// The line about a group of verdicts.
 fn verdict_line(group: &VerdictGroup<'_>) -> String {
     let verdict = group.first;
     let severity = verdict.severity.as_str();

@@ -1,6 +1,6 @@
-//! The load driver: sends the requests of a plan and counts their results. A separate thread
-//! prepares each request and sleeps until it is due, because the timers of tokio have a resolution
-//! of one millisecond, and because a busy runtime must not delay the schedule.
+//! The load driver: sends the requests of a plan and counts their results. A separate thread prepares each
+//! request and sleeps until the request is due. It is not a tokio task, because tokio's timers have a
+//! resolution of only one millisecond, and because a busy runtime must not delay the schedule.
 
 use crate::progress::ProgressBar;
 use bytes::Bytes;
@@ -27,13 +27,13 @@ pub(crate) struct LoadDriver {
     pub(super) sender: BenchRequestSender,
     pub(super) plan: LoadPlan,
     pub(super) synthesis: PromptSynthesizer,
-    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of simulated users.
     pub(super) max_in_flight: usize,
-    /// Duration of the run. It ends a closed loop; an open loop ends with its plan. `None`: no
-    /// limit.
+    /// Duration of the run. A closed loop ends after this time. An open loop ends with its plan, which has
+    /// the same limit. `None`: no limit.
     pub(super) run_duration: Option<Duration>,
     pub(super) salt: u64,
-    /// Whether the run ends after many failures in a row.
+    /// Whether the run ends when many successive requests have failed.
     pub(super) aborts: bool,
 }
 
@@ -45,13 +45,13 @@ struct ReadyRequest {
 
 /// The state of a benchmark run.
 struct DriverState {
-    /// The time from which the due times of the plan count.
+    /// The time at which the run starts. The due times of the plan count from it.
     begin: Instant,
     statistics: RunStatistics,
-    /// The requests in flight.
+    /// The tasks of the requests in flight.
     requests: JoinSet<RequestMeasurement>,
-    /// The last time at which the maximum number of requests was in flight. A request that was due
-    /// before it has waited.
+    /// The last time at which the maximum number of requests was in flight. A request that was due before
+    /// this time had to wait.
     saturated_until: Instant,
     /// Number of requests in the plan. `None`: unknown.
     expected: Option<u64>,
@@ -59,21 +59,21 @@ struct DriverState {
     run_duration: Option<Duration>,
 }
 
-/// Maximum number of requests that are prepared before they are due, because the preparation of a
-/// long prompt takes time.
+/// Maximum number of requests that are prepared before they are due. They are prepared ahead because the text
+/// of a long prompt takes time.
 const PREPARED_QUEUE_LEN: usize = 32;
-/// Time from the start of the run to the first due time. The first request is prepared in this
-/// time.
+/// Time from the start of the run to the first due time, in which the first request is prepared.
 const START_DELAY: Duration = Duration::from_millis(50);
-/// Interval of the updates of the progress bar. The delay of each update is recorded: it shows
+/// Interval of the updates of the progress bar. The delay of each update is recorded, because it shows
 /// whether the process gets enough CPU time.
 const TICK_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of failures in a row after which a run is aborted. In a closed loop, at least two
-/// failures per user are needed.
+/// Number of successive failures after which a run is aborted. In a closed loop, at least two failures per
+/// user are required.
 const ABORT_AFTER_FAILURES: u64 = 50;
 
 impl LoadDriver {
-    /// Runs until all requests have ended, too many have failed in a row, or `stop` completes.
+    /// Runs until all requests have ended, until too many successive requests have failed, or until `stop`
+    /// completes.
     pub(super) async fn run(
         self,
         objectives: LatencyObjectives,
@@ -141,8 +141,8 @@ async fn recv_prepared(
     prepared.as_mut()?.recv().await
 }
 
-/// Prepares the requests of a plan in a thread and sends each to the channel when it is due. The
-/// thread ends with the plan, or when the receiver is dropped.
+/// Starts a thread that prepares the requests of a plan and sends each of them to the returned channel when
+/// it is due. The thread ends with the plan, or when the receiver is dropped.
 fn spawn_preparer(
     sender: Arc<BenchRequestSender>,
     plan: LoadPlan,
@@ -171,7 +171,7 @@ impl DriverState {
     fn send(&mut self, prepared: ReadyRequest, sender: Arc<BenchRequestSender>, salt: u64) {
         let ReadyRequest { planned, body } = prepared;
         let (begin, now) = (self.begin, clock::now());
-        // In a closed loop, a request is due when the user's previous response has ended.
+        // In a closed loop, a request is due when the previous response of the user has ended, which is now.
         let due = planned.at.map_or(now, |at| begin + at);
         let has_waited = planned.at.is_some() && due < self.saturated_until;
         self.statistics.on_sent(now.saturating_duration_since(begin).as_secs_f64());
@@ -185,8 +185,8 @@ impl DriverState {
         });
     }
 
-    /// Records the result of a request. `had_permit`: whether a further request could have been
-    /// sent before this request ended.
+    /// Records the result of a request. `had_permit`: whether fewer than the maximum number of requests were
+    /// in flight before this request ended.
     fn on_end(&mut self, ended: Result<RequestMeasurement, JoinError>, had_permit: bool) {
         if !had_permit {
             self.saturated_until = clock::now();

@@ -33,12 +33,12 @@ enum ReportFileError {
     Json(#[from] serde_json::Error),
 }
 
-/// Exit code for reports of different loads: that of other invalid arguments.
+/// Exit code if the compared reports have different loads. It is the same as for other invalid arguments.
 const EXIT_NOT_COMPARABLE: u8 = 2;
 
-/// How long the command waits until the metrics of the gateway include the last requests.
+/// Maximum time that the command waits until the metrics of the gateway include the last requests.
 const FINAL_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval between two scrapes of the gateway during this wait.
+/// Interval between two scrapes of the gateway while the command waits.
 const METRICS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(bench: &BenchArgs) -> ExitCode {
@@ -111,7 +111,8 @@ async fn build_report(
         max_in_flight: setup.max_in_flight,
         run_duration: bench.load.duration.or(setup.run_duration),
         salt: run.salt,
-        // A trace is sent to its end: its requests may be refused in an overload that it caused.
+        // A trace is always sent to its end. It may cause an overload, in which many successive requests
+        // fail.
         aborts: bench.load.trace.is_none(),
     };
     let (end, statistics) = driver.run(run.objectives, wait_for_shutdown(), &bar).await;
@@ -131,9 +132,8 @@ async fn fetch_page(admin: &TargetClient, model: &str) -> Result<GatewayMetricsP
         .ok_or_else(|| BenchError::NotAGateway(admin.target().to_string()))
 }
 
-/// Fetches the gateway's own measurements of the run, as soon as the gateway has counted all ended
-/// requests, and at the latest after [`FINAL_METRICS_TIMEOUT`]. `None`: the metrics of the gateway
-/// cannot be read.
+/// Fetches the gateway's own measurements of the run as soon as the gateway has counted all ended requests,
+/// at the latest after [`FINAL_METRICS_TIMEOUT`]. `None`: the metrics of the gateway cannot be read.
 async fn fetch_gateway_measurements(
     admin: &TargetClient,
     model: &str,
@@ -175,8 +175,8 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
     }
 }
 
-/// Prints a comparison. After a run with `--json` it is printed to standard error, because standard
-/// output is one JSON object. The exit code is a failure if a figure got worse, and
+/// Prints a comparison of two reports. After a run with `--json` the comparison is printed to standard error,
+/// because standard output is one JSON object. The exit code is a failure if a quantity got worse, and
 /// [`EXIT_NOT_COMPARABLE`] if the runs had different loads.
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {

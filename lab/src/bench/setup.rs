@@ -26,7 +26,7 @@ pub(crate) struct BenchSetup {
     pub(super) sender: BenchRequestSender,
     pub(super) plan: LoadPlan,
     pub(super) synthesis: PromptSynthesizer,
-    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of simulated users.
     pub(super) max_in_flight: usize,
     /// Duration of the run. `None`: the run ends with its plan.
     pub(super) run_duration: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct BenchSetup {
     pub(super) admin: Option<TargetClient>,
 }
 
-/// Why a run cannot start.
+/// Why a benchmark run cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     #[error(transparent)]
@@ -59,10 +59,10 @@ pub(crate) enum BenchError {
 
 /// Duration of a run if neither a duration nor a number of requests is given.
 const DEFAULT_DURATION: Duration = Duration::from_mins(1);
-/// Environment variable of the API key, which OpenAI's clients read too.
+/// Environment variable with the API key. OpenAI's clients read the same variable.
 const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
-/// Combined by XOR with the salt of the run, so that the warm-up requests have other prompts than
-/// the run.
+/// Combined with the salt of the run by XOR, so that the warm-up requests have other prompts than the
+/// requests of the run.
 const WARMUP_SALT: u64 = 0x7761_726d;
 
 impl BenchSetup {
@@ -154,8 +154,8 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     scenario
 }
 
-/// Reads the requests of `--trace`, if it is set. Each request gets a random delay of up to
-/// `--jitter`. Without it, all requests of one rounded time stamp would start together.
+/// Reads the requests of `--trace`, if the flag is set. Each request gets a random delay of up to `--jitter`.
+/// Without the delay, all requests whose time stamps were rounded to the same value would start together.
 fn read_trace(load: &BenchLoadArgs) -> Result<Option<Arc<[TraceRequest]>>, UnreadableTrace> {
     let Some(file) = &load.trace else { return Ok(None) };
     let mut jobs = requests::read_trace(file)?;
@@ -189,7 +189,8 @@ async fn build_sender(
     Ok(BenchRequestSender { asker: client, model, shape: endpoint.api, timeout: endpoint.timeout })
 }
 
-/// The `Authorization` header with the secret in the environment variable `name`, if it is set.
+/// The `Authorization` header with the secret from the environment variable `name`. `None`: the variable is
+/// not set.
 fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
     resolve_optional_secret(&Secret::Env(name.to_owned())).map_err(BenchError::Key)
 }
@@ -197,7 +198,7 @@ fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
 async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
     let target = || client.target().to_string();
     let listed = match (client.models().await, wanted) {
-        // A server without a model list may still serve the model.
+        // A server without a model list may still serve the wanted model.
         (Err(TargetError::Status(..) | TargetError::Page(..)), Some(wanted)) => {
             return Ok(wanted.to_owned());
         }
@@ -215,8 +216,8 @@ async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<Str
     }
 }
 
-/// Sends the first `count` requests of the plan one after the other, with other prompts than the
-/// run. Stops at the first failure and returns it.
+/// Sends the first `count` requests of the plan one after the other, but with other prompts than in the run.
+/// Stops at the first failure and returns it.
 async fn warm_up(
     sender: &BenchRequestSender,
     plan: &LoadPlan,
@@ -247,7 +248,7 @@ fn failure_hint(kind: &str) -> &'static str {
     }
 }
 
-/// The current Unix time in milliseconds. Each run gets another salt, and so other prompts.
+/// The default salt: the current Unix time in milliseconds. So each run has another salt, and other prompts.
 fn default_salt() -> u64 {
     let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_epoch.as_millis() as u64

@@ -129,8 +129,8 @@ fn parse_positive(text: &str) -> Result<f64, &'static str> {
     number.ok_or("expected a number from 0.001 to 1000")
 }
 
-/// Shortest interval of a repeated event of the simulation. A shorter one would cost more time than
-/// the requests.
+/// Shortest allowed interval of a repeated event of the simulation. With a shorter interval, these events
+/// would take more computing time than the requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -150,7 +150,7 @@ fn parse_loss(text: &str) -> Result<f64, &'static str> {
 }
 
 impl ReplayArgs {
-    /// Path of the trace or name of the generated traffic, for reports. Empty: neither.
+    /// Path of the trace or name of the generated traffic, for reports. Empty: there is neither.
     pub fn trace_name(&self) -> String {
         let path = self.trace.as_ref().map(|path| path.display().to_string());
         path.or(self.workload.map(|shape| shape.name().to_owned())).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The requests of the trace that a replay sends.
+//! Reads or generates the requests that a replay sends.
 
 use super::args::ReplayArgs;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokenweir_replay::trace::{self, TraceError, TraceRequest};
 use tokenweir_replay::workload::{ArrivalProcess, Workload};
 
-/// Resolution of rounded time stamps in published traces.
+/// Resolution of the time stamps in published traces whose time stamps are rounded.
 const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
 /// A trace cannot be read.
@@ -19,11 +19,11 @@ pub(crate) struct UnreadableTrace {
     source: TraceError,
 }
 
-/// Number of generated requests without `--max-requests`.
+/// Number of generated requests if `--max-requests` is not set.
 const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
 
-/// Reads the trace, and returns its first `--max-requests` requests. With `--workload` it generates
-/// them with `seed`.
+/// Reads the trace, and returns its first `--max-requests` requests. With `--workload`, generates the
+/// requests with `seed` instead.
 pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     if let Some(shape) = replay.workload {
         let requests = replay.max_requests.unwrap_or(DEFAULT_GENERATED_REQUESTS);
@@ -43,8 +43,8 @@ pub(crate) fn read_trace(file: &Path) -> Result<Vec<TraceRequest>, UnreadableTra
     read.map_err(|source| UnreadableTrace { file: file.to_owned(), source })
 }
 
-/// Maximum of the random delay that is added to each arrival: the value of `--jitter`, or else the
-/// resolution of rounded time stamps, or zero.
+/// Maximum of the random delay that is added to each arrival. It is the value of `--jitter`. Without the flag
+/// it is 3 s if the time stamps of the trace are rounded, otherwise zero.
 pub(crate) fn arrival_jitter(flag: Option<Duration>, jobs: &[TraceRequest]) -> Duration {
     let default =
         || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };

@@ -29,7 +29,7 @@ struct ReplayReport<'a> {
     outcomes: &'a [ReplayOutcome],
 }
 
-/// The results of one policy with one number of gateways and one view of the caches.
+/// The results of one policy with one number of gateways and one kind of knowledge about the caches.
 #[derive(Debug, Serialize)]
 struct ReplayOutcome {
     gateways: usize,
@@ -47,7 +47,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Ok(jobs) => jobs,
         Err(error) => return report_error(&error),
     };
-    // A trace is the same with each seed.
+    // With a trace, the requests are the same for each seed.
     let last_seed = if replay.workload.is_some() { replay.seeds } else { 1 };
     let later_jobs: Result<Vec<_>, _> =
         (2..=last_seed).map(|seed| requests::read(replay, seed)).collect();
@@ -95,8 +95,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     )
 }
 
-/// Builds the setup of the simulation. All routers that can use objectives get those of `--ttft` and
-/// `--tpot`, as the policy of a gateway gets the objectives of `slos`.
+/// Builds the parameters of the simulation. Each router that can use objectives gets `--ttft` and `--tpot`,
+/// as the policy of a real gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
     let mut policy = policy;
     let objectives = [replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()];
@@ -105,7 +105,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
         speed: replay.speed,
         spread: requests::arrival_jitter(replay.jitter, jobs),
         scrape: replay.scrape,
-        // The load is calibrated with the first of several numbers of gateways.
+        // If several numbers of gateways are given, the load is calibrated with the first number.
         gateways: replay.gateways.first().copied().unwrap_or(1).into(),
         exchange: ExchangeSettings { delay: replay.exchange_delay, loss: replay.exchange_loss },
         restarts: replay
@@ -183,7 +183,7 @@ fn print_table(outcomes: &[ReplayOutcome]) {
     }
 }
 
-/// Prints the metrics of closed-loop sessions, if the traffic has some.
+/// Prints the metrics of closed-loop sessions, if the traffic has such sessions.
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_sessions(outcomes: &[ReplayOutcome]) {
     let with_sessions =

@@ -1,4 +1,4 @@
-//! Runs the tournament of routers and prints the standings.
+//! Runs the tournament of routers and prints the standings (the routers by their mean goodput).
 
 use super::args::TournamentArgs;
 use crate::progress::ProgressLine;

@@ -113,8 +113,8 @@ async fn build_report(tune: &TuneArgs) -> Result<TuneReport, TuneCommandError> {
     Ok(TuneReport::compute(&model, &request)?)
 }
 
-/// Size in bytes of the weights beside a `config.json`: from their index, or else from the sizes of
-/// the `.safetensors` files. `None`: there are no such files.
+/// Size in bytes of the weights in the folder of a `config.json`: from the index of the weights, or without
+/// an index from the sizes of the `.safetensors` files. `None`: there are no such files.
 fn stored_weights_bytes(folder: &Path) -> Option<u64> {
     let index = fs::read(folder.join("model.safetensors.index.json")).ok();
     let index: Option<Value> = index.and_then(|index| serde_json::from_slice(&index).ok());
@@ -140,7 +140,7 @@ fn read_bench_report(file: &Path) -> Result<BenchReport, TuneCommandError> {
     Ok(bench)
 }
 
-/// The speed of the engine, from the flags. The bench report gives the values that no flag gives.
+/// The speed of the engine, from the flags. The bench report gives those values that no flag gives.
 fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
     let flags = &tune.speed;
     let mut speed = EngineSpeed {
@@ -176,14 +176,15 @@ fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
     speed
 }
 
-/// The prompt and output lengths: from `--trace`, else from `--admin`, else from the bench report,
-/// else the defaults. Adds the assumptions about them to the sources of `speed`.
+/// The prompt and output lengths. They come from the first of these that is given: `--trace`, `--admin`, the
+/// bench report; otherwise they are the defaults. Notes about assumed lengths are added to the sources of
+/// `speed`.
 async fn resolve_lengths(
     tune: &TuneArgs,
     bench: Option<&BenchReport>,
     speed: &mut EngineSpeed,
 ) -> Result<[TokenLengths; 2], TuneCommandError> {
-    // A trace without requests cannot be read.
+    // `read_trace` fails if the trace has no requests, so there are always lengths.
     if let Some(file) = &tune.targets.trace
         && let Some(lengths) = lengths::from_trace(&requests::read_trace(file)?)
     {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The delay of the generator on a busy machine is not tested.
+/// Disables the limit of the generator's delay, which a busy machine could exceed.
 const IGNORE_LAG: &str = "--max-lag 1h";
 
 fn command(arguments: &str) -> Command {
@@ -26,21 +26,21 @@ async fn bench(arguments: &str) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// The report of a valid run.
+/// The report of a run that must be valid.
 async fn report(arguments: &str) -> Value {
     let output = bench(&format!("{arguments} {IGNORE_LAG} --json")).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The error message of a run that fails.
+/// The error message of a run that must fail.
 async fn error(arguments: &str) -> String {
     let output = bench(arguments).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The report of an interrupted run.
+/// The report of a run after the test has interrupted it.
 async fn interrupted(child: Child) -> Value {
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
@@ -73,10 +73,10 @@ async fn client_and_gateway_count_the_same_requests_and_tokens() {
     assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
     for row in report["gateway"]["rows"].as_array().unwrap() {
         let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
-        // A client that reads late sees longer gaps than the gateway.
+        // A client that reads late sees longer gaps between events than the gateway.
         let is_whole = row["quantity"] == "TTFT" || row["quantity"] == "E2E";
         assert!(if is_whole { gateway == client } else { gateway <= client }, "{row}");
-        // The client starts its clock before the gateway and stops it after the gateway.
+        // The client measures from an earlier moment to a later moment than the gateway.
         let mean_of = |side: &str| row[side]["mean"].as_f64().unwrap();
         assert!(row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"), "{row}");
     }
@@ -163,8 +163,8 @@ async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
     let counts = &report["counts"];
     assert_eq!((&counts["served"], &counts["delayed"]), (&10.into(), &9.into()));
     assert_eq!(report["rates"]["goodput"], 0.0);
-    // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens. At
-    // least four of them were not faster than the median.
+    // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens each. At
+    // least four of these were not faster than the median.
     let latency = |name: &str, quantile: &str| report["latencies"][name][quantile].as_f64();
     let (last, each) = (latency("ttft", "p99").unwrap(), latency("tpot", "p50").unwrap());
     assert!(last > 4.0 * 19.0 * each, "{text}");

@@ -1,5 +1,5 @@
-//! The tests of `tokenweir-lab` as a program: against gateways, simulated backends and scripted servers. The servers
-//! are those of the gateway's own suite.
+//! Tests that run `tokenweir-lab` as a program, with gateways, simulated backends and scripted servers. The
+//! gateway's own test suite has these servers.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]

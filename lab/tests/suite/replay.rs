@@ -1,4 +1,4 @@
-//! `tokenweir-lab replay` and `tokenweir-lab bench --trace` as programs.
+//! Tests of the commands `tokenweir-lab replay` and `tokenweir-lab bench --trace`, run as programs.
 
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::Setup;
@@ -14,14 +14,14 @@ async fn tokenweir(arguments: &str) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// The report on a simulated trace.
+/// The report of a simulation of this trace.
 async fn replay(trace: &Path, arguments: &str) -> Value {
     report(&format!("replay {} --json {arguments}", trace.display())).await
 }
 
-/// The report on a trace that is sent to a server.
+/// The report of a run that sends this trace to a server.
 async fn send(trace: &Path, arguments: &str) -> Value {
-    // The delay of the generator on a busy machine is not tested.
+    // A busy machine delays the generator, so the limit of its delay is raised to an hour.
     let flags = "--warmup 0 --max-lag 1h --json";
     report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
 }
@@ -89,13 +89,13 @@ async fn a_trace_is_sent_as_recorded() {
     assert_eq!(counts["input_tokens"], 20 * 1_040);
     assert!(counts["output_tokens"].as_u64().unwrap() >= 15 * 8 + 5 * 3);
     assert_eq!(report["run"]["model"], "sim-model");
-    // The engine counts the same: 15 complete responses, and the tokens generated for disconnected
-    // clients.
+    // The engine has finished 15 complete responses. It has also computed tokens for the five clients that
+    // disconnected.
     wait_until!(fleet.backends[0].stats().aborts >= 5);
     let stats = fleet.backends[0].stats();
     assert_eq!((stats.requests, stats.finished, stats.aborts), (20, 15, 5));
     assert_eq!(fleet.prompt_tokens(), 20 * 1_040);
-    // Disconnected clients have received no cached-token count.
+    // The clients that disconnected got no report of cached tokens, so their cached tokens are missing here.
     let cached_tokens =
         (report["rates"]["cached"].as_f64().unwrap() * 20.0 * 1_040.0).round() as u64;
     assert!(
@@ -137,8 +137,8 @@ async fn a_capture_is_a_trace_for_a_simulation_and_for_a_server() {
     let before = fleet.prompt_tokens();
     let counts = &send(&captured, &format!("{url} --speed 4")).await["counts"];
     assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
-    // Disconnected clients got no token count, so it is estimated. A JSON-escaped quote counts as
-    // one byte of text.
+    // For clients that disconnected, the gateway estimated the number of prompt tokens. A JSON-escaped quote
+    // counts as one byte of text.
     assert_eq!(
         fleet.prompt_tokens() - before,
         20 * 1_040 + 5,

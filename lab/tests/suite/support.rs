@@ -1,4 +1,4 @@
-//! Gateways, simulated backends and scripted backends of the gateway's own suite.
+//! The gateways, simulated backends and scripted backends of the gateway's own test suite.
 
 #[path = "../../../tests/suite/support/scripted_backend.rs"]
 pub(crate) mod scripted_backend;

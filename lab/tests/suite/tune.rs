@@ -1,4 +1,4 @@
-//! `tokenweir-lab tune` as a program.
+//! Tests of the command `tokenweir-lab tune`, run as a program.
 
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::Setup;
@@ -17,21 +17,21 @@ async fn tokenweir(command: &str, arguments: String) -> Output {
     tokio::task::spawn_blocking(move || program.output().unwrap()).await.unwrap()
 }
 
-/// The report on a model.
+/// The report of `tune` for this model.
 async fn tune(model: &Path, arguments: &str) -> Value {
     let output = tokenweir("tune", format!("{} --json {arguments}", model.display())).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The error message for an unusable model.
+/// The error message of `tune` for a model that cannot be used.
 async fn error(model: &Path, arguments: &str) -> String {
     let output = tokenweir("tune", format!("{} {arguments}", model.display())).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A directory with a `config.json`.
+/// Creates a directory with this text as `config.json`.
 fn model(name: &str, config: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tune-{name}"));
     fs::create_dir_all(&folder).unwrap();
@@ -90,7 +90,8 @@ async fn token_counts_and_speeds_come_from_a_gateway_and_from_a_bench_report() {
     for report in &reports {
         let tokens = report["kv_tokens"].as_f64().unwrap();
         let fit = number(report, "concurrent requests") as f64;
-        // The simulator counts the prompts: 100 words, and 5 for half of a response.
+        // 105 tokens on average: the simulator counts 100 words of the prompt, and half of the 10 output
+        // tokens.
         assert!((tokens / fit - 105.0).abs() < 1.0, "{report:#}");
     }
     assert!(reports[0]["cost"].is_null() && reports[1]["cost"].as_f64().unwrap() > 0.0);

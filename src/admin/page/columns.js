@@ -6,7 +6,7 @@ import { count, duration, element, label, number, percent, seconds, text } from 
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
 });
-/** A figure that is marked while `isMarked`. */
+/** A column of numbers. A cell is highlighted while `isMarked`. */
 const marked = (name, title, value, format, isMarked, hint) => ({
   ...figure(name, title, value, format, { hint }),
   show: (cell, item) => {
@@ -14,7 +14,7 @@ const marked = (name, title, value, format, isMarked, hint) => ({
     cell.classList.toggle("late", isMarked(item));
   },
 });
-/** A bar for a ratio, with the percentage as text. It is marked while `isMarked`. */
+/** A column of bars for a ratio, with the percentage as text. A cell is highlighted while `isMarked`. */
 const share = (name, title, value, warns, hint, isMarked = () => false) => ({
   name, title, hint, className: "bars", first: "down", value,
   make: (cell) => cell.append(bar(), element("span")),
@@ -111,10 +111,10 @@ const nameAndReason = {
   },
 };
 
-/** Whether the TTFT of a backend is no good one: it is slow, or routing avoids it because of its predicted TTFT. */
+/** Whether a backend has a bad TTFT: it is slow, or routing avoids it because of its predicted TTFT. */
 const isLate = (backend) => ["slow", "avoided"].includes(backend.condition);
 
-/** Columns of the backends. `drain` gets the backend of the button. */
+/** Columns of the backends. `drain` is called with the backend whose button is pressed. */
 export const backendColumns = (drain) => [
   nameAndReason,
   chip("health", "State", (backend) => {
@@ -234,7 +234,7 @@ export const clientColumns = [
 
 const OUTCOMES = { ok: "none", cancelled: "drained", client_error: "warn" };
 
-/** Columns of the ended requests. `link` returns the URL of a trace, or null. */
+/** Columns of the ended requests. `link` returns the URL of the trace of a request, or null. */
 export const endedColumns = (link) => [
   requestId,
   chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", label(request.outcome)]),
@@ -268,7 +268,7 @@ export const endedColumns = (link) => [
 // In this table an item is a group of prompts in the cache of one backend: `group` is an entry of `groups` in /cache,
 // `here` an entry of its `by_backend`.
 
-/** The text about the group that evicted most of the tokens. */
+/** The group that evicted most tokens of the row's group, with the number of these tokens. */
 const evictor = (here) => here.evicted_by && `${here.evicted_by.id ?? "other prompts"}: ${number(here.evicted_by.tokens)}`;
 
 /** Columns of the cache map. */

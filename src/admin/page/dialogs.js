@@ -132,7 +132,7 @@ export function showBackend(backend, verdicts) {
   dialog.showModal();
 }
 
-/** The result of a request comes first, then the decision. An empty fact is not shown. */
+/** The facts about a request: first its result, then its routing decision. An empty fact is not shown. */
 const FACTS = [
   ["Outcome", (decision) => `${label(decision.actual.outcome)} in ${seconds(decision.actual.duration_seconds)}`],
   ["Slow cause", (decision) => slowText(decision.actual)],
@@ -154,7 +154,7 @@ const phaseText = ({ phase, seconds: took, is_estimated: isEstimated }) =>
 const attemptText = ({ backend, status, failure, seconds: took }) =>
   `${backend} ${text(failure === null ? status : label(failure))} after ${seconds(took)}`;
 
-/** How the cost decided. Costs that differ by less than the error of predictions are a tie. */
+/** How the predicted cost decided. Costs that differ by less than the error of predictions are a tie. */
 function costText({ candidates, tie_cost: tie }) {
   const chosen = candidates.find((candidate) => candidate.chosen)?.cost;
   if (tie === null || chosen === undefined) return "";

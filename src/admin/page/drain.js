@@ -1,4 +1,4 @@
-// The confirmation of a drain. It is louder if few backends remain.
+// The confirmation of a drain. Its warning is stronger if few backends remain.
 
 import { buttons, open } from "./dialogs.js";
 import { count, element } from "./words.js";
@@ -25,7 +25,7 @@ function labelled(text, field, id) {
 
 /**
  * Requests a confirmation, a reason and a duration. Resolves to the parameters of /-/drain, or to null if the user
- * cancels. The drain of the last backend needs its name.
+ * cancels. For the last backend, the user must type its name.
  */
 export function confirmDrain(backend, backends) {
   return new Promise((resolve) => {

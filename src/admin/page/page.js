@@ -92,20 +92,20 @@ async function run() {
 
 // === tiles
 
-/** Values of an interval of the history: a rate per second, and a share of the requests. */
+/** The values of each interval of the history, as a rate per second or as a share of the requests. */
 const perSecond = (history, name) => history[name].map((value, index) => value / length(history, index));
 const length = (history, index) =>
   index === history.requests.length - 1 ? Math.max(1, history.last_seconds) : history.interval_seconds;
 const shareOf = (history, name) =>
   history[name].map((value, index) => (history.requests[index] > 0 ? value / history.requests[index] : null));
 
-/** The axis of a share ends at 5 % or above, so that a single failure does not look like a total one. */
+/** The axis of a share ends at 5 % or above, so that a single failure does not look like a total failure. */
 const MIN_SHARE_AXIS = 0.05;
 
 /** The class of a figure for each level of harm. */
 const LEVELS = { warning: "warn", critical: "bad" };
 
-/** The first four are what an operator asks first. `harm` is the name of the harm that colours the figure. */
+/** The tiles. The first four show what an operator asks first. `harm`: the harm that colours the number. */
 const TILES = [
   shareTile("Failed", "failed", ({ last_minute: minute }) =>
     [`${count(minute.failed)} of ${count(minute.requests)}`, `${count(minute.client_disconnects)} disconnected`]),
@@ -148,13 +148,13 @@ function quantileTile(title, name, more = () => []) {
   };
 }
 
-/** The wait of users of reasoning models, who see no reasoning. */
+/** The wait for the first answer token: users of reasoning models do not see the reasoning. */
 function firstAnswer({ last_minute: minute, harm }) {
   if (!minute.first_answer) return [];
   return [element("span", LEVELS[harm.slow_first_answer.level] ?? "", `first answer p95 ${seconds(minute.first_answer.p95)}`)];
 }
 
-/** While requests wait, the TTFT of those that are served does not tell how long. */
+/** The longest wait in the queue. The TTFT does not show it: it covers only requests that are served. */
 const longestWait = (live) =>
   (live.longest_wait_seconds === null ? [] : [`longest wait ${seconds(live.longest_wait_seconds)}`]);
 
@@ -249,7 +249,7 @@ const tables = {
 
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 
-/** The class of the pill for each state of the gateway. The others are bad. */
+/** The CSS class of the label for each state of the gateway. All other states have the class `bad`. */
 const STATES = { ready: "good", degraded: "warn", shutting_down: "warn" };
 
 function pill(className, label, reasons = []) {
@@ -371,7 +371,7 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
-/** A link cannot send the token, so the page fetches its document. */
+/** A link cannot send the admin token, so the page fetches the linked document. */
 document.querySelector("footer").addEventListener("click", async (event) => {
   const link = event.target.closest("a");
   if (!link || sessionStorage.getItem(TOKEN_KEY) === null) return;

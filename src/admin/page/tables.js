@@ -6,7 +6,7 @@ import { element } from "./words.js";
 /** Sorts gpu-9 before gpu-10. */
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-/** Rows that a folded table shows below those with a level, to compare with. */
+/** Number of rows that a folded table shows for comparison below the rows with a level. */
 const EXTRA_ROWS = 4;
 
 /**
@@ -207,7 +207,7 @@ export class Table {
     }
   }
 
-  /** The items to show, of the sorted items. Updates the button that shows the rest. */
+  /** Returns the sorted items that are shown. Updates the button that shows the rest. */
   #foldRows(items) {
     const marked = items.filter((item) => this.#level(item) !== "").length;
     const limit = Math.max(this.#foldAbove, marked + EXTRA_ROWS);
@@ -224,7 +224,7 @@ export class Table {
     this.#updateTabStops();
   }
 
-  /** Tab moves from the selected row to its links and buttons, and to those of no other row. */
+  /** Tab moves from the selected row to its links and buttons, but not to those of other rows. */
   #updateTabStops() {
     for (const row of this.#body.children) {
       for (const inner of row.querySelectorAll("a, button")) inner.tabIndex = row.tabIndex;

@@ -8,10 +8,10 @@ const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 /** A narrow screen shows the backends first, and the evidence on request. */
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
-/** Groups of verdicts that are shown before the user asks for the rest. */
+/** Maximum number of groups of verdicts that are shown before the user asks for the rest. */
 const maxShown = () => (NARROW.matches ? 1 : 3);
 
-/** Backends that the heading of a group names. */
+/** Maximum number of backends that the heading of a group names. */
 const MAX_NAMED = 3;
 
 /** The list of verdicts in a section of the page. */

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use tonic::Status;
 
-/// The metric of each trigger. KEDA adds the number of the trigger.
+/// The name of the metric that the scaler reports for each KEDA trigger. KEDA adds the number of the
+/// trigger to it.
 const METRIC_NAME: &str = "requests";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -36,8 +37,8 @@ pub(super) struct GetMetricsResponse {
     pub(super) metric_values: Vec<MetricNumber>,
 }
 
-/// `MetricSpec`, whose number is the target, or `MetricValue`, whose number is the value: their fields
-/// have the same numbers and types.
+/// KEDA's message `MetricSpec`, whose number is the target of a trigger, or `MetricValue`, whose number
+/// is the current value. The fields of both messages have the same field numbers and types.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct MetricNumber {
     #[prost(string, tag = "1")]
@@ -58,7 +59,8 @@ impl ScaledObjectRef {
         model.map(String::as_str).ok_or_else(|| Status::invalid_argument(problem))
     }
 
-    /// The number of requests that one backend should serve. Fails if the trigger has no such number above 0.
+    /// The number of requests that one backend should serve. Fails if the trigger does not state a
+    /// number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
         let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
         let problem = "the metadata of the trigger lacks `requests`, a number above 0 per backend";

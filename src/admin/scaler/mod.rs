@@ -1,4 +1,5 @@
-//! The external push scaler of KEDA: scales the backends of a model by its requests.
+//! The external push scaler of KEDA, the Kubernetes autoscaler: KEDA scales the backends of a model by
+//! the number of requests for the model.
 
 mod messages;
 
@@ -19,9 +20,10 @@ use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// Time between two checks of the requests of a model while a stream is open.
+/// Time between two checks whether a model has requests, while KEDA keeps a `StreamIsActive` stream
+/// open.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest message. KEDA sends the few entries of a trigger.
+/// Maximum size of a message from KEDA. A message contains only the few metadata entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Serves one call of KEDA.
@@ -72,7 +74,8 @@ pub(super) async fn call(
             };
             server().unary(service_fn(values), request).await
         }
-        // KEDA needs no other methods: it goes on if a scaler answers `unimplemented`.
+        // KEDA needs no other methods: if a scaler answers `unimplemented`, KEDA goes on without the
+        // method.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)
@@ -86,8 +89,8 @@ where
     Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None)
 }
 
-/// Returns a stream of whether the model has requests: once at the start, and again at each change.
-/// The stream holds `permit` while it is open, and ends if `is_active` fails.
+/// Returns a stream that states whether the model has requests: once at the start, and again at each
+/// change. The stream holds `permit` while it is open, and ends if `is_active` fails.
 fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
     permit: OwnedSemaphorePermit,

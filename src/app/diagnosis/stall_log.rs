@@ -24,7 +24,7 @@ impl StallLog {
         stall_count: u64,
         now: Instant,
     ) -> (bool, Option<u64>) {
-        // The counts of a backend that has left the pool are missing.
+        // The sum falls when a backend leaves the pool, because its stalls are no longer counted.
         let new = stall_count.saturating_sub(self.stall_count);
         self.stall_count = stall_count;
         let streams: u32 = stalled.iter().map(|(_, streams)| streams).sum();

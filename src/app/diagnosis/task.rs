@@ -1,5 +1,5 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
-//! also ends expired drains, and logs verdicts, stalls and the end of refusals.
+//! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
@@ -56,12 +56,12 @@ pub(crate) struct DiagnosisTask {
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
-/// Number of complete windows of 5 s whose requests count for the verdicts about the fleet. With the
-/// current window, these are the last 25 to 30 s.
+/// Number of complete windows of 5 s whose requests count for the verdicts about the whole fleet.
+/// Together with the current window, they cover the last 25 to 30 s.
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
-/// The rules whose condition a single client can cause.
+/// The diagnosis rules whose condition a single client can cause by too much work.
 const RULES_ABOUT_WORK: [&str; 5] =
     ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
@@ -93,12 +93,13 @@ impl DiagnosisTask {
         supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
     }
 
-    /// Samples and diagnoses until the future is dropped.
+    /// Samples and diagnoses the backends every [`EVERY`], until the future is dropped.
     async fn run(self) {
         let (mut diagnoser, mut log) = (Diagnoser::default(), VerdictLog::default());
         let mut stalls = StallLog::default();
         let mut ticks = tokio::time::interval(EVERY);
-        // Two samples in direct succession would be equal.
+        // After a late tick, the next tick comes a full interval later: two samples in direct succession
+        // would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -181,7 +182,7 @@ impl DiagnosisTask {
         log.record(&stalled.collect::<Vec<_>>(), stall_count, now);
     }
 
-    /// The conditions of the gateway itself.
+    /// The conditions of the gateway itself, such as expiring certificates and lost spans.
     fn observe_gateway(&self, now: Instant) -> GatewayConditions {
         let mut status = StatusSnapshot::default();
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
@@ -209,7 +210,7 @@ impl DiagnosisTask {
     }
 }
 
-/// The states of all backends, and the requests of the last seconds.
+/// The states of all backends, and the counts of requests in the last 25 to 30 s.
 fn observe_fleet(
     readiness: &Readiness,
     recent_requests: &RecentRequests,
@@ -295,7 +296,7 @@ fn sample_backend(
     }
 }
 
-/// A hash of the names of the models of a backend, in any order.
+/// A hash of the model names of a backend. The order of the models does not change the hash.
 fn model_set(models: &[ServedModel]) -> u64 {
     let hash = |model: &ServedModel| {
         let mut hasher = DefaultHasher::new();

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
-/// Logs verdicts: one line when a verdict begins and one when it ends. A verdict of the severity
-/// *info* is not logged: the log has the action that causes it, such as a drain.
+/// Logs verdicts: one line when a verdict begins and one when it ends. A verdict of the severity *info*
+/// is not logged: another line already reports the action that caused it, such as a drain.
 #[derive(Debug, Default)]
 pub(super) struct VerdictLog {
     /// The times at which the current verdicts began, by the names of their rule and of their backend.
@@ -17,7 +17,8 @@ pub(super) struct VerdictLog {
 const MAX_LINES: usize = 10;
 
 impl VerdictLog {
-    /// Logs the verdicts that began or ended since the previous diagnosis. Returns the numbers of both.
+    /// Logs the verdicts that began or ended since the previous diagnosis. Returns the number of begun
+    /// and of ended verdicts.
     pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> [usize; 2] {
         let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
         let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::watch;
 
-/// The last result of a source. The default settings of its `discovery` entry are not applied.
+/// The last result of a discovery source. The default settings of its `discovery` entry are not applied
+/// to the backends yet.
 pub(super) struct DiscoveredBackends {
     /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,

@@ -1,4 +1,4 @@
-//! Watches a DNS name from its configuration.
+//! Watches the DNS name that a `discovery` entry of the configuration names.
 
 use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
@@ -8,10 +8,10 @@ use crate::discovery::dns_watcher::DnsWatcher;
 use std::future::ready;
 use std::time::Duration;
 
-/// Time from the end of one query to the next one.
+/// Time from the end of one DNS query to the start of the next one.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Publishes the backends of the name each time they change, until the future is dropped.
+/// Publishes the backends of the DNS name each time they change, until the future is dropped.
 pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBackends) {
     let query = match (settings.dns_host(), &settings.srv) {
         (Some((name, port)), _) => DnsQuery::Host { name: name.to_owned(), port },

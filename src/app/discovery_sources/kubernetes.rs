@@ -1,4 +1,5 @@
-//! Watches a Kubernetes Service or an `InferencePool` from its configuration.
+//! Watches the Kubernetes Service or the `InferencePool` that a `discovery` entry of the configuration
+//! names.
 
 use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
@@ -7,7 +8,8 @@ use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
-/// Publishes the backends of a Service or pool each time they change, until the future is dropped.
+/// Publishes the backends of a Service or `InferencePool` each time they change, until the future is
+/// dropped.
 pub(super) async fn watch(config: &KubernetesConfig, discovered: &DiscoveredBackends) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
     let watcher = retry_until_open(message, discovered, || open_watcher(config)).await;

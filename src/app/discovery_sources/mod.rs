@@ -39,7 +39,7 @@ pub(crate) struct DiscoverySources {
 struct ConfiguredSource {
     settings: DiscoveryConfig,
     task: Arc<DiscoveryTask>,
-    /// Whether a reload added the source. False for the sources of the start.
+    /// Whether a reload added the source. `false`: the gateway started with the source.
     is_new: bool,
 }
 
@@ -66,7 +66,7 @@ enum DiscoveryTarget<'a> {
 // === impl DiscoverySources ===
 
 impl DiscoverySources {
-    /// Starts the sources. Must be called inside a Tokio runtime.
+    /// Starts the configured discovery sources. Must be called inside a Tokio runtime.
     pub(crate) fn start(configured: &[DiscoveryConfig]) -> Self {
         let (change_sender, changes) = watch::channel(());
         let start = |settings: &DiscoveryConfig| {
@@ -148,7 +148,7 @@ impl DiscoverySources {
 
     /// Waits until a source has a new result.
     pub(crate) async fn changed(&mut self) {
-        // Cannot fail: `self` has a sender.
+        // Cannot fail: `self` owns a sender of the channel.
         let _ = self.changes.changed().await;
     }
 
@@ -161,7 +161,7 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
-    /// Why a source cannot be read now. `None`: all can.
+    /// Why a source cannot be read now. `None`: all sources can be read.
     pub(crate) fn problem(&self) -> Option<String> {
         self.configured.iter().find_map(|source| source.task.discovered.problem())
     }
@@ -198,7 +198,7 @@ impl DiscoverySources {
     }
 }
 
-/// Appends each backend of `added` whose URL and name no backend in the list has.
+/// Appends each backend of `added`, unless a backend in the list has the same URL or the same name.
 fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = BackendConfig>) {
     for added in added {
         let is_same = |other: &BackendConfig| other.url == added.url || other.id() == added.id();

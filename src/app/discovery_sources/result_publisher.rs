@@ -8,12 +8,13 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-/// Time between two attempts to create the client of a source: the DNS resolver, or the client of the Kubernetes API.
+/// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client
+/// of the Kubernetes API.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a file of credentials or of name
-/// servers may appear later. Logs the first failure as an error with the text `message`, and
-/// further failures at debug level. The failure is the problem of the source until it succeeds.
+/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a missing file of credentials or name
+/// servers may appear later. Logs the first failure as an error with the text `message`, and further
+/// failures at debug level. Until `open` succeeds, `discovered` has the first failure as its problem.
 pub(super) async fn retry_until_open<T, E: Error, F>(
     message: &str,
     discovered: &DiscoveredBackends,
@@ -42,7 +43,7 @@ where
     }
 }
 
-/// Publishes each change of a source, until the future is dropped.
+/// Publishes each new result and each problem of a discovery source, until the future is dropped.
 pub(super) async fn publish_changes(
     mut source: impl DiscoverySource,
     discovered: &DiscoveredBackends,

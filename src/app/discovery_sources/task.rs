@@ -8,8 +8,8 @@ use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
-/// The task of a source. If a reload does not change the source, the sources of both configurations
-/// share the task.
+/// The task of a discovery source. If a reload does not change the target of the source, the sources of
+/// both configurations share the task.
 pub(super) struct DiscoveryTask {
     pub(super) discovered: Arc<DiscoveredBackends>,
     _task: SupervisedTask,

@@ -9,7 +9,7 @@ use std::path::Path;
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Parses a configuration with these `backends` and `discovery` entries. `FOLDER` in an entry is
-/// replaced by the path of the folder.
+/// replaced by the path of `folder`.
 fn config_in(folder: &TempFolder, backends: &str, discovery: &str) -> Config {
     let discovery = discovery.replace("FOLDER", folder.path().to_str().unwrap());
     let text = format!("backends: [{backends}]\ndiscovery: [{discovery}]\n");
@@ -99,7 +99,8 @@ async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
         "a source that is configured again has its new settings"
     );
     folder.write("two", "[{ url: 'http://b:1' }]");
-    // The restored source reports changes, too.
+    // In a loop, because the restored source for the file `one` reports changes through the same
+    // channel, too.
     while backend_urls(&sources, &three) == ["http://a:1"] {
         sources.changed().await;
     }

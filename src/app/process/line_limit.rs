@@ -1,8 +1,9 @@
-//! Limits the lines of the process log, because backends, peers, clients and collectors can cause
-//! some of them with each message that they send.
+//! Limits the number of lines in the process log. Without a limit, a backend, another gateway, a client
+//! or a collector could cause a line with each message that it sends.
 //!
-//! The limit holds for each kind of line: the place in the source that writes it, and the backend
-//! that it names. The next line of the kind that is written states how many were left out.
+//! Each kind of line has its own limit. A kind is the place in the source code that writes the line,
+//! together with the backend that the line names. The next written line of a kind states how many lines
+//! of the kind were left out.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,16 +20,17 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Layer of the subscriber that leaves out the lines above the limit.
+/// Layer of the `tracing` subscriber that leaves out the lines above the limit.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit {
     budgets: Mutex<HashMap<LineKind, LineBudget>>,
 }
 
-/// The place that writes a line, and a hash of the backend that it names, or 0.
+/// The place in the source code that writes a line, and a hash of the backend that the line names. 0: it
+/// names no backend.
 type LineKind = (Identifier, u64);
 
-/// The lines that a kind may still write.
+/// The number of lines of one kind that may still be written.
 #[derive(Debug)]
 struct LineBudget {
     lines: u32,
@@ -102,7 +104,7 @@ impl<S: Subscriber> Layer<S> for LineLimit {
     }
 }
 
-/// The hash of the field `backend` of an event. 0: it has none.
+/// The hash of the field `backend` of a log event. 0: the event has no such field.
 struct BackendHash(u64);
 
 impl Visit for BackendHash {

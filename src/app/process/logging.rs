@@ -78,8 +78,8 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     }
 }
 
-/// The filter of a level. The `kube` crate logs every failed attempt, so its events are disabled. The
-/// discovery source logs the first failure.
+/// The filter for a log level. The events of the `kube` crate are disabled, because it logs every failed
+/// call of the Kubernetes API. The discovery source logs the first failure.
 fn level_filter(level: LogLevel) -> EnvFilter {
     EnvFilter::new(format!("warn,kube=off,tokenweir={}", level.as_str()))
 }
@@ -128,8 +128,8 @@ impl LogWriters {
         }
     }
 
-    /// The sink that writes a line to the access log for each request. `has_keys`: clients need keys.
-    /// `None`: the access log is disabled.
+    /// The sink that writes a line to the access log for each request. `has_keys`: clients need API
+    /// keys. `None`: the access log is disabled.
     pub(crate) fn access_log(&self, has_keys: bool) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
         let writer = writer.clone();

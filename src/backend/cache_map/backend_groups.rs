@@ -1,5 +1,5 @@
-//! The groups of prompts in the cache of one backend, from the KV events of the backend or from the
-//! model of its cache.
+//! The groups of prompts with the same beginning in the cache of one backend, from the KV events of the
+//! backend or from a model of its cache.
 
 use super::backend_use::BackendUse;
 use super::group_key::GroupKey;

@@ -1,5 +1,5 @@
-//! The requests that this gateway sent to one backend: the model of the backend's cache that
-//! follows from them, and their counts by group.
+//! The requests that this gateway sent to one backend. They give a model of the backend's cache, and the
+//! counts of requests for each group of prompts.
 
 use super::group_key::GroupKey;
 use super::prompt_use::PromptUse;
@@ -15,12 +15,12 @@ pub(super) struct BackendUse {
     pub(super) cache: ModelledCache,
     /// Counts of requests. The index is the number of the group in `cache`.
     requests: Box<[GroupRequests]>,
-    /// Number of restarts of the server process until the last recorded request. A new restart
-    /// empties the model.
+    /// Number of restarts of the server process until the last recorded request. A further restart
+    /// empties `cache`.
     restarts: u64,
 }
 
-/// The requests of one group.
+/// Counts of the requests of one group of prompts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupRequests {
     pub(super) requests: u64,
@@ -67,7 +67,7 @@ impl BackendUse {
         requests.cached_tokens += used.cached_tokens;
     }
 
-    /// The requests by group.
+    /// The counts of requests by group.
     pub(super) fn requests(&self) -> HashMap<GroupKey, GroupRequests> {
         let groups = self.cache.groups().counts();
         let requests = groups.map(|group| {

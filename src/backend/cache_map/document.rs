@@ -15,7 +15,8 @@ const MAX_LISTED_GROUPS: usize = 50;
 /// Maximum number of backends that the document lists for a group.
 const MAX_LISTED_BACKENDS: usize = 16;
 
-/// Builds the document of `/cache`. `id`: returns the id of a group, or `None` for the blocks of no group.
+/// Builds the document of `/cache`. `id`: returns the id of a group, or `None` for the blocks that
+/// belong to no group.
 pub(super) fn build(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -86,8 +87,8 @@ fn rows_of_backend(
         let row = rows.entry(*key).or_default();
         (row.blocks, row.tokens) = (*blocks, groups.tokens(*blocks));
     }
-    // For each group, the group that evicted most of its blocks. Of two such groups, the one with
-    // the greater key.
+    // For each group, the group that evicted most of its blocks. If two groups evicted equally many
+    // blocks, the one with the greater key.
     let mut evictors: HashMap<GroupKey, (u64, GroupKey)> = HashMap::new();
     for ((loser, evictor), EvictionCounts { evicted, recomputed }) in &groups.evictions {
         let row = rows.entry(*loser).or_default();

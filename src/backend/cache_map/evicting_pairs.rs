@@ -1,4 +1,5 @@
-//! The pairs of groups that evict blocks of each other, for the diagnosis.
+//! The pairs of groups of prompts that evict blocks of each other from a prefix cache, for the
+//! diagnosis.
 
 use super::backend_groups::BackendGroups;
 use super::group_key::GroupKey;
@@ -12,9 +13,9 @@ use tokenweir_routing::CachedSource;
 /// kept.
 const MAX_PAIRS: usize = 16;
 
-/// Finds the pairs of groups of which each evicted blocks of the other that the engine then
-/// computed again. Includes only groups of which this gateway sent prompts. `id`: returns the id of
-/// a group.
+/// Finds the pairs of groups that evict each other: each group evicted blocks of the other group, and
+/// the engine computed blocks of both again. Includes only groups of which this gateway sent prompts.
+/// `id`: returns the id of a group.
 pub(super) fn find(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -55,8 +56,9 @@ pub(super) fn find(
     found
 }
 
-/// The pairs of groups that evicted blocks of each other. For each group, the counts of the blocks
-/// that it lost. At most [`MAX_PAIRS`], those with the most blocks computed again first.
+/// The pairs of groups that evicted blocks of each other, with the counts of the blocks that each group
+/// lost. At most [`MAX_PAIRS`] pairs. The pairs with the most blocks that were computed again come
+/// first.
 fn mutual_evictions(
     groups: &BackendGroups,
 ) -> Vec<((GroupKey, EvictionCounts), (GroupKey, EvictionCounts))> {

@@ -22,13 +22,13 @@ use tokenweir_request::record::RequestRecord;
 
 /// The sink that collects which groups of prompts fill which cache.
 ///
-/// The map uses at most 0.5 MiB for the groups of all backends. The model of each cache uses 0.2
-/// MiB and 80 bytes for each cached block of 512 bytes, at most 1.5 MiB. The batch dispatcher, the
-/// diagnosis and requests of an operator take the lock.
+/// The map uses at most 0.5 MiB for the groups of all backends. The model of each cache uses 0.2 MiB and
+/// 80 bytes for each cached block of 512 bytes, at most 1.5 MiB. The batch dispatcher, the diagnosis and
+/// requests to `/cache` take the lock of the map.
 #[derive(Debug)]
 pub struct CacheMap {
     pool: Arc<BackendPool>,
-    /// Makes the ids of groups from the hashes of their texts. Several gateways can share the key
+    /// Makes the ids of groups from the hashes of their texts. Several gateways can share the secret key
     /// of these hashes, so the hashes themselves do not leave the process.
     ids: RandomState,
     state: Mutex<MapState>,

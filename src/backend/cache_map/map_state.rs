@@ -14,8 +14,9 @@ use tokenweir_request::record::ClientIdentity;
 /// The first clients of groups, and the requests to backends.
 #[derive(Debug)]
 pub(super) struct MapState {
-    /// The use of each first text block of a prompt, by the hash of the block. If there are more
-    /// than [`MAX_TEXTS`], the least recently used entry is removed.
+    /// For each text block with which prompts begin: who used it first, and when it was used. The key is
+    /// the hash of the block. If there are more than [`MAX_TEXTS`] blocks, the least recently used entry
+    /// is removed.
     pub(super) texts: LruCache<u64, TextUse>,
     pub(super) backends: HashMap<BackendId, BackendUse>,
 }
@@ -31,7 +32,7 @@ pub(super) struct TextUse {
 
 /// Maximum number of groups whose first client is known.
 const MAX_TEXTS: usize = 4_096;
-/// Estimated allocation for each group whose first client is known, in bytes.
+/// Estimated memory for each group whose first client is known, in bytes.
 const TEXT_BYTES: usize = 120;
 /// Maximum number of backends whose caches are modelled.
 const MAX_BACKENDS: usize = 256;

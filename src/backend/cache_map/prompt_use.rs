@@ -38,7 +38,7 @@ impl<'a> PromptUse<'a> {
         })
     }
 
-    /// Tokens in a block of the prompt, at least 1.
+    /// Mean number of tokens in a text block of the prompt, at least 1.
     pub(super) fn block_tokens(&self) -> f64 {
         let PromptFingerprint { bytes, block_bytes, .. } = self.prompt;
         (f64::from(*block_bytes) * self.prompt_tokens as f64 / *bytes as f64).max(1.0)

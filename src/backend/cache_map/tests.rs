@@ -1,4 +1,5 @@
-//! Tests of the map from records and KV events to its document and to the pairs of the diagnosis.
+//! Tests of the cache map: from request records and KV events, it makes the document of `/cache` and the
+//! evicting pairs for the diagnosis.
 
 use super::CacheMap;
 use crate::backend::Backend;
@@ -18,7 +19,7 @@ use tokenweir_routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
 /// Tokens in a text block of these tests.
 const BLOCK_TOKENS: u64 = 128;
 
-/// The map of a pool whose backends have caches of 100 text blocks.
+/// A pool of backends with caches of 100 text blocks each, and the cache map of the pool.
 fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
     let backend = |name: &&str| {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
@@ -32,7 +33,7 @@ fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
     (pool.clone(), CacheMap::new(pool))
 }
 
-/// A prompt of this many blocks that begins with the block `text`.
+/// A prompt of `blocks` text blocks. Prompts with the same `text` begin with the same block.
 fn prompt(text: u64, blocks: u64) -> PromptFingerprint {
     PromptFingerprint {
         bytes: blocks * 512,
@@ -43,7 +44,7 @@ fn prompt(text: u64, blocks: u64) -> PromptFingerprint {
     }
 }
 
-/// The record of a request whose engine reported this many cached blocks.
+/// The record of a request for which the engine reported `cached` cached blocks.
 fn record(backend: &str, prompt: PromptFingerprint, cached: u64) -> RequestRecord {
     let mut record = streamed();
     record.attempts[0].backend = BackendId::new(backend);
@@ -189,7 +190,8 @@ async fn exact_events_replace_the_model() {
     assert_eq!(shown.backends[0].source, "exact");
     let [unknown] = &shown.groups[..] else { panic!("{shown:?}") };
     assert_eq!((unknown.tenant.as_deref(), unknown.requests), (None, 0));
-    // The first 7 of the 24 blocks are shorter than the text that the prompts of a group share.
+    // The first 7 of the 24 engine blocks end inside the text that the prompts of a group share. So they
+    // belong to no group.
     assert_eq!(unknown.by_backend[0].blocks, 17);
     assert_eq!((shown.backends[0].tokens, shown.backends[0].other_tokens), (17 * 16, 7 * 16));
     events.answer(1, &Arc::new(prompt(1, 20))).await;

@@ -1,9 +1,9 @@
 //! Detects a stuck engine: the engine has requests, and nothing on its metrics page shows work.
 //! The backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
 //!
-//! Any value of the engine that changes is progress, also of a metric that the gateway does not know.
-//! Output in a response through this gateway is progress too: the page may be a cached copy, or that
-//! of another process of the backend.
+//! A change of any value on the page is progress, also of a metric that the gateway does not know.
+//! Output in a response through this gateway is progress too: the page may be an old cached copy, or the
+//! page of another process of the backend.
 
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::EngineLoad;
@@ -16,25 +16,25 @@ pub(super) struct EngineProgress {
     standstill: Option<Standstill>,
 }
 
-/// A series of scrapes in which the engine has requests and the same values. The standstill
-/// ends at the last successful scrape, because a failed scrape after it does not show that the
-/// engine stands still.
+/// Successive scrapes in which the engine has requests and its values do not change. The standstill
+/// lasts from the first to the last of these scrapes. A failed scrape does not prolong it, because it
+/// does not show that the engine stands still.
 #[derive(Debug, Clone, Copy)]
 struct Standstill {
     /// The engine's counters of prompt tokens and of generation tokens.
     token_counts: [f64; 2],
-    /// A hash of the other values of the engine. `None`: not known, because the token counts of the
-    /// page before were different.
+    /// A hash of the other values of the engine. `None`: not known, because the token counts differ from
+    /// those of the previous page.
     values: Option<u64>,
-    /// Start of the first scrape of the series.
+    /// Time at which the first scrape of the standstill started.
     first_scrape_at: Instant,
-    /// Start of the last scrape of the series.
+    /// Time at which the last scrape of the standstill started.
     last_scrape_at: Instant,
 }
 
 impl EngineProgress {
     /// Records the load of a successful scrape that started at `scraped_at`. `values`: a hash of the
-    /// values of the engine, if its token counts are those of the page before. `has_output`: whether
+    /// values of the engine, if its token counts equal those of the previous page. `has_output`: whether
     /// a response had output since the last scrape.
     pub(super) fn record_load(
         &mut self,
@@ -83,8 +83,9 @@ mod tests {
         }
     }
 
-    /// The standstill in seconds after one scrape per second, with these token counts, hashes of
-    /// values, and whether a response had output before.
+    /// Returns the standstill in seconds after one scrape per second. A scrape consists of the count of
+    /// generation tokens, the hash of the values, and whether a response had output since the previous
+    /// scrape.
     fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
         let (mut progress, start) = (EngineProgress::default(), clock::now());
         for ((tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {

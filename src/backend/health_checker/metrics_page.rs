@@ -29,7 +29,8 @@ struct LastPage {
     /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
     /// or does not report them.
     token_counts: Option<[f64; 2]>,
-    /// A hash of all values of the engine. `None`: the token counts had changed.
+    /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
+    /// counts had changed.
     engine_values: Option<u64>,
     /// The reason that a response with the status 503 states. `None`: the response had another
     /// status.
@@ -41,8 +42,8 @@ struct LastPage {
     ranks: Vec<RankLoad>,
 }
 
-/// The reason that a response with the status 503 states. Engines of an elastic group of ranks
-/// answer so to all requests but `/health`.
+/// The reason that a response with the status 503 states. The engines of a group whose number of
+/// data-parallel ranks can change answer so to all requests but `/health`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unavailable {
     /// The number of ranks changes.
@@ -54,8 +55,8 @@ pub(super) enum Unavailable {
 }
 
 impl MetricsPage {
-    /// The place of the metrics page of a backend. A page is read within `timeout`, up to `max_page`
-    /// bytes.
+    /// Determines where the metrics page of a backend is. A page is read within `timeout`, up to
+    /// `max_page` bytes.
     pub(super) fn new(
         identity: &BackendIdentity,
         client: &HttpClient,
@@ -63,7 +64,7 @@ impl MetricsPage {
         max_page: usize,
     ) -> Self {
         let configured = identity.metrics_url.as_ref().map(|url| {
-            // The key of the backend is not sent to another host or port.
+            // The API key of the backend is not sent to another host or port.
             let is_backend = url.address.is_same_server(&identity.address);
             let key = identity.authorization.as_ref().filter(|_| is_backend);
             let address = url.address.clone();
@@ -83,13 +84,14 @@ impl MetricsPage {
         self.last.engine_values
     }
 
-    /// The state that the backend named when it answered the last request for the page with 503.
-    /// `None`: it gave another answer, or the page has a configured URL.
+    /// The state that the backend named when it answered the last request for the page with 503. `None`:
+    /// the backend sent another response, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }
 
-    /// Whether the page is in the format OpenMetrics, which was not requested.
+    /// Whether the last page is in the format OpenMetrics, although the gateway did not request this
+    /// format.
     pub(super) fn is_openmetrics(&self) -> bool {
         self.last.is_openmetrics
     }
@@ -130,8 +132,8 @@ impl MetricsPage {
     }
 }
 
-/// Reads the load from a response to a scrape. The hash of all values is computed only if it decides
-/// whether the engine works.
+/// Reads the load from a response to a scrape. The hash of all values is computed only if the token
+/// counts have not changed: only then it decides whether the engine works.
 fn read_load(
     (status, page): (StatusCode, &[u8]),
     last: &mut LastPage,

@@ -72,7 +72,8 @@ impl Default for ScrapeSettings {
 
 /// Receives the results of scrapes, for the metrics of the gateway itself.
 pub trait ScrapeObserver: Send + Sync + 'static {
-    /// A scrape that took `took` has ended. `error` is `None` if the scrape succeeded.
+    /// Called at the end of a scrape. `took`: the duration of the scrape. `error`: `None` if the scrape
+    /// succeeded.
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
 }
 
@@ -82,15 +83,15 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// request for `/health` at once. Scrapes do not replace `/health`, because vLLM serves its metrics
 /// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Consecutive health checks without HTTP response after which a backend that was up is down: its
-/// engine may be slow under load. After a refused connection or an error status it is down at once.
+/// Consecutive health checks without HTTP response after which a backend that was up is down: its engine
+/// may be slow under load. After a refused connection or an error status the backend is down at once.
 const UNHEALTHY_THRESHOLD: u32 = 3;
 
 struct HealthChecker {
     /// The pool of the backend, which receives the models that the backend lists.
     pool: Arc<BackendPool>,
     backend: Arc<Backend>,
-    /// Origin of the time grid to which the checks of all backends are aligned.
+    /// The checks of all backends are aligned to a common time grid that starts at this moment.
     alignment_origin: Instant,
     fetcher: PageFetcher,
     settings: ScrapeSettings,
@@ -105,7 +106,8 @@ struct HealthChecker {
     /// Whether the backend may have an endpoint that tells whether its engine is paused. Unknown
     /// counts as true.
     may_tell_pause: bool,
-    /// The last state of the engine in the log: why it gets no requests (asleep or paused). `None`: it works.
+    /// The last logged reason why the engine gets no requests: it is asleep or paused. `None`: the
+    /// engine works.
     logged_rest: Option<Availability>,
     /// Whether the backend has refused a connection since it was last healthy.
     has_refused: bool,
@@ -123,7 +125,7 @@ struct HealthChecker {
     next_rank_search: Instant,
     sleep: SleepState,
     engine_progress: EngineProgress,
-    /// Time of the last output of a response that was known at the last scrape. `None`: no response
+    /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
     last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
@@ -138,8 +140,8 @@ struct SleepState {
     woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since its last start.
     refuses_sleep: bool,
-    /// The permit that is held while the engine falls asleep, in which time the backend gets no
-    /// requests. `None`: the engine does not fall asleep now.
+    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
+    /// backend gets no requests. `None`: the engine does not fall asleep now.
     falling_asleep: Option<OwnedSemaphorePermit>,
 }
 
@@ -331,8 +333,8 @@ impl HealthChecker {
         }
     }
 
-    /// Handles a failed health check. If the failure is not certain, a backend that is up is
-    /// declared down only at the third failed check in a row ([`UNHEALTHY_THRESHOLD`]).
+    /// Handles a failed health check. Without `is_certain`, a backend that is up is declared down only
+    /// at the third failed check in a row ([`UNHEALTHY_THRESHOLD`]).
     fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
         self.consecutive_failures += 1;
         let is_up = self.backend.health.state().health == Health::Up;
@@ -353,13 +355,14 @@ impl HealthChecker {
         self.backend.health.log_down(&self.backend.identity.id, reason);
     }
 
-    /// Marks a backend that is down as starting: it accepts connections again, and is not healthy yet.
+    /// Marks a backend that is down as starting: it accepts connections again, but is not healthy yet.
     fn declare_starting(&self, reason: &str) {
         let text: Arc<str> = format!("it starts: {reason}").into();
         self.backend.update_state(|state| state.set_down(DownCause::Starting, &text));
     }
 
-    /// Forgets values that may differ after a restart of the backend, with which its version may change.
+    /// Forgets values that may differ after a restart, because another version of the server may run
+    /// then.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.rediscover();

@@ -31,8 +31,8 @@ pub(super) struct ModelListRefresh {
     failed_at: Option<Instant>,
     /// The status of the last response to a request for the model list. `None`: no response arrived.
     status: Option<StatusCode>,
-    /// The last problem with the model list, which was logged. `None`: the last list had none. A
-    /// problem that returns after such a list is logged again.
+    /// The last logged problem with the model list. `None`: the last list had no problem, so the next
+    /// problem is logged even if it is an old one.
     problem: Option<ModelListProblem>,
 }
 
@@ -47,7 +47,7 @@ enum ModelListProblem {
     Unreadable(String),
     /// The response is no model list.
     Invalid,
-    /// The list has more models than the gateway accepts, or ids that are longer.
+    /// The list has more models, or longer ids, than the gateway accepts.
     Excess {
         /// Number of models that are not served.
         models: usize,
@@ -71,7 +71,7 @@ impl ModelListRefresh {
         }
         let response = fetcher.get("/v1/models").await;
         self.status = response.as_ref().ok().map(|(status, _)| *status);
-        // Only a gateway tells the states of models.
+        // Only a gateway writes the states of models into its model list.
         let mut is_gateway = false;
         let (model_list, mut problem) = match response {
             Ok((StatusCode::OK, body)) => {

@@ -1,4 +1,5 @@
-//! Finds the value of `X-data-parallel-rank` for each data-parallel rank of a backend, with probes.
+//! Finds out, with test requests (probes), which value of the header `X-data-parallel-rank` leads to
+//! which data-parallel rank of a backend.
 
 use super::HealthChecker;
 use crate::backend::ranks::{Numbering, NumberingStep};
@@ -11,12 +12,13 @@ use tokenweir_protocol::headers::X_DATA_PARALLEL_RANK;
 
 /// Mean time until the next search if the probes of a search did not show which rank got them.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum number of metrics pages that are read until one shows which rank got a probe.
+/// Maximum number of times that the metrics page is read after a probe, until it shows which rank got
+/// the probe.
 const MAX_PAGES: u32 = 20;
-/// Time between two pages that are read for a probe.
+/// Time between two reads of the metrics page after a probe.
 const PAGE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a search has no result.
+/// Why a search for the header values of the ranks has no result.
 enum Failure {
     /// The backend answered a probe with this status.
     Refused(StatusCode),
@@ -28,7 +30,7 @@ enum Failure {
 
 impl HealthChecker {
     /// Makes the data-parallel ranks of the backend targets of routing if the configuration asks for it,
-    /// once for each start of the backend. Each rank gets two requests of one token.
+    /// once for each start of the backend. Each rank gets two test requests with one output token.
     pub(super) async fn number_ranks(&mut self) {
         let backend = self.backend.clone();
         let ranks = &backend.load.ranks;
@@ -76,8 +78,8 @@ impl HealthChecker {
         }
     }
 
-    /// Sends a request of one token with this value of the header. Returns the number of the rank
-    /// whose counter shows this request.
+    /// Sends a request for one output token, with `value` in the header `X-data-parallel-rank`. Returns
+    /// the number of the rank whose counter on the metrics page shows the request.
     async fn probe_rank(&mut self, value: u32) -> Result<u32, Failure> {
         let before = self.short_responses().await?;
         let state = self.backend.health.state();
@@ -111,7 +113,7 @@ impl HealthChecker {
         Err(Failure::Unclear)
     }
 
-    /// The number of responses of one token, by rank.
+    /// The number of responses with one output token, by rank.
     async fn short_responses(&mut self) -> Result<Vec<(u32, f64)>, Failure> {
         let page = self.metrics_page.fetch(&mut self.fetcher, true).await;
         page.map_err(|_| Failure::Unclear)?;

@@ -11,7 +11,8 @@ use tokenweir_protocol::clock;
 use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
-    /// Scrapes the metrics, except during the backoff. False: there was no complete response.
+    /// Scrapes the metrics, except during the backoff after a slow scrape. Returns `false` if no
+    /// complete response arrived.
     pub(super) async fn scrape(&mut self) -> bool {
         let scraped_at = clock::now();
         if scraped_at < self.scrape_backoff_until {
@@ -31,10 +32,11 @@ impl HealthChecker {
                 let values = self.metrics_page.engine_values();
                 self.engine_progress.record_load(load, values, has_output, scraped_at);
             }
-            // A failed scrape shows no progress or standstill, so `/health` alone decides.
+            // A failed scrape shows neither progress nor a standstill of the engine, so `/health` alone
+            // decides.
             Err(_) => self.engine_progress = EngineProgress::default(),
         }
-        // The duration of a failed scrape is not the time for which the backend renders the page.
+        // The duration of a failed scrape does not show how long the backend renders the page.
         let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
         let state = self.backend.health.state();
@@ -60,7 +62,8 @@ impl HealthChecker {
         !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
     }
 
-    /// Records which front end of vLLM wrote the metrics page: only the one in Rust writes OpenMetrics.
+    /// Records which front end of vLLM wrote the metrics page: only the front end in Rust writes
+    /// OpenMetrics.
     fn record_front_end(&self) {
         let state = self.backend.health.state();
         let is_rust = self.metrics_page.is_openmetrics();
@@ -108,8 +111,8 @@ impl Backend {
         self.update_state(|state| state.set_health(Health::Up, None));
     }
 
-    /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the local
-    /// load at that time.
+    /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the load that
+    /// this gateway put on the backend at that time.
     pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
         if let Some(report) = LoadReport::of(load) {
             self.load.estimator.on_report(&report, local_load, scraped_at);

@@ -16,13 +16,13 @@ pub(super) struct BackendActivity {
     /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
     /// gateways.
     pub(super) has_changed: bool,
-    /// Whether the health of the backend is down or unknown, or its engine is asleep or paused.
+    /// Whether the health of the backend is down or unknown, or its engine is paused.
     pub(super) is_down: bool,
 }
 
-/// Backoff after a scrape, as a multiple of the duration of the scrape. The backend's API event
-/// loop is blocked while it renders the metrics page. With this factor, scrapes take at most 1/21
-/// of the time of the event loop. If a scrape takes longer than half a second, they take more,
+/// Backoff after a scrape, as a multiple of the duration of the scrape. The API event loop of the
+/// backend is blocked while the backend renders the metrics page. With this factor, scrapes take at most
+/// 1/21 of the time of the event loop. If a scrape takes longer than half a second, they take more,
 /// because the backoff is limited to [`MAX_BACKOFF`].
 const BACKOFF_FACTOR: u32 = 20;
 /// Maximum backoff after a scrape. It equals the usual scrape interval of a Prometheus server, and
@@ -164,7 +164,8 @@ mod tests {
             })
             .collect();
         assert!(intervals.windows(2).all(|pair| pair[0] >= pair[1]), "{intervals:?}");
-        // One request has urgency 0.5: the geometric mean of the bounds.
+        // One request has urgency 0.5. This gives the geometric mean of the minimum and the maximum
+        // interval.
         assert!((intervals[1].as_secs_f64() - 0.707).abs() < 0.001, "{:?}", intervals[1]);
     }
 

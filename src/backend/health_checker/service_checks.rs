@@ -1,5 +1,5 @@
-//! Backends that pass `/health` and serve no requests: their engine seems stuck, is paused or sleeps,
-//! or they answer 503 to everything else.
+//! Detects backends that pass `/health` but serve no requests: their engine seems stuck, is paused or
+//! sleeps, or they answer 503 to all other requests.
 
 use super::HealthChecker;
 use super::metrics_page::Unavailable;
@@ -13,8 +13,8 @@ use std::time::Duration;
 /// list is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
 /// The path of vLLM's developer mode that tells whether the engine is paused, and the field of the
-/// response. `/is_sleeping` is not asked: it is also true while the engine is paused, and the
-/// metrics tell whether it sleeps.
+/// response. `/is_sleeping` is not used: it also returns true while the engine is paused, and the
+/// metrics already show whether the engine sleeps.
 const PAUSE_PATH: (&str, &str) = ("/is_paused", "is_paused");
 /// Multiple of `circuit_breaker.stuck_after` after which the requests at an engine without progress
 /// may fail over.
@@ -36,8 +36,9 @@ impl HealthChecker {
         self.backend.health.set_declared_down(may_fail_over);
     }
 
-    /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does
-    /// that scales or was retired. Its open requests stay. Returns whether the backend answers so.
+    /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does whose
+    /// number of ranks changes or whose rank was removed. The open requests stay at the backend. Returns
+    /// `true` if the backend was marked down.
     pub(super) fn check_availability(&mut self) -> bool {
         let Some(unavailable) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;

@@ -12,7 +12,7 @@ use tokenweir_routing::resilience::Availability;
 /// After level 2 they would have to be loaded anew.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
-/// Time after which an engine that still sleeps is told to wake again.
+/// Time after which an engine that still sleeps is told once more to wake.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl HealthChecker {
@@ -63,20 +63,21 @@ impl HealthChecker {
         let backend = &self.backend.identity.id;
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
         match self.tell(WAKE_PATH).await {
-            // A large engine takes longer to wake than the timeout of a scrape.
+            // A large engine takes longer to wake than the timeout, so a timeout is no failure.
             Ok(StatusCode::OK) | Err(FetchError::Timeout) => self.backend.health.count_sleep(false),
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %self.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
-                // Another backend of the model may be asked.
+                // Then another sleeping backend that serves the model may be woken.
                 self.backend.health.end_wake_request();
             }
         }
         self.scrape_backoff_until = clock::now();
     }
 
-    /// Puts the engine to sleep in two checks: the backend gets no new requests after the first. A
-    /// request that arrives in between makes the second check find the backend busy.
+    /// Puts the engine to sleep in two health checks. From the first check on, the backend gets no new
+    /// requests. If a request still reaches the backend, the second check finds it busy, and the engine
+    /// stays awake.
     async fn fall_asleep(&mut self) {
         self.interval = self.settings.min_interval;
         if self.sleep.falling_asleep.is_none() {
@@ -95,7 +96,7 @@ impl HealthChecker {
                 self.scrape_backoff_until = clock::now();
                 self.scrape().await;
             }
-            // The metrics page shows when the engine sleeps.
+            // The engine needs longer than the timeout. The next metrics pages show when it sleeps.
             Err(FetchError::Timeout) => return,
             result => {
                 let answer = describe(&result);

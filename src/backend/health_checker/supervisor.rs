@@ -13,7 +13,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 
-/// Owns the background tasks of the backends of a pool. They end when the supervisor is dropped.
+/// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     pool: Arc<BackendPool>,
     client: HttpClient,
@@ -21,7 +21,7 @@ pub struct HealthCheckSupervisor {
     scrape_observer: Arc<dyn ScrapeObserver>,
     cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
-    /// Origin of the time grid to which the checks of all backends are aligned.
+    /// The checks of all backends are aligned to a common time grid that starts at this moment.
     alignment_origin: Instant,
     _learner: SupervisedTask,
 }

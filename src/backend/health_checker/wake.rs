@@ -25,7 +25,7 @@ pub(super) async fn wait_next_check(
         backend.load.wait_first_request().await;
         tokio::time::sleep(first_request_delay).await;
     };
-    // In order, so that the same events always give the same reason.
+    // `biased`: if several events have happened, the first one in this list is the reason.
     tokio::select! {
         biased;
         () = backend.health.wait_check_requested() => WakeReason::RequestFailed,

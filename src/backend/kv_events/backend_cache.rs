@@ -109,7 +109,8 @@ impl BackendCache {
         self.ranks.load()
     }
 
-    /// The key space of the backend. Hold the guard only during a lookup.
+    /// The key space of the backend: what the gateway knows about the texts of its blocks. Hold the
+    /// guard only during a lookup.
     pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
         self.space.load()
     }
@@ -150,8 +151,8 @@ impl BackendCache {
         self.has_joined.store(false, Ordering::Relaxed);
     }
 
-    /// Joins the key space of another backend if both engines have stored a block with the same
-    /// hash. This shows that they give equal blocks the same hash.
+    /// Joins the key space of another backend if both engines have stored a block with the same hash.
+    /// This shows that both engines give equal blocks the same hash.
     pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
         if self.has_joined.load(Ordering::Relaxed) {
             return;
@@ -206,7 +207,8 @@ impl RankCache {
         }
     }
 
-    /// The contents. `None`: a writer has locked them, and a request does not wait for it.
+    /// The contents of the cache. `None`: a writer has locked the contents, and the calling request does
+    /// not wait for the lock.
     pub(in crate::backend) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
         match self.contents.try_read() {
             Ok(contents) => Some(contents),

@@ -18,7 +18,8 @@ pub(super) trait RequestCache: Send + Sync {
 #[derive(Debug)]
 pub(super) struct EndedRequest {
     pub(super) key: RequestKey,
-    /// The cache of the backend. It owns the queue in which this value waits.
+    /// The cache of the backend. The reference is weak, because the cache owns the queue in which this
+    /// value waits.
     pub(super) cache: Weak<dyn RequestCache>,
     /// The key space to which the hashes of the request's blocks belong.
     pub(super) space: Arc<KeySpace>,

@@ -1,7 +1,7 @@
-//! Engines that give equal blocks the same hash share a key space: what the gateway learned about a
-//! text from one request holds for all these engines. Processes of vLLM since 0.30 with the default
-//! hash function share one. Older versions and other hash functions begin with a random seed in
-//! each process.
+//! Engines that give equal blocks the same hash share a key space: what the gateway learned about a text
+//! from one request holds for all these engines. All vLLM processes since version 0.30 with the default
+//! hash function share one key space. Older versions and other hash functions begin with a random seed
+//! in each process.
 //!
 //! A backend begins with a key space of its own. It joins another key space when its engine stores
 //! a block whose hash an engine of that key space has stored too. An equal hash is evidence of
@@ -62,8 +62,8 @@ impl KeySpaces {
         space
     }
 
-    /// The key space, other than `own`, of an engine that has stored a block of this chain at one
-    /// of the positions in [`COMPARED_BLOCKS`]. `None`: there is none.
+    /// The key space, other than `own`, of an engine that has stored a block of this chain at one of the
+    /// positions in [`COMPARED_BLOCKS`]. `None`: there is no such key space.
     pub(super) fn other_with(
         &self,
         own: &Arc<KeySpace>,

@@ -36,12 +36,12 @@ pub struct CacheKnowledge {
 pub struct LearningCounts {
     /// Requests whose blocks were aligned with their text.
     pub learned: u64,
-    /// Requests that had no events, and requests whose blocks could not be assigned to their text
-    /// with certainty.
+    /// Requests without KV events, and requests whose blocks could not be assigned to their text with
+    /// certainty.
     pub unlearned: u64,
     /// Requests that were dropped because the queue of the learner was full.
     pub dropped: u64,
-    /// Number of events with an outline from another gateway.
+    /// Number of KV events whose session id has an outline (hashes of a prompt) from another gateway.
     pub outlines: u64,
 }
 
@@ -49,8 +49,8 @@ pub struct LearningCounts {
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {
-    /// Creates the state before the first KV event and the first request. `outline_key`: the key of
-    /// the outlines in session ids. `None`: session ids have no outlines.
+    /// Creates the state before the first KV event and the first request. `outline_key`: the secret key
+    /// of the outlines (hashes of a prompt) in session ids. `None`: session ids have no outlines.
     pub fn new(settings: KvEventsSettings, outline_key: Option<OutlineKey>) -> Arc<Self> {
         let (ended, inbox) = mpsc::channel(INBOX_SIZE);
         Arc::new(Self {

@@ -11,10 +11,10 @@ use tokenweir_protocol::clock;
 use tokio::time::sleep_until;
 
 /// Time that the learner waits after the end of a request, so that the last events of the request
-/// arrive. A batch arrives a few milliseconds after the step of the engine.
+/// arrive. A batch of KV events arrives a few milliseconds after the step of the engine.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Starts the task that learns. The task ends when the returned value is dropped.
+/// Starts the learner task. The task ends when the returned value is dropped.
 pub(in crate::backend) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTask {
     let knowledge = knowledge.clone();
     supervise::spawn(BackgroundTask::KvEvents, move || run(knowledge.clone()))

@@ -10,8 +10,8 @@ use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
 
 /// Looks the prompt of one request up in the caches of backends. If a background task has locked an
-/// index or the contents of a cache for a change, nothing counts as known: the request does not
-/// wait.
+/// index or the contents of a cache for a change, nothing counts as known about that cache: the request
+/// does not wait for the lock.
 pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
     /// One lookup of the text for each key space that was needed so far.
@@ -26,8 +26,9 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new(), cached_blocks: 0 }
     }
 
-    /// The part of the prompt in the prefix cache of a backend. `place`: the rank whose cache
-    /// counts. `None`: nothing is known from KV events about this prompt at this backend.
+    /// The part of the prompt in the prefix cache of a backend. `place`: the rank whose cache counts;
+    /// without it, the caches of all ranks count. Returns `None` if nothing is known from KV events
+    /// about this prompt at this backend.
     pub(in crate::backend) fn resident(
         &mut self,
         cache: &BackendCache,

@@ -2,8 +2,8 @@
 //! contain the text of a prompt. Routing reads the result. No request waits for this module.
 //!
 //! One task for each backend receives the events (`tasks/kv_event_receiver.rs`). One task for the
-//! gateway learns from requests that have ended (`learner.rs`). The modules of
-//! `tokenweir_kv_events` describe both.
+//! gateway learns from requests that have ended (`learner.rs`). The modules of `tokenweir_kv_events`
+//! describe how both tasks work.
 
 pub(super) mod backend_cache;
 mod ended_request;

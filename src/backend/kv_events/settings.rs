@@ -72,7 +72,8 @@ impl KvEventSource {
         })
     }
 
-    /// The first invalid setting of the source: its key, and the problem.
+    /// The first invalid setting of the source: its key, and the problem. `None`: all settings are
+    /// valid.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         for (key, endpoint) in
             [("endpoint", &self.endpoint), ("replay_endpoint", &self.replay_endpoint)]

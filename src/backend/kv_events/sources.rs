@@ -1,4 +1,4 @@
-//! The publishers of one backend: configured, or listed by `GET /kv_event_sources`.
+//! The publishers of the KV events of one backend: configured, or listed by `GET /kv_event_sources`.
 
 use super::settings::{KvEventSource, MAX_RANKS};
 use http::StatusCode;
@@ -58,8 +58,9 @@ pub(in crate::backend) async fn discover(
     }
 }
 
-/// Reads a list of sources. The host of the backend replaces the host of each source: a backend must not
-/// be able to make the gateway connect to another machine. `None`: the list cannot be used.
+/// Reads a response of `/kv_event_sources`, which lists publishers. The host of the backend replaces the
+/// host of each publisher: a backend must not be able to make the gateway connect to another machine.
+/// `None`: the list cannot be used.
 fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
     if listed.len() > usize::from(MAX_RANKS) {

@@ -1,4 +1,4 @@
-//! Tests of the way from events and requests to the cached tokens of candidates.
+//! Tests of the path from KV events and requests to the cached tokens of routing candidates.
 
 use super::*;
 use crate::backend::tasks::kv_event_receiver::RankSink;
@@ -17,7 +17,7 @@ const BLOCK_SIZE: u8 = 16;
 /// Number of engine blocks in a prompt of [`prompt`].
 const BLOCKS: u64 = 24;
 
-/// A backend with one data-parallel rank.
+/// A backend with one data-parallel rank, and the receiver of its KV events.
 pub(in crate::backend) struct Fixture {
     knowledge: Arc<CacheKnowledge>,
     backend: Arc<Backend>,
@@ -31,7 +31,7 @@ pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
     )
 }
 
-/// The knowledge of a gateway that shares a key with others.
+/// The knowledge of a gateway that shares `key` with other gateways.
 fn shared_knowledge(key: u8) -> Arc<CacheKnowledge> {
     let key = ExchangeKey::new(&[key; 32]).unwrap().outline_key();
     CacheKnowledge::new(KvEventsSettings::default(), Some(key))
@@ -62,7 +62,7 @@ fn hashes(hashes: &[u64]) -> Vec<u8> {
     out
 }
 
-/// A batch with one event.
+/// A batch of KV events with one event, in MessagePack.
 fn batch(kind: &str, blocks: &[u64], session_id: &str) -> Vec<u8> {
     [
         vec![0x93, 0, 0x91, 0x84],
@@ -80,7 +80,7 @@ impl Fixture {
         Self::of(knowledge, Arc::new(backend("a")))
     }
 
-    /// The events of a backend, in the state `exact`.
+    /// A backend whose KV events are in the state `exact`.
     pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
         let cache =
             backend.identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
@@ -100,7 +100,8 @@ impl Fixture {
         self.sink.on_state(state);
     }
 
-    /// A request of the gateway whose blocks the engine stores. Waits until it was learned from.
+    /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
+    /// processed it.
     pub(in crate::backend) async fn answer(
         &mut self,
         number: u64,
@@ -170,10 +171,10 @@ async fn backends_that_store_equal_blocks_share_what_one_of_them_taught() {
     first.answer(1, &prompt('x')).await;
     assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
     let blocks: Vec<u64> = (0..12).map(|block| hash(1, block)).collect();
-    // Another gateway sent half of the prompt there.
+    // Another gateway sent half of the prompt to the second backend.
     second.sink.apply(&batch("BlockStored", &blocks, "of another gateway")).unwrap();
     assert_eq!(second.candidate(&prompt('x')), (192.0, CachedSource::Exact));
-    // The process may begin again with other names.
+    // The second engine may have restarted with other block hashes.
     second.sink.clear();
     second.sink.on_state(StreamState::Exact);
     assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
@@ -208,7 +209,8 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
     };
     let receiver = receive(1);
     assert_eq!(receiver.knowledge.learning_counts().outlines, 1);
-    // Three text blocks of 122 tokens each: the outline does not tell where the prompt ends.
+    // Three text blocks of 122 tokens, in whole engine blocks. The outline does not tell where the
+    // prompt ends.
     assert_eq!(receiver.candidate(&prompt('x')), (352.0, CachedSource::Approximate));
     assert_eq!(receiver.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
     let other = receive(2);

@@ -1,8 +1,9 @@
-//! The exchange with other gateways. It reports to the others which prompts this gateway sends to which
-//! backend, and adds the prompts and the load of the others to the estimates of the backends.
+//! The data exchange with other gateways before the same backends. It tells them which prompts this
+//! gateway sends to which backend, and adds their prompts and their load to the estimates of the
+//! backends.
 //!
-//! A request only puts a value into a bounded queue, and does not wait. Without the message bus the
-//! gateway estimates from its own requests.
+//! A request only puts a value into a bounded queue, and does not wait. While the message bus cannot be
+//! reached, the gateway estimates from its own requests only.
 
 pub(super) mod peer_exchange;
 pub(super) mod status;

@@ -1,4 +1,5 @@
-//! The part of the exchange that requests use: they put decisions into a bounded queue.
+//! The part of the data exchange with other gateways that requests use: they put their load changes into
+//! a bounded queue.
 
 use super::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,24 +20,25 @@ pub struct PeerExchangeSettings {
     pub key: ExchangeKey,
 }
 
-/// What this gateway shares with others before the same backends.
+/// What this gateway shares with other gateways before the same backends.
 #[derive(Debug, Default)]
 pub struct Peers {
     /// The key that all gateways share, so that they hash prompts equally. `None`: no key is configured.
     pub key: Option<ExchangeKey>,
-    /// The exchange over a message bus. `None`: none is configured.
+    /// The data exchange over a message bus. `None`: no message bus is configured.
     pub exchange: Option<Arc<PeerExchange>>,
 }
 
-/// The exchange with other gateways.
+/// The data exchange with other gateways.
 #[derive(Debug)]
 pub struct PeerExchange {
     pub(in crate::backend) settings: PeerExchangeSettings,
     pub(in crate::backend) counters: PeerCounters,
-    /// The state of the received messages. Background tasks and the status lock it, and no request does.
+    /// The state of the received messages. Only background tasks and the status lock it, never a
+    /// request.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
-    /// The decisions that wait for the task. The task holds the lock while it runs.
+    /// The decisions that wait for the exchange task. The task holds the lock while it runs.
     pub(in crate::backend) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
 }
 
@@ -44,19 +46,19 @@ pub struct PeerExchange {
 #[derive(Debug)]
 pub(in crate::backend) struct Decision {
     pub(in crate::backend) backlog: BackendBacklog,
-    /// The prompt that was sent. `None`: the first output of a request
-    /// arrived, or a request ended.
+    /// The prompt that was sent. `None`: the first output of a request arrived, or a request ended.
     pub(in crate::backend) prompt: Option<SentPrompt>,
 }
 
 impl Peers {
-    /// The key with which gateways tell each other the texts of blocks in session ids.
+    /// The key of the outlines: hashes of a prompt that a gateway writes into the session id for other
+    /// gateways.
     pub fn outline_key(&self) -> Option<OutlineKey> {
         self.key.as_ref().map(ExchangeKey::outline_key)
     }
 }
 
-/// Maximum number of decisions that wait for the task. Further decisions are dropped.
+/// Maximum number of decisions that wait for the exchange task. Further decisions are dropped.
 const QUEUE_SIZE: usize = 1_024;
 
 impl PeerExchange {
@@ -74,8 +76,9 @@ impl PeerExchange {
         })
     }
 
-    /// Enqueues a report to the other gateways: the prompt tokens that this gateway waits for at a
-    /// backend, and the prompt that it sent there. `backend`: the hash of the backend's name. Never waits.
+    /// Enqueues a report to the other gateways: the prompt tokens of this gateway that a backend must
+    /// still compute, and the prompt that the gateway sent to it. `backend`: the hash of the backend's
+    /// name. Never waits.
     pub(in crate::backend) fn enqueue(
         &self,
         backend: u64,

@@ -16,7 +16,7 @@ pub struct PeerExchangeStatus {
     pub error: Option<String>,
     /// Number of other gateways that sent a message within the last 5 s.
     pub peers: usize,
-    /// Age of the newest message of another gateway. `None`: none was received for a minute.
+    /// Age of the newest message of another gateway. `None`: no message was received for a minute.
     pub newest_message_seconds: Option<f64>,
     /// Number of messages by result: sent, failed, received, or the reason why a received message
     /// was refused.
@@ -27,7 +27,7 @@ pub struct PeerExchangeStatus {
     pub sent_bytes: u64,
 }
 
-/// Counters of the exchange.
+/// Counters of the data exchange with other gateways.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct PeerCounters {
     pub(in crate::backend) sent_messages: AtomicU64,
@@ -49,7 +49,7 @@ pub(in crate::backend) struct PeerCounters {
     connection: Mutex<Option<Result<(), String>>>,
 }
 
-/// Age of the last message up to which a gateway counts as present.
+/// Another gateway counts as present if its last message is at most this old.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Adds to a counter.
@@ -58,25 +58,26 @@ pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
 }
 
 impl PeerExchangeStatus {
-    /// The names of the results of messages, in the order of [`Self::messages`].
+    /// The names of the possible results of messages, in the order of [`Self::messages`].
     pub fn message_results() -> Vec<&'static str> {
         let rejections = Rejection::ALL.into_iter().map(Rejection::as_str);
         ["sent", "failed", "received"].into_iter().chain(rejections).collect()
     }
 
-    /// The names of the results of decisions, in the order of [`Self::decisions`].
+    /// The names of the possible results of decisions, in the order of [`Self::decisions`].
     pub const DECISION_RESULTS: [&'static str; 4] =
         ["sent", "dropped", "received", "unknown_backend"];
 }
 
 impl PeerCounters {
-    /// Counts a message that was refused. Returns whether it is the first for this reason.
+    /// Counts a received message that was refused. Returns whether it is the first one with this reason.
     pub(in crate::backend) fn reject(&self, reason: Rejection) -> bool {
         let index = Rejection::ALL.iter().position(|other| *other == reason).unwrap_or(0);
         self.rejected_messages[index].fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// Sets the state of the connection. Returns whether it changed.
+    /// Sets the state of the connection to the message bus. Returns whether the connection was made or
+    /// lost.
     pub(in crate::backend) fn set_connection(&self, state: Result<(), String>) -> bool {
         let mut connection = lock(&self.connection);
         let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
@@ -84,7 +85,7 @@ impl PeerCounters {
         has_changed
     }
 
-    /// The status with these ages of the last messages of other gateways.
+    /// The status. `ages`: the age of the last message of each other gateway.
     pub(in crate::backend) fn status(
         &self,
         ages: impl Iterator<Item = Duration>,

@@ -39,17 +39,17 @@ pub(super) struct LeaseConstraints<'a> {
 pub(super) struct EligibleBackends {
     /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,
-    /// Greatest number of prompt tokens that one of the backends has cached, saturated or not.
+    /// The greatest number of tokens of the prompt that a single backend, saturated or not, has cached.
     pub(super) most_cached: f64,
     /// Whether any backend was excluded only because it is saturated.
     pub(super) has_saturated: bool,
-    /// Number of backends that are up and were not tried, with or without a restriction by their
-    /// circuit breakers.
+    /// Number of backends that are up and were not tried, whether or not their circuit breakers exclude
+    /// them.
     pub(super) up_count: usize,
     /// Number of backends that are excluded because their circuit breaker is open: ejected
     /// backends, and backends that reported overload a moment ago.
     pub(super) open_breaker_count: usize,
-    /// Number of backends that slow start excludes from this request.
+    /// Number of backends that their slow start after an ejection excludes from this request.
     pub(super) slow_start_count: usize,
     /// Whether the circuit breakers were ignored for this result.
     pub(super) ignores_ejections: bool,
@@ -110,8 +110,8 @@ impl EligibleBackends {
         panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
     }
 
-    /// The breaker mode in which the backends of the request must be filtered, derived from this
-    /// result, which was computed with [`BreakerMode::Enforced`].
+    /// The breaker mode in which the backends of the request must be filtered. `self` is the result of
+    /// the filter with [`BreakerMode::Enforced`].
     pub(super) fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
         if self.is_panic(panic_threshold) {
             BreakerMode::Ignored
@@ -123,8 +123,9 @@ impl EligibleBackends {
     }
 }
 
-/// The choice of the policy for this request. If the policy panics, `least_requests` chooses, which reads no
-/// estimates: a wrong value of one backend must not fail requests that other backends can serve.
+/// The choice of the policy for this request. If the policy panics, the policy `least_requests` chooses.
+/// It reads no estimates, so a wrong value of one backend fails no requests that other backends can
+/// serve.
 pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
     supervise::catch_panic(BackgroundTask::Routing, || context.pick()).unwrap_or_else(|| {
         let kind = PolicyKind::LeastRequests;

@@ -17,13 +17,13 @@ use tokenweir_routing::{Candidate, CandidateSampler};
 struct RequestLength {
     /// Tokens of the prompt and of the output that the client allows.
     tokens: f64,
-    /// Whether responses have shown how many tokens the text of prompts has.
+    /// Whether responses have shown how many tokens a byte of prompt text has.
     is_learned: bool,
 }
 
-/// The estimate of the tokens of a prompt is raised by this factor, because single prompts differ from
-/// the mean: a backend whose context is too short refuses the request, and one with a longer context
-/// than necessary costs nothing.
+/// A learned estimate of the tokens of a prompt is raised by this factor, because single prompts differ
+/// from the mean: a backend whose context is too short refuses the request, and one with a longer
+/// context than necessary costs nothing.
 const LEARNED_MARGIN: f64 = 1.05;
 /// Minimum number of tokens per byte of prompt text, which is assumed before responses have shown the number.
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
@@ -56,7 +56,7 @@ impl PoolSnapshot {
 
     /// Keeps the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
     /// Prefill backends serve whole requests if no other backend is up, but not in a sample of the
-    /// route, because others may be up outside of it.
+    /// route, because backends with other roles may be up outside of the sample.
     pub(super) fn retain_role(&self, up: &mut Vec<usize>, is_prefill_leg: bool, is_sample: bool) {
         let backend = |position: &usize| &self.backends[*position];
         if is_prefill_leg {
@@ -70,9 +70,9 @@ impl PoolSnapshot {
     }
 
     /// Keeps the backends of `up` that can serve the request. What the gateway knows of them can be
-    /// wrong: if none seems able, those that come nearest are kept. But none is kept in a sample of the
-    /// route, because other backends may be able, and after a failed attempt, because its response tells
-    /// the client more.
+    /// wrong. So if no backend seems able, those that come nearest are kept, with two exceptions. In a
+    /// sample of the route none is kept, because backends outside of the sample may be able. After a
+    /// failed attempt none is kept, because the response to that attempt tells the client more.
     pub(super) fn retain_capable(
         &self,
         up: &mut Vec<usize>,
@@ -115,7 +115,7 @@ impl PoolSnapshot {
     }
 
     /// The estimated length of a request, from what the responses of these backends have shown. `None`:
-    /// it cannot be estimated.
+    /// the length cannot be estimated.
     fn request_length(
         &self,
         positions: &[usize],
@@ -145,7 +145,7 @@ impl PoolSnapshot {
         now: Instant,
     ) -> Box<[(usize, &'static str)]> {
         let total = route.backends.len();
-        // The ranks of one backend are several candidates.
+        // A backend whose ranks are targets of routing has one candidate for each rank.
         let backends = candidates.chunk_by(|a, b| a.position == b.position).count();
         if backends >= total || CandidateSampler::is_large(total) {
             return Box::default();
@@ -190,8 +190,8 @@ impl RequestLength {
     }
 }
 
-/// Why a backend of the route is no candidate for any request, in a few words. `only`: the only
-/// backend that may serve the request. `None`: the backend is available.
+/// Why a backend of the route is no candidate, whatever the length, path and media of the request are.
+/// `only`: the only backend that may serve the request. `None`: the backend is available.
 fn exclusion_reason(
     backend: &Arc<Backend>,
     only: Option<&BackendId>,

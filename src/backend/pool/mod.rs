@@ -72,8 +72,8 @@ impl BackendPool {
         Self::with_peers(backends, settings, Peers::default())
     }
 
-    /// A pool of backends whose health is unknown, with these settings and these links to other
-    /// gateways.
+    /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
+    /// shares with other gateways.
     pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
         let has_rendezvous = peers.key.is_some() && peers.exchange.is_none();
@@ -136,7 +136,7 @@ impl BackendPool {
     /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
     pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
         self.registry.set_models(backend, models);
-        // Queued requests may have a backend now, or their model may be unknown.
+        // Queued requests may have a backend now, or their model may have become unknown.
         self.capacity_notifier.notify();
     }
 
@@ -160,7 +160,7 @@ impl BackendPool {
         self.sleep_permits.clone().try_acquire_owned().ok()
     }
 
-    /// The value of `Via` that names this gateway.
+    /// The value of the `Via` header that names this gateway.
     pub fn hop(&self) -> &HeaderValue {
         self.registry.hop()
     }
@@ -307,14 +307,14 @@ impl BackendPool {
         backends.map(count).sum()
     }
 
-    /// The current routes. The returned guard is for a short use and must not be stored.
+    /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
         RoutesGuard(self.registry.snapshot())
     }
 }
 
 impl BackendOffer {
-    /// Leases the offered backend. `requirements`: of the request for which the offer was made.
+    /// Leases the offered backend. `requirements`: those of the request for which the offer was made.
     pub fn accept(
         self,
         requirements: BackendRequirements<'_>,
@@ -348,8 +348,8 @@ impl Deref for RoutesGuard {
     }
 }
 
-/// Applies the outcomes of requests to the health of backends. Failures must count, because a
-/// backend that fails all requests at once looks idle to the policies.
+/// Applies the outcomes of requests to the health of backends. Failures must count, because a backend
+/// that fails every request immediately looks idle to the policies.
 impl Sink for BackendPool {
     /// Notifies queued requests, because the end of a prefill may free capacity.
     fn first_output(&self, _: &RequestRecord) {

@@ -24,7 +24,7 @@ fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_tur
     let pick = |peers: Peers, text: &str| {
         let pool = pool_with_peers(&[None; 8], peers);
         let prompt = long_prompt(text);
-        // The gateways have sent different numbers of requests before.
+        // Each gateway has sent a different number of requests before.
         for _ in 0..text.len() {
             drop(lease(&pool, None));
         }
@@ -95,10 +95,10 @@ fn a_model_is_expected_if_something_has_named_it_or_nothing_is_known() {
     assert!(is_expected(&listed, "a") && !is_expected(&listed, "any"));
     assert!(listed.routes().is_expected(None));
     let [first, second] = [0, 1].map(|position| listed.backends()[position].clone());
-    // A backend that is up took the model from its list: it was removed on purpose.
+    // A backend that is up no longer lists the model, so the model was removed on purpose.
     listed.set_models(&second, &Arc::from([]));
     assert!(!is_expected(&listed, "b"));
-    // The backend of the other model left the pool.
+    // Both backends leave the pool. The model of the first one stays expected.
     let (name, served_as) = ("alias".to_owned(), Some("a2".to_owned()));
     let models = vec![ModelConfig { name, served_as, ..ModelConfig::default() }];
     let settings = PoolSettings { models, ..PoolSettings::default() };

@@ -51,8 +51,8 @@ impl PanicModeLog {
         is_new
     }
 
-    /// Records that no backends are in panic mode now. Logs the end of panic mode when no request was
-    /// routed in panic mode for ten seconds. Returns whether the end was logged.
+    /// Records that panic mode applies to no backends now. Logs the end of panic mode when no request
+    /// was routed in panic mode for ten seconds. Returns whether the end was logged.
     pub(super) fn end(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let (period, requests) = &mut *state;

@@ -29,8 +29,8 @@ pub struct BackendAvailability {
     pub backend: Arc<Backend>,
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
-    /// Whether the backend may be sent requests now. In panic mode also true if the backend is
-    /// ejected. Also true if only its engine seems stuck, and no other backend serves a model.
+    /// Whether the backend may be sent requests now. Also true in two cases: the backend is ejected and
+    /// panic mode applies, or its engine only seems stuck and no other backend serves one of its models.
     pub is_up: bool,
 }
 

@@ -20,7 +20,7 @@ struct ReadinessLogState {
     /// Start of the logged period without an available backend. `None`: no start was logged, or the
     /// end was logged.
     unready_since: Option<Instant>,
-    /// Time since which a backend is available again. `None`: no backend is.
+    /// Time since which a backend is available again. `None`: no backend is available.
     ready_since: Option<Instant>,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct BackendRegistry {
     state: Mutex<RegistryState>,
     capacity_notifier: Arc<CapacityNotifier>,
     peers: Option<Arc<PeerExchange>>,
-    /// The value of `Via` that names this gateway.
+    /// The value of the `Via` header that names this gateway.
     hop: HeaderValue,
 }
 
@@ -97,8 +97,8 @@ impl Default for PoolSettings {
 // === impl BackendRegistry ===
 
 impl BackendRegistry {
-    /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and requests to
-    /// `peers`. `has_rendezvous`: as in [`PoolSnapshot`], whether a prompt has a rendezvous backend.
+    /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and sent requests
+    /// to other gateways through `peers`. `has_rendezvous`: as in [`PoolSnapshot`].
     pub(super) fn new(
         capacity_notifier: Arc<CapacityNotifier>,
         peers: Option<Arc<PeerExchange>>,
@@ -130,12 +130,12 @@ impl BackendRegistry {
         Self { snapshot, state, capacity_notifier, peers, hop }
     }
 
-    /// The value of `Via` that names this gateway.
+    /// The value of the `Via` header that names this gateway.
     pub(super) fn hop(&self) -> &HeaderValue {
         &self.hop
     }
 
-    /// The current snapshot. The guard is for a short use and must not be stored.
+    /// The current snapshot. The guard must be dropped soon and must not be stored.
     pub(super) fn snapshot(&self) -> Guard<Arc<PoolSnapshot>> {
         self.snapshot.load()
     }

@@ -39,8 +39,9 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Logs periods without an available backend. All snapshots of a registry share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
-    /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous): other gateways
-    /// share the key, so they hash prompts equally, and there is no exchange that reports their prompts.
+    /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous), which all
+    /// gateways derive from the hash of the prompt. This is so if the gateways share a key, so that they
+    /// hash prompts equally, and no data exchange reports their prompts to each other.
     pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
@@ -118,7 +119,8 @@ impl PoolSnapshot {
         let eligible = self.eligible_backends(route, requirements, request, constraints, now);
         let EligibleBackends { mut candidates, most_cached, .. } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
-        // Samples of two gateways differ, and so would their rendezvous backends.
+        // In a large pool, the candidate samples of two gateways differ, and so would the rendezvous
+        // backends.
         if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
             tokenweir_routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
         }
@@ -302,7 +304,7 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            // By reference, because a candidate has more than 200 bytes.
+            // The candidate is passed by reference, because it has more than 200 bytes.
             let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
                 (candidate.position, candidate.has_adapter) = (position, has_adapter);
@@ -317,8 +319,8 @@ impl PoolSnapshot {
             };
             backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
         }
-        // If a saturated backend works, its capacity is worth the wait: the request is not sent to
-        // a stuck backend.
+        // If a saturated backend makes progress, the request waits for it instead of going to a stuck
+        // backend.
         if is_capacity_expected {
             eligible.candidates.retain(|candidate| !saturation::is_stuck(candidate));
         }
@@ -364,7 +366,7 @@ impl<'a> BackendRequirements<'a> {
         Some(u64::from(limit) * u64::from(self.choices))
     }
 
-    /// Expected output tokens, of which the request allows at most its limit.
+    /// The expected output tokens, but at most the limit that the request states.
     fn bounded_output(&self, expected: f64) -> f64 {
         self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
     }

@@ -1,4 +1,4 @@
-//! The part of a lease that counts in the load of one rank.
+//! The part of a lease that counts in the load of one data-parallel rank.
 
 use super::rank_set::{DataParallelRanks, Rank};
 use http::HeaderValue;
@@ -8,7 +8,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
-/// The load of one attempt on one rank. Dropping it releases the load.
+/// The load of one attempt on one rank. Dropping this value releases the load.
 #[derive(Debug)]
 pub(in crate::backend) struct LeasedRank {
     ranks: Arc<Vec<Rank>>,
@@ -17,8 +17,8 @@ pub(in crate::backend) struct LeasedRank {
 }
 
 impl LeasedRank {
-    /// Adds a request to the rank of its candidate. `None`: the backend decides on the rank, or its
-    /// ranks have changed since `candidate` was computed.
+    /// Adds a request to the load of the rank of its candidate. `None`: the backend decides on the rank,
+    /// or its ranks have changed since `candidate` was computed.
     pub(in crate::backend) fn new(
         ranks: &DataParallelRanks,
         candidate: &Candidate,
@@ -37,7 +37,7 @@ impl LeasedRank {
         &self.ranks[self.index]
     }
 
-    /// The value of `X-data-parallel-rank` that sends the request to the rank.
+    /// The value of the header `X-data-parallel-rank` that sends the request to the rank.
     pub(in crate::backend) fn header(&self) -> &HeaderValue {
         &self.rank().header
     }

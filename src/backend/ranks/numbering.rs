@@ -1,6 +1,6 @@
-//! Finds which value of `X-data-parallel-rank` selects which rank on the metrics page. In a group of
-//! several hosts, a server numbers its own ranks from 0 in the header, and all ranks of the group on the
-//! page.
+//! Finds which value of the header `X-data-parallel-rank` selects which data-parallel rank on the
+//! metrics page. They can differ: in a group of several hosts, the header numbers the ranks of one
+//! server from 0, and the page numbers the ranks of the whole group.
 
 /// The search for the values of the header, one probe after the other.
 ///
@@ -30,8 +30,8 @@ pub(in crate::backend) enum NumberingStep {
 
 impl Numbering {
     /// Begins the search for the ranks with these numbers, which are in ascending order.
-    /// `are_values_numbers`: whether it tries the numbers as values of the header, instead of the
-    /// values from 0 on.
+    /// `are_values_numbers`: whether the search tries these numbers as values of the header, instead of
+    /// the values from 0 on.
     pub(in crate::backend) fn new(numbers: Vec<u32>, are_values_numbers: bool) -> Self {
         let counted = || (0..).zip(&numbers).map(|(value, _)| value).collect();
         let values = if are_values_numbers { numbers.clone() } else { counted() };
@@ -63,8 +63,8 @@ impl Numbering {
 mod tests {
     use super::*;
 
-    /// The result of a search at a backend that gives a probe to the rank with the number that `rank`
-    /// returns for the index of the probe and its value.
+    /// The result of a search. `rank` simulates the backend: from the index and the header value of a
+    /// probe, it returns the number of the rank that gets the probe.
     fn search(numbers: &[u32], rank: impl Fn(usize, u32) -> u32) -> NumberingStep {
         let mut numbering = Numbering::new(numbers.to_vec(), false);
         for index in 0.. {

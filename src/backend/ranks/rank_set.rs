@@ -1,4 +1,4 @@
-//! The ranks of one backend, and the load of each.
+//! The data-parallel ranks of one backend, and the load of each rank.
 
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
@@ -68,7 +68,8 @@ impl DataParallelRanks {
         self.targets().map_or(0, |ranks| ranks.len())
     }
 
-    /// Makes ranks targets of routing. `values`: the value of the header for the number of each rank.
+    /// Makes ranks targets of routing. `values`: the number of each rank, and its value of the header
+    /// `X-data-parallel-rank`.
     pub(in crate::backend) fn begin(
         &self,
         values: &[(u32, u32)],
@@ -100,7 +101,7 @@ impl DataParallelRanks {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Sets the age at which the reported load has half of its weight in predictions.
+    /// Sets the age of a load report at which it has half of its weight in predictions.
     pub(in crate::backend) fn set_horizon(&self, horizon: Duration) {
         self.targets().iter().for_each(|ranks| {
             ranks.iter().for_each(|rank| rank.estimator.set_horizon(horizon));
@@ -115,8 +116,9 @@ impl DataParallelRanks {
         self.targets().map(loads).unwrap_or_default()
     }
 
-    /// Records the loads of a scrape that began at `scraped_at`, with the local loads at that time.
-    /// If the backend has other ranks than before, leaves the choice of a rank to the backend.
+    /// Records the loads of a scrape that began at `scraped_at`, and the loads that this gateway put on
+    /// the ranks at that time. If the backend has other ranks than before, leaves the choice of a rank
+    /// to the backend.
     pub(in crate::backend) fn record(
         &self,
         loads: &[RankLoad],
@@ -135,7 +137,7 @@ impl DataParallelRanks {
         }
     }
 
-    /// The ranks for status pages.
+    /// The load of each rank for status pages.
     pub fn status(&self) -> Vec<RankStatus> {
         let status = |rank: &Rank| {
             let load = rank.estimator.local_load();

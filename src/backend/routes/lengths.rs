@@ -15,8 +15,9 @@ pub struct ModelLengths {
 // === impl ModelLengths ===
 
 impl ModelLengths {
-    /// The lengths at the backends `positions`. `listed` are the positions of backends with equal lists,
-    /// and the length in their list. `sets` shares equal values among models.
+    /// The lengths at the backends `positions`. `listed`: for each group of backends with equal model
+    /// lists, their positions and the context length in their list. `sets` has the values of other
+    /// models: an equal value is shared.
     pub(super) fn new<'a>(
         listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
         positions: &[usize],
@@ -44,7 +45,7 @@ impl ModelLengths {
         })
     }
 
-    /// The length at the backend at this position. `None`: not known.
+    /// The context length at the backend at this position. `None`: not known.
     pub(in crate::backend) fn at(&self, position: usize) -> Option<u32> {
         self.by_position.get(position).copied().filter(|length| *length > 0)
     }
@@ -54,7 +55,7 @@ impl ModelLengths {
         self.is_uneven
     }
 
-    /// The greatest length at the backends `positions`. `None`: no length is known.
+    /// The greatest context length at the backends `positions`. `None`: no length is known.
     pub(crate) fn greatest(&self, positions: impl Iterator<Item = usize>) -> Option<u32> {
         positions.filter_map(|position| self.at(position)).max()
     }

@@ -30,8 +30,8 @@ pub struct ModelRoute {
     pub backends: Arc<[usize]>,
     /// The context lengths of the model at these backends.
     pub lengths: ModelLengths,
-    /// The hash of the model name at the backends, if the model is a LoRA adapter. `None`: it is
-    /// not.
+    /// The hash of the model name at the backends, if the model is a LoRA adapter. `None`: the model is
+    /// no adapter.
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
@@ -100,9 +100,9 @@ impl RouteTable {
         }
     }
 
-    /// Whether a request for the model is served as soon as a backend of it is available. False for a
-    /// name that nothing has named: not the configuration, no backend, and no backend that left the
-    /// pool. As long as nothing is known, every name may be served.
+    /// Whether a request for the model is served as soon as a backend of the model is available. `false`
+    /// for a name that neither the configuration nor a present or former backend has named. While the
+    /// gateway knows no model name, every name is expected.
     pub fn is_expected(&self, model: Option<&str>) -> bool {
         let Some(name) = model.filter(|name| !name.is_empty()) else { return true };
         let is_target = |route: &ModelRoute| route.served_as.as_deref() == Some(name);
@@ -178,7 +178,7 @@ impl RouteTable {
             ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
-        // Requests for a model that is no longer listed keep its label: they are named, not `_other`.
+        // Requests for a model that is no longer listed keep the label of the model instead of `_other`.
         for (name, is_expected) in labels.absent_models() {
             let label = labels.label_for(name);
             let route = ModelRoute { label, is_expected, ..unknown_route.clone() };
@@ -198,8 +198,8 @@ impl RouteTable {
     }
 }
 
-/// The route with a list of positions from `sets`, to which a new list is added. Most models have the
-/// same backends as other models, so that their routes share one list.
+/// Replaces the positions in a route by the equal list in `sets`, or adds them to `sets`. Most models
+/// have the same backends as other models, so their routes share one list.
 fn share_positions(sets: &mut HashSet<Arc<[usize]>>, route: ModelRoute) -> ModelRoute {
     let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
         sets.insert(route.backends.clone());

@@ -23,7 +23,7 @@ pub(in crate::backend) struct ModelLabelTable {
 /// The assignment of a label value to one model.
 #[derive(Debug)]
 struct AssignedLabel {
-    /// Number of label values that were assigned before.
+    /// Number of label values that were assigned before this one.
     sequence: u64,
     /// Whether the configuration names the model.
     is_configured: bool,
@@ -67,9 +67,9 @@ impl ModelLabelTable {
         self.max_labels = max_labels;
     }
 
-    /// Assigns label values to the models that the configuration names (`configured`) and that
-    /// backends list (`listed`). Removes the label values of models that have been neither for
-    /// [`LABEL_RETENTION`]. `backends_left`: whether backends left the pool since the last update.
+    /// Assigns label values to the models that the configuration names (`configured`) and that backends
+    /// list (`listed`). Removes the label values of models that have been neither configured nor listed
+    /// for [`LABEL_RETENTION`]. `backends_left`: whether backends left the pool since the last update.
     pub(in crate::backend) fn update<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Arc<str>>,

@@ -1,5 +1,5 @@
-//! Receives the KV events of one backend: finds its publishers, subscribes to each, and begins again
-//! when they change.
+//! Receives the KV events of one backend: finds its publishers, subscribes to each of them, and begins
+//! again when the publishers change.
 
 use crate::backend::Backend;
 use crate::backend::identity::BackendIdentity;
@@ -21,10 +21,10 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 use tokio::time::sleep;
 
-/// Time between two requests for the publishers while the events cannot be used.
+/// Time between two requests for the list of publishers while the KV events cannot be used.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two requests for the publishers of a backend whose events are used only if it offers
-/// them.
+/// Time between two requests for the list of publishers of a backend whose KV events are used only if it
+/// offers them.
 const OFFER_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two checks of the last scrape of a backend that has shown no prefix cache.
 const SCRAPE_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ struct PublisherFinder {
     configured: Option<Vec<Publisher>>,
 }
 
-/// Receives the events of a backend until the future is dropped.
+/// Receives the KV events of a backend until the future is dropped.
 pub(in crate::backend) async fn run(
     backend: Arc<Backend>,
     knowledge: Arc<CacheKnowledge>,
@@ -92,7 +92,7 @@ impl PublisherFinder {
         }
     }
 
-    /// Whether the gateway uses the events only if the backend offers them, because no setting
+    /// Whether the gateway uses the KV events only if the backend offers them, because no setting
     /// requires them.
     fn is_optional(&self) -> bool {
         self.source.enabled.is_none()
@@ -107,7 +107,7 @@ impl PublisherFinder {
         sources::discover(&mut self.fetcher, &self.host).await
     }
 
-    /// Waits until the backend has publishers. Each attempt without one is an error.
+    /// Waits until the backend has publishers. Each attempt that finds no publisher counts as an error.
     async fn required(&mut self, cache: &BackendCache) -> Vec<Publisher> {
         loop {
             if let Some(found) = self.find().await.filter(|found| !found.is_empty()) {

@@ -1,5 +1,5 @@
-//! The task of the exchange: it publishes the decisions of this gateway in batches, and applies the
-//! messages of the other gateways.
+//! The task of the data exchange with other gateways. It publishes the decisions (load changes) of this
+//! gateway in batches, and applies the messages of the other gateways.
 
 use crate::backend::Backend;
 use crate::backend::peers::peer_exchange::{Decision, PeerExchange};
@@ -16,7 +16,7 @@ use tokenweir_protocol::clock;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
-/// Longest time from a decision to its message.
+/// Maximum time for which a decision waits for further decisions, to be sent in one message with them.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between two messages without decisions. Such a message shows the other gateways that this
 /// gateway is present. It shows this gateway that the bus works, because the bus returns the
@@ -35,7 +35,7 @@ struct BackendsByHash {
     by_hash: HashMap<u64, Arc<Backend>>,
 }
 
-/// Connects the exchange to the message bus, again after each failure.
+/// Runs the exchange: connects to the message bus, and connects again after each failure.
 pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
     let mut queue = exchange.queue.lock().await;
     let mut session = SessionId::default();
@@ -120,9 +120,9 @@ impl PeerExchange {
         }
     }
 
-    /// Applies the messages of other gateways until the bus fails. The first message, also an own one,
-    /// shows that the bus works: a bus that accepts connections may still refuse to publish. Then
-    /// `retry_delay` becomes the shortest one.
+    /// Applies the messages of other gateways until the bus fails. Only a received message, which may be
+    /// one of this gateway, shows that the bus works: a bus that accepts connections may still refuse to
+    /// publish. Each message sets `retry_delay` to the shortest delay.
     async fn receive(
         &self,
         mut subscription: Subscription,
@@ -189,7 +189,7 @@ impl BackendsByHash {
     }
 }
 
-/// Milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 fn now_millis() -> u64 {
     let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
@@ -206,7 +206,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// A server that lets clients subscribe, and refuses each PUBLISH.
+    /// A Redis server that lets clients subscribe, and refuses each PUBLISH.
     async fn serve_subscriptions_only(mut stream: TcpStream) {
         let mut buffer = [0; 4_096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
@@ -239,7 +239,8 @@ mod tests {
         let pool = Arc::new(BackendPool::new(Vec::new(), &[], Policy::default()));
         let task = tokio::spawn(run(exchange.clone(), pool));
         let mut connected_at: Vec<Instant> = Vec::new();
-        // Each attempt has two connections. The fourth attempt follows after 100, 200 and 400 ms.
+        // Each attempt opens two connections. The fourth attempt follows after delays of 100, 200 and
+        // 400 ms.
         while connected_at.len() < 7 {
             let (stream, _) = listener.accept().await.unwrap();
             connected_at.push(clock::now());

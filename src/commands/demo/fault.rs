@@ -15,11 +15,11 @@ const FAULT_DELAY: Duration = Duration::from_secs(15);
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for a response of the admin listener.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests per second that a healthy demo carries easily.
+/// Requests per second that a demo without a fault serves easily.
 const USUAL_RATE: f64 = 4.0;
-/// Requests per second that three backends of the fault `drain` carry, and one does not.
+/// Requests per second of the fault `drain`: three of its backends can serve them, and one cannot.
 const DRAIN_RATE: f64 = 12.0;
-/// Requests per second whose sequences do not fit into the KV caches of the fault `kv`.
+/// Requests per second of the fault `kv`: their sequences do not fit into its small KV caches.
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
@@ -41,7 +41,7 @@ impl DemoFault {
         }
     }
 
-    /// The policy that shows the fault. `None`: the default.
+    /// The routing policy that lets the fault take effect. `None`: the default policy.
     pub(super) fn policy(self) -> Option<PolicyKind> {
         (self == Self::Slow).then_some(PolicyKind::RoundRobin)
     }

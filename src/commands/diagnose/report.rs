@@ -83,8 +83,9 @@ fn render_evidence(evidence: &Evidence) -> String {
     format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
 }
 
-/// Groups the backends by the rules that could not be judged. A key is [`DiagnosedBackend::is_determined`]
-/// and the lines to print: one for all rules that lack the same data. A value is the names of the backends.
+/// Groups the backends for which rules could not be judged. The key of a group is
+/// [`DiagnosedBackend::is_determined`] and the lines to print for each of its backends. A line names all
+/// rules that lack the same data. The value is the names of the backends.
 fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Vec<&str>> {
     let mut backends_by_lines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for backend in &diagnosis.backends {

@@ -124,9 +124,9 @@ fn sample_from_page(page: GatherResult) -> DiagnosisSample {
     DiagnosisSample { at, is_up, page: load, gateway: None, gpus: None }
 }
 
-/// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict
-/// on a backend that cannot be judged does not count, unless it is of [`FLEET_RULES`]. Otherwise
-/// returns 0, or [`EXIT_UNKNOWN`] if a backend cannot be judged.
+/// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict on a
+/// backend that cannot be judged counts only if its rule is one of [`FLEET_RULES`]. Without such a
+/// verdict, returns 0, or [`EXIT_UNKNOWN`] if a backend cannot be judged.
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_determined = |name: &str| {
         diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_determined)

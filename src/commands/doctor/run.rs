@@ -27,8 +27,8 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokio::task::JoinSet;
 
-/// Environment variable of the key for backends without `api_key` in a configuration. vLLM reads
-/// the same variable.
+/// Environment variable of the API key for backends without an `api_key` in a configuration. vLLM
+/// reads the same variable.
 pub(crate) const BACKEND_KEY_VARIABLE: &str = "VLLM_API_KEY";
 
 /// Time limit for the first results of discovery.
@@ -233,7 +233,7 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
             gathered.extend(tasks.join_next().await.and_then(Result::ok));
         }
         let options = options.clone();
-        // The facts of a backend are large.
+        // Boxed, because the future is as large as the facts of a backend.
         let gather =
             async move { (index, Box::pin(gather::gather_backend(target, &options)).await) };
         tasks.spawn(gather);

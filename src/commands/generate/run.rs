@@ -105,8 +105,8 @@ fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoi
     }
 }
 
-/// The addresses of the gateway and the backends of a configuration, and of the other services by
-/// the names that they have in `docker/compose.yml`.
+/// The addresses of the gateway and the backends of a configuration. The other services of the
+/// deployment have the host names of `docker/compose.yml`.
 pub fn default_surroundings(config: &Config) -> DeploymentEndpoints {
     let host = if config.admin.ip().is_unspecified() {
         "gateway".to_owned()
@@ -125,7 +125,7 @@ const fn admin_scheme(config: &Config) -> &'static str {
     if config.tls.admin { "https" } else { "http" }
 }
 
-/// The tables of this gateway that generated files describe.
+/// The metrics and the configuration schema of this gateway, from which files are generated.
 pub fn tables() -> GatewayTables {
     GatewayTables { metrics: metrics(), schema: schema() }
 }
@@ -136,7 +136,8 @@ pub fn metrics() -> MetricCatalogue {
         name: label.name,
         values: label.description(),
     };
-    // A metric that one version of the conventions lacks is described as in the other.
+    // A metric that the default version of the semantic conventions lacks is described as in the
+    // latest version.
     let detail = |level: MetricsLevel, row| match level.detail(row, Semconv::default()) {
         MetricDetail::Omitted => level.detail(row, Semconv::Latest),
         detail => detail,

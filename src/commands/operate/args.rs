@@ -1,4 +1,4 @@
-//! The flags of the commands that ask or change a running gateway.
+//! The flags of the commands that query or change a running gateway.
 
 use crate::commands::admin_client::AdminClient;
 use clap::Args;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
 
-/// Declares the arguments of one command: its own, and those of the connection to the gateway. The
-/// variables of the flags contain the name of the command, so each command needs its own struct.
+/// Declares the arguments of one command: its own, and those of the connection to the gateway. Each
+/// command needs its own struct, because the environment variables of its flags contain its name.
 macro_rules! operator_args {
     ($(#[$doc:meta])* $name:ident, $command:literal, $help:ident, { $($field:tt)* }) => {
         $(#[$doc])*

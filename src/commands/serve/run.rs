@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Runs the command.
 pub(crate) fn run(serve: ServeArgs) -> ExitCode {
     logging::install_panic_hook();
-    // The signals are handled as soon as the runtime exists.
+    // The signal handlers are installed before the gateway starts, as soon as the runtime exists.
     block_on(async { Box::pin(self::serve(serve, signals::wait_for_shutdown())).await })
 }
 

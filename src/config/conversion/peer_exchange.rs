@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{ExchangeKey, KeyTooShort};
 
-/// Timeout of a connection attempt, and of one message to the server.
+/// Timeout of a connection attempt to the message bus, and of one message to it.
 const BUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the exchange with other gateways cannot start.

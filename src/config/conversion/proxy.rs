@@ -28,7 +28,7 @@ pub enum ProxySettingsError {
     Buckets(#[from] BucketOverridesError),
 }
 
-/// Maximum time without bytes in both directions of a WebSocket.
+/// Maximum time in which a WebSocket has no bytes in either direction.
 const WEBSOCKET_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(5);
 
 impl Config {
@@ -68,8 +68,8 @@ impl Config {
         })
     }
 
-    /// The settings of the observation of requests: stalls, slow requests, model refusals and
-    /// buckets.
+    /// The settings of the observation of requests: stalls, stream rules, slow requests, model
+    /// refusals and histogram buckets.
     fn observation_settings(&self) -> Result<ObservationSettings, ProxySettingsError> {
         let phrases = &self.refusal_detection.refusal_phrases;
         let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
@@ -89,7 +89,7 @@ impl Config {
 }
 
 impl ResumeConfig {
-    /// The settings of runs that clients can return to. `None`: off.
+    /// The settings of runs that clients can return to. `None`: clients cannot return.
     fn settings(&self) -> Option<ResumeSettings> {
         self.window.map(|window| ResumeSettings { window, memory: self.memory })
     }

@@ -1,5 +1,5 @@
-//! The secrets of a configuration. The gateway reads them one by one while it starts, and `check`
-//! reads all.
+//! The secrets of a configuration. The gateway reads each secret where it needs it while it starts.
+//! `tokenweir check` reads all secrets.
 
 use crate::config::root::Config;
 use crate::config::sections::access::AccessConfig;
@@ -125,7 +125,7 @@ mod tests {
     use crate::config::Config;
     use serde_json::Value;
 
-    /// The paths of all locations of secrets in a serialized configuration.
+    /// The paths of all secrets in a serialized configuration, which has a secret's location only.
     fn secret_paths(path: &str, value: &Value, found: &mut Vec<String>) {
         let child = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
         match value {

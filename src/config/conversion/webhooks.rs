@@ -11,7 +11,7 @@ pub enum WebhooksError {
     /// The URL or the token cannot be read.
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
-    /// The secret is not a URL. The error does not contain it.
+    /// The secret is not a URL. The error does not contain the secret.
     #[error("the URL of webhooks[{0}] is not an http or https URL")]
     Url(usize),
 }

@@ -7,7 +7,7 @@ use crate::config::violation::{RuleViolation, violation_at};
 /// Maximum of `retry.attempts`.
 const MAX_RETRY_ATTEMPTS: u32 = 10;
 
-/// Minimum of `streams.resume.memory`, in bytes: a response may take a sixteenth of it.
+/// Minimum of `streams.resume.memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
 const MIN_RESUME_MEMORY: usize = 1 << 20;
 
 /// Checks the rules of these keys and returns the first violation.

@@ -6,7 +6,7 @@ use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::gpu::GpuExporter;
 use tokenweir_request::error::listed;
 
-/// Maximum number of exporters, because each page is compared with each backend.
+/// Maximum number of exporters, because the metrics of each exporter are compared with each backend.
 const MAX_EXPORTERS: usize = 100;
 /// Maximum length of host and port of an exporter, which are a label value, in bytes.
 const MAX_EXPORTER_NAME_BYTES: usize = 128;

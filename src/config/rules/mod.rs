@@ -101,7 +101,7 @@ fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
 fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
     let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
     // If `backends` is empty, flags or variables may name backends later. Discovery may find
-    // others.
+    // backends that `backends` does not list.
     let are_ids_complete = !ids.is_empty() && config.discovery.is_empty();
     for (index, model) in config.models.iter().enumerate() {
         let Some(names) = &model.backends else { continue };

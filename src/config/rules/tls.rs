@@ -37,7 +37,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-/// Checks the TLS settings of one server.
+/// Checks the TLS settings of one backend.
 fn check_entry(
     path: &str,
     address: &BackendAddress,

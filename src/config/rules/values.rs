@@ -1,4 +1,4 @@
-//! Ranges of single values. Each range is stated once, with the keys that it holds for.
+//! Checks the ranges of single values. Each range is stated once, with the keys to which it applies.
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at};

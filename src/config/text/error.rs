@@ -103,13 +103,13 @@ const KEYS_FILE_WORDS: [&str; 11] = [
     "concurrency",
 ];
 
-/// Maximum number of different characters between a mistyped word and a key of a keys file. A secret has more.
+/// Maximum number of wrong characters in a mistyped key of a keys file. Secrets differ in more characters.
 const MAX_MISTYPED_CHARS: usize = 2;
 
-/// The last words of the keys whose values excerpts never show, such as `api_key` and `password`.
+/// The final words of keys with secret values, such as `api_key`. Excerpts never show these values.
 const SECRET_WORDS: [&str; 5] = ["key", "token", "secret", "password", "salt"];
 
-/// Least length of a part of a path that excerpts do not show. Tokens in the URLs of webhooks have at least 24.
+/// Minimum length of a part of a URL path that excerpts hide as a token. Webhook tokens have at least 24.
 const MIN_TOKEN_CHARS: usize = 20;
 
 impl ConfigError {
@@ -173,8 +173,8 @@ impl ConfigError {
         self.without_excerpt()
     }
 
-    /// Takes the excerpt from `text`, the content of a keys file, without its values: an operator may have written a
-    /// key in any place.
+    /// Takes the excerpt from `text`, the content of a keys file, and hides all its values: an operator may
+    /// have written a key in any place.
     pub(crate) fn with_redacted_line(self, text: &str) -> Self {
         match self.location() {
             Some(ConfigLocation::File(file, Some(position))) => {
@@ -301,8 +301,8 @@ fn value_column(line: &[char], key_end: usize) -> Option<usize> {
 }
 
 /// The column, counted from 0, of the first possible secret in a line: the value of a secret key other
-/// than `{ env: NAME }` and `{ file: PATH }`; the user name and password in a URL; or a part of the path or the query
-/// of a URL that can be a token, such as that of a webhook. `None`: the line has none of them.
+/// than `{ env: NAME }` and `{ file: PATH }`; the user name and password in a URL; or a part of the path or
+/// the query of a URL that can be a token, as in webhook URLs. `None`: the line has no possible secret.
 fn secret_column(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
     let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
@@ -335,8 +335,8 @@ fn secret_column(line: &str) -> Option<usize> {
     after_key.into_iter().chain(in_url).min()
 }
 
-/// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation mark, which is
-/// a backtick or `"`, to the last mark of the same kind.
+/// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation
+/// mark, which is a backtick or `"`, to the last mark of the same kind.
 fn redact_quotes(text: &str) -> String {
     let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
     let (before, from_mark) = text.split_at(start);
@@ -347,7 +347,7 @@ fn redact_quotes(text: &str) -> String {
     format!("{before}{mark}{shown}{mark}{}", redact_quotes(after))
 }
 
-/// Replaces each character of a word that is not a key of a keys file.
+/// Replaces each character of a word by `*` unless the word is a key of a keys file.
 fn redact_values(line: &str) -> String {
     let mut redacted = String::with_capacity(line.len());
     for part in line.split_inclusive(|c: char| c.is_whitespace() || "{}[],:#'\"".contains(c)) {

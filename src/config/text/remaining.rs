@@ -1,5 +1,5 @@
-//! The text of a file without the entries that have mistakes. Removed characters become spaces, so that all positions
-//! stay valid.
+//! The text of a file without the entries that have mistakes. Removed characters become spaces, so that
+//! the positions of all other entries stay valid.
 
 use super::yaml::{self, Entry};
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub(crate) struct RemainingText<'a> {
     chars: Vec<char>,
     /// The index of the first character of each line.
     lines: Vec<usize>,
-    /// The removed entries: their paths and their characters.
+    /// The removed entries: the path and the range of characters of each.
     removed: Vec<(String, Range<usize>)>,
 }
 
@@ -81,8 +81,8 @@ impl<'a> RemainingText<'a> {
         true
     }
 
-    /// Removes an entry. If the rest is then no YAML, removes the entry around it, and so on. Returns
-    /// whether the remaining text is YAML.
+    /// Removes an entry. While the remaining text is not valid YAML, also removes the enclosing entry.
+    /// Returns whether the remaining text is valid YAML.
     pub(crate) fn remove(&mut self, entries: &[Entry], entry: usize) -> bool {
         let mut next = Some(entry);
         while let Some(index) = next {
@@ -103,9 +103,10 @@ impl<'a> RemainingText<'a> {
         false
     }
 
-    /// Removes the part of a text that is no YAML, in which the parser found an error on a line, counted from 1: the
-    /// entry on the line, the top-level entry around it, or the one before it, which may lack its end. Returns whether
-    /// the remaining text has no error, or one further on.
+    /// Removes the part of the text that is not valid YAML. `line`: the line of the parser's error, counted
+    /// from 1. The part is the entry on this line, the top-level entry around it, the top-level entry before
+    /// that, which may lack its end, or both top-level entries. Returns whether the remaining text has no
+    /// error, or its first error is after the removed part.
     pub(crate) fn remove_unreadable(&mut self, line: usize) -> bool {
         let line = line.saturating_sub(1).min(self.lines.len().saturating_sub(1));
         let section = self.section(line);
@@ -119,7 +120,7 @@ impl<'a> RemainingText<'a> {
             let text: String = attempt.into_iter().collect();
             yaml::entries(&text).err().map_or(usize::MAX, |line| line.max(1) - 1)
         };
-        // The first of the best candidates is the smallest.
+        // Several candidates can move the first error equally far. The first of these is the shortest.
         let found = candidates.iter().map(error_after).enumerate().rev();
         let Some((index, error)) = found.max_by_key(|(_, line)| *line) else { return false };
         let Some(lines) = candidates.get(index) else { return false };
@@ -138,14 +139,14 @@ impl<'a> RemainingText<'a> {
         clear(&mut self.chars, range);
     }
 
-    /// Writes `{}` or `[]` at `start`, in place of an entry that was the only one of its mapping or list.
+    /// Writes `{}` or `[]` at `start`, in place of an entry that was the only entry of its mapping or list.
     fn write_empty(&mut self, entries: &[Entry], entry: usize, start: usize) {
         let Some(Entry { parent: Some(parent), is_item, .. }) = entries.get(entry) else { return };
         let is_root = entries.get(*parent).is_some_and(|parent| parent.parent.is_none());
         if is_root && !is_item {
             return;
         }
-        // A list between brackets is indented further than its key, and a block does not need to be.
+        // `[]` must be indented further than the key of the list. A block list does not need to be.
         let (empty, start) = if *is_item { (['[', ']'], start + 1) } else { (['{', '}'], start) };
         if let Some([first, second]) = self.chars.get_mut(start..start + 2)
             && *second != '\n'
@@ -174,13 +175,13 @@ impl<'a> RemainingText<'a> {
         start_index..self.chars_of(&self.block(line, column, false)).end
     }
 
-    /// Whether an entry is between brackets.
+    /// Whether an entry is in flow notation: between the brackets of a mapping (`{}`) or a list (`[]`).
     fn is_flow(&self, entries: &[Entry], entry: usize) -> bool {
         let Some(Entry { parent: Some(parent), is_item, .. }) = entries.get(entry) else {
             return false;
         };
         let value = entries.get(*parent).map(|parent| self.index(parent.value));
-        // The position of a list without brackets (`- item`) is that of its first item, so no bracket is there.
+        // The position of a list without brackets is that of its first item, so there is no bracket.
         value.and_then(|index| self.chars.get(index)) == Some(if *is_item { &'[' } else { &'{' })
     }
 
@@ -204,8 +205,8 @@ impl<'a> RemainingText<'a> {
         self.chars.len()
     }
 
-    /// The lines of the block that begins on a line: the line, and those that follow and are indented by more than
-    /// `indent`. The items of a list that is the value of a key may have its indentation.
+    /// The lines of the block that begins on a line: the line, and the following lines that are indented by
+    /// more than `indent`. If the block is a key with a list, the items may have the indentation of the key.
     fn block(&self, line: usize, indent: usize, is_item: bool) -> Range<usize> {
         let ends = |other: &usize| {
             self.indentation(*other).is_some_and(|indentation| {

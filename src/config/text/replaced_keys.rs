@@ -1,14 +1,15 @@
 //! The keys of earlier versions, and what operators write in their place.
 
-/// The replacement of a key whose default is the only value now.
+/// The help text for a removed key whose default is the only value now.
 const FIXED_DEFAULT: &str = "remove it: its default is fixed now";
-/// The replacement of a key of the external redactors.
+/// The help text for a removed key of the external redactors.
 const NO_REDACTOR: &str = "the built-in patterns of `redact` remain; filter the file in its place";
 
-/// The replacement of the sizes of single files.
+/// The help text for a removed key that limited the size of a single file.
 const FILE_SIZE: &str = "write `max_file_bytes` of `log`, which holds for each file";
 
-/// Keys of earlier versions: the key, a key beside which it was, and the replacement.
+/// Keys of earlier versions: the removed key; a present key of the same section, which identifies the
+/// section; and the help text, which names the replacement.
 const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("headers_count", "body_idle_timeout", FIXED_DEFAULT),
     ("streams_per_connection", "body_idle_timeout", FIXED_DEFAULT),
@@ -64,7 +65,8 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("url", "redact", NO_REDACTOR),
 ];
 
-/// The replacement of a key of an earlier version. `None`: no earlier version had the key.
+/// The help text for `field`, an unknown key of a section with the keys `expected`. `None`: no earlier
+/// version had the key there.
 pub(super) fn replacement(field: &str, expected: &[&str]) -> Option<&'static str> {
     let is_it = |(key, beside, _): &&(&str, &str, &str)| *key == field && expected.contains(beside);
     REPLACED_KEYS.iter().find(is_it).map(|(_, _, replacement)| *replacement)

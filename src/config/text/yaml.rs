@@ -96,7 +96,8 @@ pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> 
     // If a mapping lacks a required key, the error of the parser has the position of another key of
     // this mapping.
     let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
-    // In a block, a mapping begins where its first key does.
+    // In block notation, a mapping and its first key begin at the same position, so the problem decides
+    // to which of the two the error belongs.
     let is_about_key = problem.starts_with("unknown key") || problem.starts_with("duplicate key");
     let (first, second) = if is_about_key {
         (of_key, of_value)
@@ -135,7 +136,7 @@ pub(crate) fn to_text(value: &impl Serialize) -> String {
 }
 
 /// The options of the parser. The budgets exceed the needs of every configuration. They stop the
-/// expansion of an alias bomb early.
+/// expansion of a YAML alias bomb early.
 fn parser_options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

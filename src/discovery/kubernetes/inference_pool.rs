@@ -1,5 +1,5 @@
-//! The pods of an `InferencePool` of the Gateway API, as `EndpointSlices`: a pool is a selector of pods and a
-//! target port.
+//! Presents the pods of a Kubernetes `InferencePool` as `EndpointSlices`. An `InferencePool` states a
+//! label selector of pods and a target port.
 
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 type PodEvents = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
-/// The watches of one pool and of its pods.
+/// The watches of one `InferencePool` and of its pods.
 struct PoolWatch {
     client: Client,
     namespace: String,
@@ -22,11 +22,11 @@ struct PoolWatch {
     /// The pods that the pool selects, and the watch of these pods. `None`: the pool is not known
     /// yet.
     selected: Option<(PoolTarget, PodEvents)>,
-    /// Events to report before the next one is awaited.
+    /// Events that are reported before the watches are read again.
     pending: VecDeque<Event<EndpointSlice>>,
 }
 
-/// What a pool selects.
+/// The pods and the port that an `InferencePool` selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PoolTarget {
     /// The label selector of the pods.
@@ -34,7 +34,8 @@ struct PoolTarget {
     port: i32,
 }
 
-/// The changes of the pods of a pool, as changes of `EndpointSlices` with one pod each.
+/// Watches the pods of an `InferencePool`. Returns their changes as changes of `EndpointSlices` with one
+/// pod each.
 pub(super) fn watch_pods(
     client: Client,
     namespace: &str,
@@ -80,7 +81,8 @@ impl PoolWatch {
         }
     }
 
-    /// Watches other pods if the labels or the port that the pool selects have changed.
+    /// Applies an event of the `InferencePool`: starts a new watch of pods if its labels or its port
+    /// have changed.
     fn on_pool(&mut self, event: Event<DynamicObject>, timeout_seconds: u32) {
         let pool = match event {
             Event::Apply(pool) | Event::InitApply(pool) => pool,
@@ -108,12 +110,12 @@ impl PoolWatch {
     }
 }
 
-/// The next item of a stream that does not end. Without a stream, the future does not end.
+/// The next item of a stream that does not end. Without a stream, the future never completes.
 async fn next_of<S: Stream + Unpin>(stream: Option<&mut S>) -> S::Item {
     match stream {
         Some(stream) => match stream.next().await {
             Some(item) => item,
-            // A watcher retries without end.
+            // A watcher retries without end, so its stream does not end.
             None => std::future::pending().await,
         },
         None => std::future::pending().await,
@@ -141,7 +143,7 @@ impl PoolTarget {
         }
     }
 
-    /// The slice of one pod. A pod that has no address yet is not in it.
+    /// The slice of one pod. It has no endpoint while the pod has no address.
     fn slice(&self, pod: Pod) -> EndpointSlice {
         let status = pod.status.unwrap_or_default();
         let is_true = |it: &PodCondition| it.type_ == "Ready" && it.status == "True";

@@ -1,5 +1,5 @@
-//! Discovers the backends of a Kubernetes Service by a watch on its `EndpointSlices`, or those of an
-//! `InferencePool` by a watch on the pool and its pods.
+//! Discovers the backends of a Kubernetes Service by a watch on its `EndpointSlices`, or the backends of
+//! an `InferencePool` by a watch on the `InferencePool` and its pods.
 //!
 //! The API server lists the `EndpointSlices` once and then sends their changes. A broken watch
 //! continues at its last resource version, or lists again if that version has expired (410 Gone).
@@ -30,8 +30,8 @@ use tower::limit::RateLimitLayer;
 pub struct KubernetesService {
     /// Name of the Service or of the pool.
     pub name: String,
-    /// Whether the name is that of an `InferencePool` instead of a Service. A pool states its own
-    /// port.
+    /// Whether the name is that of an `InferencePool` instead of a Service. An `InferencePool` states
+    /// its own port.
     pub is_pool: bool,
     /// Namespace of the Service or pool. `None`: the namespace of this pod, or of the current kubeconfig
     /// context.
@@ -40,7 +40,7 @@ pub struct KubernetesService {
     pub port: Option<ServicePort>,
 }
 
-/// A discovery source that watches one Service or one pool.
+/// A discovery source that watches one Service or one `InferencePool`.
 pub struct ServiceWatcher {
     client: Client,
     namespace: String,
@@ -127,8 +127,8 @@ impl ServiceWatcher {
         Some(backends)
     }
 
-    /// Logs a failure. Starts a new watch if the resource version has expired. Returns the problem of
-    /// the second failure in succession.
+    /// Logs a failure. Starts a new watch if the resource version has expired. Returns the problem at
+    /// the second failure in succession, and `None` at all other failures.
     fn on_failure(&mut self, error: &watcher::Error) -> Option<String> {
         let service = &self.display_name;
         let reported = self.last_reported.as_ref().map_or(0, Vec::len);
@@ -151,8 +151,8 @@ impl ServiceWatcher {
         None
     }
 
-    /// Completes when [`FAILURE_LOG_INTERVAL`] has passed since the last failure. The watch then
-    /// works again: a watch that continues without a change has no event.
+    /// Completes when [`FAILURE_LOG_INTERVAL`] has passed since the last failure. The watch then counts
+    /// as working again, because a working watch without changes delivers no event.
     async fn recovered(last_failure: Option<Instant>) {
         let Some(at) = last_failure else { return };
         tokio::time::sleep_until((at + FAILURE_LOG_INTERVAL).into()).await;

@@ -26,7 +26,7 @@ pub struct AdmissionController {
     pool: Arc<BackendPool>,
     /// The current settings. `None`: admission control is disabled, so no further request is queued.
     settings: ArcSwapOption<AdmissionSettings>,
-    /// Hashes tenants, which can be secret tokens. It has a new random key in each process.
+    /// Hashes tenants, which can be secret tokens. Each process has a new random hash key.
     tenant_hasher: RandomState,
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
@@ -104,8 +104,8 @@ impl AdmissionController {
         lock(&self.queue).oldest()
     }
 
-    /// Number of requests that this gateway has in flight at a backend at which it treats the
-    /// backend as full. `None`: no such number is set.
+    /// The gateway treats a backend as full if it has this number of requests in flight there. `None`:
+    /// the settings have no such threshold.
     pub fn max_in_flight(&self) -> Option<u32> {
         self.settings.load().as_ref().and_then(|settings| settings.thresholds.in_flight)
     }
@@ -120,9 +120,9 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request: its priority class and its tenant. The tenant is that of the API key;
-    /// without an API key, the value of the configured tenant header stands for the tenant,
-    /// otherwise the `Authorization` header, otherwise the address of the client.
+    /// The flow of a request: its priority class and its tenant. The tenant is that of the API key.
+    /// Without an API key, the value of the configured tenant header stands for the tenant, or else
+    /// the `Authorization` header, or else the address of the client.
     fn flow_key(
         &self,
         settings: &AdmissionSettings,
@@ -142,8 +142,8 @@ impl AdmissionController {
     }
 
     /// Leases a backend to the request of a record. A request that continues a stored response does
-    /// not wait in the queue: no other backend can serve it, so it would hold up others. Fails as
-    /// [`Self::admit`] does.
+    /// not wait in the queue: only one backend can serve it, so it would delay other requests. Fails
+    /// as [`Self::admit`] does.
     pub(in crate::proxy) async fn lease(
         &self,
         record: &mut RequestRecord,
@@ -161,7 +161,7 @@ impl AdmissionController {
     ///
     /// Fails if no backend serves the model, if no backend is available and the request does not wait
     /// for one, if the queue is full, if a request with precedence displaces this request from the
-    /// queue, if it cannot meet its objective, or after the maximum wait.
+    /// queue, if this request cannot meet its TTFT objective, or after the maximum wait.
     async fn admit(
         &self,
         record: &mut RequestRecord,
@@ -250,8 +250,8 @@ impl AdmissionController {
         Ok(AdmitOutcome::Queued(key, limit))
     }
 
-    /// The capacity of the backends for a request. Fails if no backend can serve the request and it must
-    /// not wait for one. `settings` is `None` if admission control is disabled.
+    /// The capacity of the backends for a request. Fails if no backend can serve the request and the
+    /// request must not wait for one. `settings` is `None` if admission control is disabled.
     fn offer(
         &self,
         settings: Option<&AdmissionSettings>,

@@ -19,11 +19,12 @@ pub struct AdmissionSettings {
     pub max_wait: Duration,
     /// Maximum wait of a request whose model no backend can serve. 0: such a request does not wait.
     pub max_backend_wait: Duration,
-    /// The objectives of `slos`. A stream that cannot meet the TTFT limit of one is refused.
+    /// The objectives of `slos`. A stream that cannot meet the TTFT limit of its objective is refused.
     pub objectives: Vec<Objective>,
     /// The priority classes: tiers in order of precedence.
     pub classes: PriorityClasses,
-    /// The header whose value is the tenant of a request without an API key. `None`: none is configured.
+    /// The header whose value is the tenant of a request without an API key. `None`: no header is
+    /// configured.
     pub tenant_header: Option<HeaderName>,
 }
 

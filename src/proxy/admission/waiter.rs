@@ -33,8 +33,8 @@ pub(super) struct LeaseWaiter {
 /// model.
 pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 
-/// Assumed number of output tokens of a request. With the estimated prompt tokens, it is the cost
-/// of the request in the fair queue.
+/// Assumed number of output tokens of a request. The sum of this number and of the estimated prompt
+/// tokens is the cost of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 
 /// The entry of a request in the queue, and the receiver of its lease or error. `work`: tokens that
@@ -92,7 +92,8 @@ pub(super) fn enqueue(
 /// The requirements of a waiting request.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
     let waiter = &request.payload;
-    // A request that needs one backend, or a longer context after an attempt, does not wait in the queue.
+    // A request that needs one certain backend, or a longer context after an attempt, does not wait in
+    // the queue. So these two requirements are unset.
     BackendRequirements {
         model: request.model.as_deref(),
         is_stream: waiter.is_stream,

@@ -77,8 +77,8 @@ impl PreparedRequest<'_> {
 ///
 /// If a pooled connection closes while the request is sent, the request is sent to the same backend once
 /// more, on a new connection. This requires that the backend cannot have executed the request, or that the
-/// request has no side effects. Any other close of a connection is an error of the backend. `is_once`: at
-/// most one engine may receive the body, and once, so the request is sent on a new connection.
+/// request has no side effects. Any other close of a connection is an error of the backend. `is_once`: only
+/// one engine may receive the body, and only once. Such a request is sent on a new connection at once.
 pub(super) async fn send(
     client: &HttpClient,
     record: &mut RequestRecord,
@@ -143,7 +143,7 @@ async fn send_via(
     }
     let attempt = new_attempt(backend, span_id);
     record.timings.sent = Some(attempt.started);
-    // An open stream holds the memory, and most have one attempt.
+    // The record keeps this memory while a stream is open, and most requests have one attempt.
     record.attempts.reserve_exact(1);
     record.attempts.push(attempt);
     let result = client
@@ -191,7 +191,8 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
     }
 }
 
-/// Number of headers that [`build_outbound_request`] adds to most requests: `Via`, and three of a trace.
+/// Number of headers that [`build_outbound_request`] adds to most requests: `Via`, and three headers of
+/// the trace context.
 const ADDED_HEADERS: usize = 4;
 
 /// Builds the request for the backend: the method and path of the client request, its headers

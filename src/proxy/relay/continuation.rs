@@ -39,7 +39,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// The requirements of the request on a backend, which its continuation has too.
+/// What the request requires of a backend. The continuation requires the same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentRequirements {
     pub(crate) path: Option<&'static str>,
@@ -50,8 +50,8 @@ pub(crate) struct SentRequirements {
 /// A stream that waits for another backend.
 pub(crate) struct Interruption {
     at: Instant,
-    /// The backends that are not tried again: the one whose stream was interrupted, and those that
-    /// did not continue it.
+    /// The backends that are not tried again: the backend whose stream was interrupted, and those
+    /// that were asked and did not continue the stream.
     tried: Vec<Arc<Backend>>,
     sending: Option<Sending>,
 }
@@ -148,9 +148,9 @@ impl StreamContinuation {
         Ok(())
     }
 
-    /// Gives up the continuation. The stream ends as without continuation, or the gateway writes
-    /// its end if only that is missing. A stream that was to be moved from a working backend
-    /// continues there.
+    /// Gives up the continuation. If only the end of the stream is missing, the gateway writes the
+    /// end. Otherwise the stream ends as a stream without continuation does. A stream that was to be
+    /// moved from a working backend (`Migrated`) continues on that backend.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,
@@ -168,7 +168,7 @@ impl StreamContinuation {
             _ => reason,
         };
         exchange.refuse_continuation(reason, is_final);
-        // The attempt whose response the client has is the last one of the record.
+        // The attempt whose response the client got must be the last one in the record.
         let asked = self.interrupted.take().map_or(0, |interrupted| interrupted.tried.len() - 1);
         let attempts = &mut exchange.record().attempts;
         if let Some(start) = attempts.len().checked_sub(asked + 1) {
@@ -213,7 +213,8 @@ fn continuing_body(
 }
 
 /// Reports the failure of the backend whose stream was continued or completed, in the record and to
-/// its circuit breaker. `later`: number of attempts that the record has for the continuation.
+/// its circuit breaker. `later`: number of attempts to skip at the end of the record, because they belong
+/// to the continuation.
 fn report_failure(
     exchange: &mut Exchange,
     backend: &Backend,

@@ -46,11 +46,12 @@ pub(crate) async fn send(
     context.retry.deposit(share);
     let mut tried = Vec::new();
     let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
-    // Further attempts skip backends whose context is not longer: they would refuse the request too.
+    // The context length of a backend that refused the request as too long. Only backends with a
+    // longer context can help.
     let mut longer_than = None;
     let (mut refusals, mut legs) = (Refusals::new(request.requirements.prompt), Legs::default());
     loop {
-        // The values of the attempt take no memory while the request waits.
+        // In a block, so that the values of the attempt take no memory while the request waits below.
         let next = {
             let (lease, decision) = leased;
             let record = exchange.record();
@@ -145,9 +146,9 @@ pub(crate) async fn send(
     }
 }
 
-/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun
-/// with the request, or shut down in order. Any other failure may be caused by the request, which
-/// could crash the same backend again after the wait.
+/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun to
+/// process the request, or was shutting down in order. The request itself may have caused any other
+/// failure, and could crash the same backend again after the wait.
 fn allows_wait(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
 }
@@ -163,8 +164,8 @@ fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKin
     }
 }
 
-/// Whether a request waits until a backend comes back if no other backend is left. The failover rules
-/// have allowed another attempt.
+/// Whether a request waits until a backend comes back if no other backend is left. The caller has
+/// checked that the failover rules allow another attempt.
 fn may_wait_for_backend(context: &ProxyContext, request: &PreparedRequest<'_>) -> bool {
     !request.is_lookup
         && request.requirements.backend.is_none()
@@ -301,8 +302,8 @@ fn classify_failure(
     kind
 }
 
-/// Returns `RankRefused` or `TooLong` for a refusal because of the data-parallel rank or of the length of the
-/// request, otherwise `kind`. Only a backend with a longer context can answer the latter differently.
+/// Returns `RankRefused` if the backend refused the data-parallel rank, `TooLong` if it refused the length
+/// of the request, otherwise `kind`. Only a backend with a longer context can serve a `TooLong` request.
 fn refine_refusal(
     kind: FailureKind,
     context: &ProxyContext,
@@ -323,8 +324,8 @@ fn refine_refusal(
     kind
 }
 
-/// Learns the ratio of tokens to bytes from the minimum number of prompt tokens that a refusal
-/// because of the length states. Only for prompts without media.
+/// Learns the ratio of tokens to bytes of prompts from a refusal because of the length, which states a
+/// minimum number of prompt tokens. Ignores prompts with media.
 fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
     let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
     if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
@@ -333,9 +334,9 @@ fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendR
     }
 }
 
-/// Gives the failure an error as its result, if the response to the client has begun and the last
-/// backend ended its stream without output. Without the error, the client would see a stream that
-/// has only comments.
+/// Replaces the client's result of the failure by an error if the response to the client has begun and
+/// the last backend ended its stream without output. Without the error, the client would see a stream
+/// that has only comments.
 fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {
     let has_begun = request.early.is_some_and(EarlyResponse::has_begun);
     if has_begun && matches!(failure.kind, FailureKind::Died | FailureKind::Empty) {
@@ -355,7 +356,7 @@ pub(super) fn give_up(
     match failure.fallback {
         Ok(mut response) => {
             if exchange.is_spliced() && response.status().is_success() {
-                // The client gets the event with which the attempt failed, so nothing may follow it.
+                // The client gets the error event of the attempt, so no continuation may follow.
                 exchange.refuse_continuation(continuation_refusal(reason), true);
             }
             if response.status() == StatusCode::SERVICE_UNAVAILABLE {

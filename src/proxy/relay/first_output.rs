@@ -30,16 +30,16 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
-/// Texts of errors about the length of a request: of vLLM and SGLang, of vLLM about `max_tokens` alone,
-/// and of llama.cpp.
+/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
+/// is about `max_tokens` alone, of llama.cpp.
 const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
 
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
 /// `max_wait`.
 ///
-/// Backends send comments, blank lines, empty events or white space to keep connections alive. Before any
-/// other event or the JSON document these bytes reach the client at once through `early`. Later ones are
-/// buffered, because they follow buffered events.
+/// Backends send comments, blank lines, empty events or white space to keep connections alive. Such bytes
+/// reach the client at once through `early` if no other event and no JSON has arrived before. After a
+/// buffered event they are buffered too, so that the order stays the same.
 ///
 /// Fails with the deadline that passes first.
 pub(super) async fn buffer_until_first_output(
@@ -55,7 +55,7 @@ pub(super) async fn buffer_until_first_output(
     let max_wait_ends_at = began_at + max_wait;
     deadlines.on_bytes(|| began_at);
     let timeout_at = deadlines.next_before(max_wait_ends_at);
-    // The timer is registered only when it is polled.
+    // Tokio registers this timer at its first poll, so a response that needs no wait registers none.
     let mut timeout = std::pin::pin!(tokio::time::sleep_until(timeout_at.into()));
     let mut buffered_bytes = 0;
     while is_undecided(exchange, status) && buffered_bytes <= MAX_BUFFERED_BYTES {

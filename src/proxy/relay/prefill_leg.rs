@@ -1,6 +1,7 @@
-//! Sends the prefill leg of a request to another backend, before its decode backend gets it.
+//! Sends the prefill leg of a request to a backend that computes the prompt, before another backend (the
+//! decode backend) gets the request and generates the output.
 //!
-//! The decode backend is leased before. If a leg fails or would not be faster, the decode backend
+//! The decode backend is leased first. If a prefill leg fails or would not be faster, the decode backend
 //! computes the prompt itself: a fault of prefill backends never fails a request.
 
 use super::attempt::{self, PreparedRequest};
@@ -33,7 +34,7 @@ pub(super) struct Legs {
     is_off: bool,
 }
 
-/// The parameters with which one engine may read the blocks of a prefill leg once.
+/// The parameters with which one engine may read the KV blocks that a prefill leg computed, once.
 struct Parameters {
     text: String,
     got_at: Instant,
@@ -41,7 +42,7 @@ struct Parameters {
 
 /// Maximum number of prefill legs that are sent for one attempt.
 const MAX_LEGS: usize = 2;
-/// Maximum size of the response to a leg. It lists the blocks of a prompt.
+/// Maximum size of the response to a prefill leg, in bytes. The response lists the KV blocks of a prompt.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
 /// Time limit of a prefill leg, as a multiple of the predicted time in which the decode backend
 /// alone computes the prompt.
@@ -55,16 +56,16 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// Whether a request to this backend may have a prefill leg.
 pub(super) fn is_possible(lease: &Lease, exchange: &mut Exchange) -> bool {
     if let Some(legs) = &mut exchange.record().prefill_legs {
-        // Of an earlier attempt.
+        // The value is that of an earlier attempt.
         legs.is_used = false;
     }
     lease.backend().identity.role().is_some_and(Role::serves_decode_legs)
 }
 
 impl Legs {
-    /// Sends a prefill leg if that is faster, and turns the `body` of the whole request into that
-    /// of the decode leg. Returns whether `body` is now a decode leg. If not, the backend of
-    /// `lease` computes the prompt.
+    /// Sends a prefill leg if that is predicted to be faster, and turns `body`, the body of the whole
+    /// request, into that of the decode leg. Returns whether `body` is now a decode leg. If not, the
+    /// backend of `lease` computes the prompt.
     pub(super) async fn prefill(
         &mut self,
         context: &ProxyContext,
@@ -149,7 +150,7 @@ async fn send_legs(
         let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, leg, settings, now);
         let legs = record.prefill_legs.get_or_insert_default();
         legs.predicted = Some([with_leg, alone]);
-        // A prediction that is no number is not faster.
+        // Also false if a prediction is NaN.
         let is_faster = with_leg < alone;
         if !is_faster {
             return Err(PrefillSkip::NotFaster);

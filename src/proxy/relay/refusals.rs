@@ -1,6 +1,7 @@
-//! The backends that refused a request with a status that does not show its cause, until a peer
-//! answers. If a peer answers with success, the refusals are failures of their backends. If the peers
-//! refuse too, the client is the cause: it gets the first refusal.
+//! Keeps the refusals of a request while the gateway asks peers of the refusing backend. A status such as
+//! 400 or 401 does not show whether client or backend is the cause. If a peer answers with success, the
+//! refusals are failures of their backends. If the peers refuse too, the client is the cause, and gets the
+//! most useful one of the refusals.
 
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
 use super::first_output::contains_any;
@@ -19,7 +20,8 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: Vec<Refusal>,
-    /// The response that the client gets if no peer answers with success. `None`: none was set aside.
+    /// The response that the client gets if no peer answers with success. `None`: no response was set
+    /// aside.
     held: Option<Box<HeldResponse>>,
     /// Whether the prompt has media.
     has_media: bool,
@@ -39,13 +41,14 @@ struct Refusal {
     kind: FailureKind,
     status: u16,
     rest: Option<Duration>,
-    /// What the backend lacks, according to the response: the path, or media in prompts. `None`: neither.
+    /// What the backend does not support, according to the response: the path, or media in prompts.
+    /// `None`: the response shows neither.
     lacks: Option<&'static str>,
     slot: RefusalSlot,
 }
 
-/// Words that show that an error is about media, whatever engine writes it. The error counts as
-/// such only if a peer serves the same request.
+/// Words that show that an error is about media, whatever engine writes the error. The error counts as
+/// one about media only if a peer serves the same request.
 const MEDIA_WORDS: [&[u8]; 8] =
     [b"image", b"Image", b"audio", b"Audio", b"video", b"Video", b"ultimodal", b"ulti-modal"];
 
@@ -57,7 +60,7 @@ impl Refusals {
     }
 
     /// Records the failure of the current attempt if only the answer of a peer can show whether the
-    /// backend or the client causes it. Returns whether it was recorded.
+    /// backend or the client causes it. Returns whether the failure was recorded.
     pub(super) fn record(
         &mut self,
         exchange: &mut Exchange,
@@ -86,8 +89,8 @@ impl Refusals {
         true
     }
 
-    /// Checks whether the request should be sent to a peer after the last refusal. Fails if peers
-    /// recently refused most of such requests alike.
+    /// Checks whether the request should be sent to a peer after the latest refusal. If peers recently
+    /// refused such requests too, this fails for most of them.
     pub(super) fn should_ask_peer(
         &self,
         retry: &RetryController,
@@ -110,7 +113,7 @@ impl Refusals {
         }
     }
 
-    /// Whether a refusal with this status is more useful to the client than the held one. A refusal
+    /// Whether a response with this status is more useful to the client than `held`. A refusal
     /// about the content of the request is more useful than one about its credentials or the load.
     fn tells_more(&self, status: StatusCode) -> bool {
         let is_about_content = |status: StatusCode| {
@@ -172,9 +175,9 @@ impl Refusals {
         Some(held.response)
     }
 
-    /// Removes the failures of the refused attempts, because no backend answered differently. A
-    /// backend that lists the model, or that refuses the credential of the configuration, remains
-    /// the cause.
+    /// Removes the failures of the refused attempts from the record, because no backend answered
+    /// differently. Two kinds of failures stay: a backend does not know a model that it lists, or it
+    /// refuses the credential of the configuration.
     fn blame_client(&self, exchange: &mut Exchange, retry: &RetryController, now: Instant) {
         let is_compared = exchange.record().attempts.len() > 1;
         for refusal in &self.refused {
@@ -210,8 +213,9 @@ impl Refusal {
     }
 }
 
-/// Whether a refusal is about the path of the request. A 404 of an API names an item in an error object,
-/// such as an adapter. A 404 of a server without the path has no such object, or names the path.
+/// Whether a refusal is about the path of the request. If an item of an API is missing, such as an
+/// adapter, the 404 has an error object that names the item. If the server lacks the path, the 404 has no
+/// error object, or names the path.
 fn is_about_path(response: &PrefetchedResponse, path: &str) -> bool {
     if FailureKind::of_refusal(response.status().as_u16()) != FailureKind::MissingPath {
         return false;

@@ -52,7 +52,8 @@ pub(crate) async fn send(
         Ok(Err(error)) => send_failure(&error),
         Err(deadline) => failover::deadline_failure(deadline),
     };
-    // While the client holds its upload, it can make a timeout of the backend expire.
+    // A client that pauses its upload can make a timeout of the backend expire. So a failure that
+    // the circuit breaker would count is ignored while the upload is incomplete.
     let is_held = upload.is_some_and(|upload| !upload.is_ended());
     if !is_held || failure.kind.effect() != BreakerAction::CountFailure {
         failure.apply_to(lease.backend());
@@ -75,7 +76,7 @@ fn classify(
     let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
         None
     } else {
-        // No peer can be asked whether it refuses the request, too.
+        // The body is not kept, so no peer can be asked whether it refuses the request too.
         first_output::classify_failure(exchange, head.status, &body, request.backend_model)
             .filter(|kind| !kind.is_judged_by_peers())
     };

@@ -17,8 +17,8 @@ use tokenweir_protocol::openai::{Api, form};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
-/// Maximum initial capacity of the body buffer, in bytes. A longer declared `Content-Length` does
-/// not raise it, because a client can declare a length and send fewer bytes.
+/// Maximum initial capacity of the body buffer, in bytes. A `Content-Length` above it does not raise
+/// the initial capacity, because a client can declare a length and send fewer bytes.
 const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 3;
@@ -33,8 +33,8 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
 
-/// Reads the complete body of a request within the limits of `settings`, and records its arrival and
-/// its length. Fails as [`read_body`] does.
+/// Reads the complete body of a request within the limits of `settings`. Records the length of the body
+/// and the time at which it was complete. Fails as [`read_body`] does.
 pub(crate) async fn receive_body(
     settings: &RequestSettings,
     exchange: &mut Exchange,
@@ -57,8 +57,8 @@ pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Durati
     idle_timeout.saturating_mul(SLOW_UPLOAD_FACTOR).saturating_add(transfer.unwrap_or_default())
 }
 
-/// The length of a body that its head declares, in bytes. `None`: the head declares none. Fails if the
-/// length exceeds `limit`.
+/// The length of the body that the request head declares, in bytes. `None`: the head declares no valid
+/// length. Fails if the length exceeds `limit`.
 pub(crate) fn declared_length(
     head: &request::Parts,
     limit: usize,
@@ -127,7 +127,7 @@ async fn read_body(
         }
         let required = buffer.len() + data.len();
         if required > buffer.capacity() {
-            // Not `reserve`, which allocates more than requested.
+            // `BytesMut::reserve` is not used, because it allocates more than requested.
             let capacity = next_capacity(buffer.len(), length).min(limit).max(required);
             buffer = grow_buffer(buffer, capacity, memory_permit)?;
         }
@@ -136,8 +136,8 @@ async fn read_body(
     Ok(if buffer.is_empty() { first_chunk } else { buffer.freeze() })
 }
 
-/// The capacity to which a buffer of `received` bytes grows: the declared length, within
-/// [`MAX_GROWTH_FACTOR`], or twice the bytes if they are as many as declared.
+/// The capacity to which a full buffer of `received` bytes grows: the declared length of the body, but at
+/// most by [`MAX_GROWTH_FACTOR`]. If `received` has reached the declared length: twice `received`.
 fn next_capacity(received: usize, declared: usize) -> usize {
     let missing = declared.saturating_sub(received);
     let growth = if missing > 0 { missing.min(MAX_GROWTH_FACTOR * received) } else { received };
@@ -174,9 +174,8 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 }
 
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
-/// the audio paths. A GET or DELETE request may have no body. Fails for any other body: a backend
-/// could read a model name from such a body that differs from the model whose access the gateway
-/// checked.
+/// the audio paths. A GET or DELETE request may have no body. Fails for any other body, because a
+/// backend could read another model name from it than the gateway, which checks the access to a model.
 pub(crate) fn peek_request(
     head: &request::Parts,
     body: &[u8],

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
-/// Counts the memory of all request bodies, and its limit.
+/// Counts and limits the memory of all request bodies together.
 #[derive(Debug)]
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
@@ -20,8 +20,8 @@ pub struct BodyMemory {
     large_bodies: Mutex<HashMap<BodyOwner, LargeBodies>>,
 }
 
-/// The owner of request bodies, whose part of the memory is limited, as a hash: a tenant, or the
-/// address of a client without a tenant.
+/// The owner of request bodies: a hash of the tenant, or the address of a client without a tenant. The
+/// large bodies of one owner may use only a part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BodyOwner(u64);
 
@@ -41,8 +41,8 @@ pub(crate) struct BodyMemoryPermit<'a> {
     bytes: usize,
 }
 
-/// Size in bytes above which a body counts towards the share of its owner. Smaller bodies are too
-/// many for a lock, and too small to fill the memory.
+/// Size in bytes above which a body counts towards the share of its owner. Smaller bodies do not count:
+/// they are so many that the lock would cost too much, and too small to fill the memory.
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
 impl BodyOwner {
@@ -139,14 +139,14 @@ impl BodyMemoryPermit<'_> {
         if after > 0 && count > 1 { bytes } else { 0 }
     }
 
-    /// Lowers the count of this permit to `bytes`, if it is higher.
+    /// Lowers the number of bytes of this permit to `bytes`, if it is higher.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         let released = self.bytes.saturating_sub(bytes);
         self.memory.used_bytes.fetch_sub(released, Ordering::Relaxed);
         self.set_bytes(self.bytes - released);
     }
 
-    /// Raises the count of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
+    /// Raises the number of bytes of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), GatewayError> {
         self.add(bytes.saturating_sub(self.bytes))
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::route::RouteError;
 
-/// A configured path. The gateway forwards its requests to a backend of their model, and reads
-/// model, stream and usage as in other JSON APIs.
+/// A configured path. The gateway forwards a request for this path to a backend of the requested
+/// model, and reads model, stream and usage as in other JSON APIs.
 #[derive(Debug)]
 pub struct ConfiguredRoute {
     path: &'static str,
@@ -17,7 +17,8 @@ pub struct ConfiguredRoute {
     allowed: &'static str,
     /// Timeout of the whole request. `None`: the timeout of the model, or else the global timeout.
     pub(crate) total: Option<Duration>,
-    /// How the body is forwarded unread to the backends of a fixed model. `None`: the gateway reads the body.
+    /// The fixed model and the limit of bodies that are forwarded unread. `None`: the gateway reads the
+    /// bodies.
     unread: Option<UnreadBody>,
 }
 
@@ -43,7 +44,7 @@ impl ConfiguredRoute {
     }
 
     /// Forwards the bodies of this route unread to the backends of one model. `max_bytes`: maximum
-    /// length of a body. `None`: the limit of all bodies.
+    /// length of a body. `None`: the limit of other request bodies.
     #[must_use]
     pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
         let unread = UnreadBody { model: model.to_owned(), max_bytes };
@@ -88,8 +89,8 @@ impl ConfiguredRoutes {
     }
 }
 
-/// The text as a static string, which records can refer to. The memory of each distinct text stays
-/// allocated. A configuration has few paths, and a reload with the same paths allocates nothing.
+/// The text as a static string, which records can refer to. The memory of each distinct text is never
+/// freed: a configuration has few paths, and a reload with the same paths allocates nothing.
 fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = lock(&TEXTS);

@@ -1,4 +1,5 @@
-//! Decides whether the stream of a request can be continued, and bounds the memory for it.
+//! Decides whether another backend can continue the stream of a request after an interruption, and limits
+//! the memory that streams keep for this.
 
 use super::body_memory::BodyOwner;
 use crate::proxy::retry::RetryController;
@@ -37,12 +38,12 @@ struct Owners {
 /// Minimum of `Owners::prune_at`.
 const MIN_PRUNED_OWNERS: usize = 256;
 
-/// The field of vLLM that requests the token ids of prompt and output.
+/// The request field of vLLM that requests the token ids of prompt and output.
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
 
-/// Decides whether the stream of a request can be continued, in `mode` or else in the global mode.
-/// `None`: continuation is off, or the response is no stream. Adds to `edits` the edit of the body
-/// that the continuation needs.
+/// Decides whether the stream of a request can be continued. `mode`: the mode of the tenant or the
+/// model. `None`: the global mode. Adds an edit to `edits` if the body must request token ids for the
+/// continuation. Returns `None` if continuation is off or the response is no stream.
 pub(crate) fn plan(
     exchange: &mut Exchange,
     mode: Option<ContinuationMode>,
@@ -111,7 +112,7 @@ impl ContinuationMemory {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// The limits of a stream. One tenant or address may use half of the memory.
+    /// The memory limits for a stream. All streams of one tenant or address may use half of the memory.
     fn limits(&self) -> MemoryLimits {
         let total = self.limit.load(Ordering::Relaxed);
         MemoryLimits { one: total, party: total / 2, total }

@@ -16,9 +16,9 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseDeadline {
     at: Instant,
-    /// The timeout from which `at` follows, which the error text states.
+    /// The timeout from which `at` follows. The error text states this timeout.
     limit: Duration,
-    /// The timeout that the deadline follows from.
+    /// Which timeout `limit` is.
     source: DeadlineSource,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct AttemptDeadlines {
     /// The deadline for the first output, from the shorter one of the configured first-output
     /// timeout and total timeout. `None`: no timeout applies.
     pub(crate) first_output: Option<ResponseDeadline>,
-    /// The timeout that the client announced, and the time of the last byte, from which it counts.
-    /// `None`: the client announced no timeout, or it does not apply.
+    /// The timeout that the client announced, and the time from which it counts: that of the last byte
+    /// of the request or of the response. `None`: the client announced none, or it does not apply.
     client: Option<(Duration, Instant)>,
 }
 
@@ -54,14 +54,14 @@ enum DeadlineSource {
 }
 
 /// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds. The
-/// Python SDK sends the first. The JavaScript SDK sends the second, whose timeout is for the response
-/// head only.
+/// Python SDK sends the first header. The JavaScript SDK sends the second header, and waits that long for
+/// the response head only.
 static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
-/// Time after the client's timeout in which the client can leave by itself. If the connection is still
-/// open then, the client is probably gone, and a proxy keeps the connection.
+/// Time after the client's timeout in which the client can disconnect by itself. If the connection is
+/// still open after that, the client is probably gone, and a proxy in between keeps the connection open.
 const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {
@@ -82,7 +82,7 @@ impl RequestDeadlines {
         }
     }
 
-    /// Sets these deadlines, and the idle timeout and the truncation handling of the model, in the
+    /// Writes these deadlines, and the idle timeout and the truncation handling of the model, into the
     /// policy of a stream.
     pub(crate) fn apply(self, route: &RoutePolicy, stream_policy: &mut StreamPolicy) {
         stream_policy.first_output_by = self.attempt.first_output.map(|deadline| deadline.at);
@@ -139,7 +139,7 @@ impl AttemptDeadlines {
         deadlines.min_by_key(|deadline| deadline.at)
     }
 
-    /// The instant of the next deadline, or `other` if that is earlier.
+    /// The earlier one of `other` and the instant of the next deadline.
     pub(crate) fn next_before(self, other: Instant) -> Instant {
         self.next().map_or(other, |deadline| deadline.at.min(other))
     }
@@ -184,8 +184,8 @@ impl ResponseDeadline {
 }
 
 /// Awaits `future` until `deadline`. Returns the deadline as the error if it passes first. `None`:
-/// waits without a limit. `future` is pinned, because a future that is an argument would have memory
-/// for each arm, and for the argument too.
+/// waits without a limit. `future` is passed as a pinned reference: a future passed by value would take
+/// memory for each arm of the `match`, and again for the argument.
 pub(crate) async fn within_deadline<T>(
     deadline: Option<ResponseDeadline>,
     future: Pin<&mut impl Future<Output = T>>,

@@ -27,9 +27,8 @@ pub(crate) struct EngineControlCheck {
 }
 
 impl EngineControlCheck {
-    /// Checks the engine-control fields of a request. `route` is the route of the requested
-    /// model. Fails if the body has a
-    /// field for which the request lacks the permission and which cannot be removed.
+    /// Checks the engine-control fields of a request. `route` is the route of the requested model. Fails
+    /// if the body has a field for which the request lacks the permission and which cannot be removed.
     pub(crate) fn check(
         access: &AccessControl,
         principal: &Principal,

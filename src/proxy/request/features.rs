@@ -28,14 +28,15 @@ pub struct PayloadSampling {
 }
 
 /// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. Gateways that share a key use
-/// that key instead.
+/// construct a prompt whose hashes equal those of another prompt. Gateways that share a key
+/// (`peer_exchange.key`) use that key instead.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
 /// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key of the gateways that hash prompts equally. `media`: bytes of media in the body.
+/// the key that gateways share so that they compute equal hashes. `media`: number of bytes of media
+/// in the body.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
@@ -50,8 +51,8 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)).with_media(media))
 }
 
-/// Converts a number of a request, with which routing calculates, to 32 bits. A larger number
-/// becomes `u32::MAX`.
+/// Converts a number of a request to the 32 bits with which routing calculates. A number that does not
+/// fit becomes `u32::MAX`.
 pub(crate) fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -66,9 +67,9 @@ pub(crate) fn session_hash(
 }
 
 /// The properties of a request that the trace capture stores. `None`: the request is not sampled.
-/// `share` is the sampled share of requests, from 0 to 1. All requests of a session are sampled or
-/// none, so that the trace capture shows the prefixes that they share. `random` decides for a
-/// request without a session.
+/// `share` is the sampled share of requests, from 0 to 1. Either all requests of a session are sampled
+/// or none, so that the trace capture shows the prompt prefixes that these requests share. `random`
+/// decides for a request without a session.
 pub(crate) fn sample_for_capture(
     share: f64,
     prompt: &PromptFingerprint,

@@ -1,5 +1,5 @@
-//! The body of a request that is forwarded while it arrives: counts its bytes, and ends with an error
-//! that is a [`GatewayError`].
+//! The body of a request that the gateway forwards while it arrives. It counts its bytes. If it fails, its
+//! error contains a [`GatewayError`].
 
 use super::body::{IncomingBody, body_error, max_upload_time};
 use bytes::Bytes;
@@ -22,9 +22,9 @@ pub(crate) struct ForwardedBody<B> {
     max_bytes: usize,
     /// Maximum wait for the next chunk of the client. `None`: no limit.
     idle_timeout: Option<Duration>,
-    /// Expires when the present wait for the client is too long. `None`: the last poll did not wait.
+    /// Expires when the present wait for the client is too long. `None`: no limited wait is in progress.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Time at which the present wait began. `None`: the last poll did not wait.
+    /// Time at which the present wait for the client began. `None`: no limited wait is in progress.
     waits_since: Option<Instant>,
     /// Total time of all earlier waits for the client, without the time in which the backend does
     /// not read the body.

@@ -72,12 +72,12 @@ impl IdentityReader {
         let conversation = header_text(&self.conversation_headers)
             .or_else(|| from_body(&sent.conversation))
             .or_else(|| from_body(&sent.metadata_conversation));
-        // Conversation and session have one kind, so that equal values stay equal.
+        // Both are reported with the kind `session`, so that equal values have equal pseudonyms.
         let session = session.map(|value| self.report("session", value));
         let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
             user: user.map(|value| self.report("user", value)),
-            // The turns of a session are one conversation, unless the client says otherwise.
+            // The turns of a session are one conversation, unless the client names a conversation.
             conversation: conversation.or_else(|| session.clone()),
             session,
         }
@@ -91,9 +91,9 @@ impl IdentityReader {
     }
 }
 
-/// The name of the session of a request, for routing: the value of the first of these headers that the
-/// request has, or the value of the body that names the session or the conversation in
-/// [`IdentityReader::read`]. `None`: the request names no session.
+/// The name of the session of a request, for routing: the value of the first header of `names` that the
+/// request has. Without such a header: the field of the body that names the session, or else the
+/// conversation, as in [`IdentityReader::read`]. `None`: the request names no session.
 pub(crate) fn session_name<'a>(
     headers: &'a HeaderMap,
     names: &[HeaderName],
@@ -117,7 +117,7 @@ impl AgentUser {
         fields.identity.metadata_user.as_deref().map(Self::parse).unwrap_or_default()
     }
 
-    /// Splits a `metadata.user_id` into user and session. It is an object in JSON, or a text with
+    /// Splits a `metadata.user_id` into user and session. The field is a JSON object, or a text with
     /// [`SESSION_SEPARATOR`], or the id of a user.
     fn parse(text: &str) -> Self {
         if let Ok(serde_json::Value::Object(members)) = serde_json::from_str(text) {
@@ -137,11 +137,11 @@ impl AgentUser {
     }
 }
 
-/// The headers of a request, and the lengths of their names. Most configured names differ in length
-/// from all names of a request, and then no hash of the name is needed.
+/// The headers of a request, and the lengths of their names. Most configured header names differ in
+/// length from all header names of a request, so a lookup of such a name needs no hash.
 struct HeadersByLength<'a> {
     headers: &'a HeaderMap,
-    /// Bit n: the request has a header name of n bytes, modulo 64.
+    /// Bit n: the request has a header name whose length in bytes, modulo 64, is n.
     lengths: u64,
 }
 
@@ -160,7 +160,7 @@ fn length_bit(name: &HeaderName) -> u64 {
     1 << (name.as_str().len() % 64)
 }
 
-/// The value of the first of these headers that the request has with 1 to [`MAX_VALUE_BYTES`] bytes.
+/// The first value of 1 to [`MAX_VALUE_BYTES`] bytes among the headers `names`, in this order.
 fn first_header<'a>(
     headers: &HeadersByLength<'a>,
     names: &[HeaderName],
@@ -169,7 +169,7 @@ fn first_header<'a>(
     names.iter().filter_map(|name| headers.get(name)).find(is_plausible)
 }
 
-/// The value as text. `None`: the value is not ASCII.
+/// The header value as text. `None`: the value is not ASCII.
 fn text(value: &HeaderValue) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }

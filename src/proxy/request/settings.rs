@@ -15,13 +15,14 @@ pub struct RequestSettings {
     pub first_output_timeout: Option<Duration>,
     /// Timeout of the whole request, counted from its head. `None`: no timeout.
     pub total_timeout: Option<Duration>,
-    /// Paths that the configuration allows besides those of the API. The gateway forwards them to backends.
+    /// Paths that the configuration adds to those of the inference APIs. The gateway forwards requests
+    /// for these paths to backends.
     pub routes: ConfiguredRoutes,
     /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,
     /// Maximum wait for the next chunk of a request body. After that, the request is rejected.
     pub body_idle_timeout: Duration,
-    /// Maximum time without bytes in both directions of a WebSocket. After that, it is closed.
+    /// Maximum time in which a WebSocket has no bytes in either direction. After that, it is closed.
     pub websocket_idle_timeout: Duration,
     /// Determines the tier of a request from its headers.
     pub tiers: TierResolver,

@@ -24,22 +24,22 @@ pub(crate) struct UpstreamBody {
     model_edit: Option<Splice>,
     /// The edits that remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
-    /// The API, if it has `stream_options`. `None`: it has none, or the body must not be edited.
+    /// The API. `None`: the API has no `stream_options`, or the body must not be edited.
     api: Option<Api>,
-    /// The edit that requests usage at the end of the stream. `None`: the client requests it, or it
-    /// cannot be requested in this body.
+    /// The edit that requests usage at the end of the stream. `None`: the client itself requests usage,
+    /// or this body cannot request usage.
     usage_edit: Option<Splice>,
-    /// The edit that requests continuous usage. `Some`: the client requests usage, and only at the
-    /// end of the stream.
+    /// The edit that requests continuous usage (a token count in every event). `Some`: the client
+    /// requests usage at the end of the stream only.
     continuous_usage_edit: Option<Splice>,
     /// A number from 0 to 1. The gateway requests continuous usage if the number is below the
-    /// configured share of the backend and of the model. 1: never.
+    /// configured share of the backend and below that of the model. 1: the body cannot request usage.
     usage_sampling_value: f64,
-    /// Upper limit of the share of streams with continuous usage, from 0 to 1.
+    /// The model's upper limit of the share of streams with continuous usage, from 0 to 1.
     max_continuous_usage: f64,
-    /// The edited copy, and the usage that it requests. `None`: no copy was made yet. The copy is
-    /// made for the first backend that needs one. A copy for a backend that needs another injection
-    /// replaces it, so that at most two bodies exist.
+    /// The edited copy of the body, and the usage that the gateway requests in it. `None`: no copy
+    /// exists. The first backend that needs edits gets a copy. A backend that needs another usage
+    /// injection gets a new copy, which replaces this one. So at most two bodies exist.
     edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
 }
 
@@ -105,7 +105,7 @@ impl UpstreamBody {
         let edit = |splice: &Option<Splice>| splice.clone().filter(|_| api.is_some());
         let (usage_edit, continuous_usage_edit) =
             (edit(&fields.usage_splice), edit(&fields.continuous_usage_splice));
-        // A body to which no usage can be added needs no number.
+        // A body that cannot request usage needs no sampling value.
         let usage_sampling_value = if usage_edit.is_none() && continuous_usage_edit.is_none() {
             1.0
         } else {
@@ -156,7 +156,7 @@ impl UpstreamBody {
         (self.bytes_with(injection), injection)
     }
 
-    /// The bytes that request this usage.
+    /// The body that requests the usage of `injection`.
     fn bytes_with(&self, injection: UsageInjection) -> Bytes {
         if self.edited_copy_bytes() == 0 {
             return self.original.clone();

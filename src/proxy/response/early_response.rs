@@ -1,12 +1,12 @@
-//! The beginning of a response before a backend is decided: bytes that keep the connection open, and
-//! that reach the client while the request can still fail over.
+//! The beginning of a response before its backend is decided: bytes that keep the connection open. They
+//! reach the client while the request can still fail over to another backend.
 //!
-//! Proxies between client and gateway close connections on which nothing arrives for some time. A
-//! comment has no output, so it belongs to no backend. The bytes are the comments and blank lines that a
-//! backend sends before its first event, the white space that it sends before JSON, and the comments of
-//! `streams.keep_alive`. After them the response has the status 200, so a later failure becomes an error
-//! event in the format of the API, and JSON is cut: a document with an error and the status 200 would
-//! look like an answer.
+//! Proxies between client and gateway close connections on which nothing arrives for some time. The bytes
+//! are the SSE comments and blank lines that a backend sends before its first event, the white space that
+//! it sends before JSON, and the comments of `streams.keep_alive`. They contain no output, so any backend
+//! can continue the response. But they fix the status 200. So a later failure becomes an error event in
+//! the format of the API. A JSON response is cut instead, because an error document with the status 200
+//! would look like a successful response.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -20,7 +20,7 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::KEEP_ALIVE_COMMENT;
 use tokio::time::Sleep;
 
-/// The beginning of the response to one request. The handling of the request writes it, and the
+/// The beginning of the response to one request. The future that handles the request writes it, and the
 /// connection of the client reads it.
 #[derive(Default)]
 pub struct EarlyResponse(Mutex<EarlyState>);
@@ -36,7 +36,7 @@ struct EarlyState {
     /// no comments.
     interval: Option<Duration>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Comments that have not been sent.
+    /// Comments or white space for the client that have not been sent.
     comments: BytesMut,
     /// The response headers that are to be sent. `None`: no comment is due yet, or they were sent.
     head: Option<HeaderMap>,
@@ -65,16 +65,17 @@ impl EarlyResponse {
         lock(&self.0).has_begun
     }
 
-    /// Sends bytes of a backend, as [`Self::is_allowed`] permits. The handling of the request must wait
-    /// next, because a response that does not begin early loses the bytes.
+    /// Sends bytes of a backend, as [`Self::is_allowed`] permits. The future that handles the request must
+    /// return `Pending` next: if it returns a response that has not begun early, the bytes are lost.
     pub(in crate::proxy) fn send(&self, is_stream: bool, comments: &[u8]) {
         let mut state = lock(&self.0);
         state.comments.extend_from_slice(comments);
         (state.is_json, state.timer) = (!is_stream, None);
     }
 
-    /// Adds a due comment and makes the head of the response. Called when the handling of the
-    /// request waits. `head` makes the headers of the response with this media type.
+    /// Adds a comment if one is due, and makes the head of the response if there are bytes to send.
+    /// Called when the future that handles the request is pending. `head` makes the response headers
+    /// for a media type.
     pub(in crate::proxy) fn on_pending(
         &self,
         cx: &mut Context<'_>,
@@ -107,12 +108,12 @@ impl EarlyResponse {
         lock(&self.0).is_json
     }
 
-    /// Whether comments are to be sent.
+    /// Whether comments or white space wait to be sent.
     pub(super) fn has_comments(&self) -> bool {
         !lock(&self.0).comments.is_empty()
     }
 
-    /// Takes the SSE comments that wait to be sent to the client. `None`: there are none.
+    /// Takes the comments or white space that wait to be sent to the client. `None`: nothing waits.
     pub(super) fn take_comments(&self) -> Option<Bytes> {
         let mut state = lock(&self.0);
         (!state.comments.is_empty()).then(|| state.comments.split().freeze())

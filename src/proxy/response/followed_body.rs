@@ -1,4 +1,5 @@
-//! The body of a response that a connection follows while the run of its request writes it.
+//! The body of a response that a connection reads while the run of the request, which can outlive the
+//! connection, writes it.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -14,7 +15,7 @@ use tokenweir_request::resume::{Chunk, End, EventIds, Reader};
 pub(crate) struct RunHead {
     pub(in crate::proxy) status: StatusCode,
     pub(in crate::proxy) headers: HeaderMap,
-    /// The length of the body. `None`: it is not known in advance.
+    /// The length of the body. `None`: the length is not known in advance.
     pub(in crate::proxy) length: Option<u64>,
 }
 
@@ -74,7 +75,7 @@ impl FollowedBody {
                     return Poll::Ready(Some(Err(ObservedBodyError::Followed)));
                 }
                 Chunk::End(End::Broken) => {
-                    // The server discards its buffer on an error.
+                    // The server discards its buffer on an error, so it may write the buffer before.
                     self.is_flushed = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

@@ -1,4 +1,4 @@
-//! The response to a client: its body, and its beginning before a backend is decided.
+//! The response to a client: its body, and the beginning that can be sent before its backend is decided.
 
 mod early_response;
 mod followed_body;

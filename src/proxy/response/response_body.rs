@@ -1,5 +1,5 @@
-//! The response to a client: the future of its handling, its body, and the body of a response that
-//! began before its backend was decided.
+//! The response to a client: the future that produces it, its body, and the body of a response that began
+//! before its backend was decided.
 
 use super::early_response::EarlyResponse;
 use super::followed_body::FollowedBody;
@@ -34,7 +34,7 @@ pub enum ProxyResponseBody {
 
 type BackendResponseBody = ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>;
 
-/// The handling of a request, which returns its response.
+/// The future that handles a request and returns the response.
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
 
 /// The body of an early response.
@@ -44,23 +44,24 @@ pub struct EarlyBody {
 }
 
 enum BodyState {
-    /// The request is being handled.
+    /// The request is still being handled, and its response is not known.
     Handling(Handling),
-    /// The response has begun as expected: its body is forwarded.
+    /// The request succeeded: the body of its response is forwarded.
     Streaming(ProxyResponseBody),
-    /// The response is no stream: its body becomes an error event.
+    /// The request failed after the client got the beginning of a stream: the body of the error
+    /// response becomes an error event.
     Failed {
         status: StatusCode,
         body: ProxyResponseBody,
         read: BytesMut,
     },
-    /// The request failed after the client got the beginning of JSON, so the response ends without
-    /// a document.
+    /// The request failed after the client got the beginning of a JSON response, so the body ends with
+    /// a transport error and without a JSON document.
     Cut,
     Ended,
 }
 
-/// Longest body of an error response that is read into the error event.
+/// Maximum number of bytes of an error response that are read into the error event.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
 // === impl ProxyResponseBody ===
@@ -181,7 +182,7 @@ impl EarlyBody {
     }
 }
 
-/// How the body of `response` continues a body whose beginning the client already has.
+/// How the body of `response` continues an early response, whose beginning the client already has.
 fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
     if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {
@@ -193,9 +194,10 @@ fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodySta
     BodyState::Failed { status: head.status, body, read: BytesMut::new() }
 }
 
-/// The response to a request: that of its handling, or an early one that contains the handling.
+/// The future of the response to a request. It returns the response of the handling future or, if bytes
+/// are due before that, an early response whose body contains the handling future.
 pub struct Responding {
-    /// The handling of the request. `None`: the response was returned.
+    /// The future that handles the request. `None`: the response was returned.
     handling: Option<Handling>,
     early: Arc<EarlyResponse>,
 }

@@ -63,7 +63,7 @@ pub fn run_key(
     let run_key = RunKey::new(client, key.as_bytes());
     let may_follow = match permit {
         Ok(_) => true,
-        // The run itself may hold the last permit of its tenant.
+        // The run to which the client returns may hold the last permit of its tenant.
         Err(GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. }) => {
             context.state.resumption.registry().is_known(&run_key)
         }
@@ -152,7 +152,7 @@ async fn attached(
     if let Err(error) = checked {
         return refuse(context, recorded, abort, head, error).await;
     }
-    // The run has a permit of its own.
+    // The run has its own concurrency permit, so this request needs none.
     recorded.permit = Ok(None);
     let Some(run_head) = poll_fn(|cx| reader.poll_head(cx.waker())).await else {
         return refuse(context, recorded, abort, head, GatewayError::Internal).await;
@@ -228,8 +228,9 @@ fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
     Digest::of(&[target.as_bytes(), content_type, body])
 }
 
-/// The event ids that a client asks for with `Last-Event-ID`: 0, or the last event that it has.
-/// `None`: the client asks for no event ids. Fails if the value is no number.
+/// The event ids that a client asks for with `Last-Event-ID`. The header has the id of the last event
+/// that the client received, or 0. `None`: the client asks for no event ids. Fails if the value is no
+/// number.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<EventIds>, GatewayError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());

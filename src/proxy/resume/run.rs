@@ -28,7 +28,7 @@ pub(super) async fn complete(
     let early = Arc::<EarlyResponse>::default();
     let shared = early.clone();
     let handling: Handling = Box::pin(async move {
-        // A run has no client connection of its own, so it never aborts for a slow one.
+        // A run has no client connection of its own, so no slow client aborts it.
         let abort = ResponseAbortHandle::default();
         handle_request(&context, recorded, abort, &shared, request).await
     });
@@ -50,7 +50,7 @@ impl Run {
         let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));
         match AssertUnwindSafe(writing).catch_unwind().await {
             Ok(Some(end)) => {
-                // The exchange has ended with its body, so the note is final.
+                // The exchange ended with the response body, so the note about the run is final.
                 let is_kept = is_successful && !self.producer.note().has_failed();
                 self.producer.end(end, is_kept);
             }
@@ -62,8 +62,8 @@ impl Run {
         }
     }
 
-    /// Writes the response into the run, and returns how it ended. `None`: nobody can get the
-    /// response any more.
+    /// Writes the response into the run, and returns how the response ended. `None`: nobody can get
+    /// the response any more.
     fn poll(&mut self, cx: &mut Context<'_>, is_successful: &mut bool) -> Poll<Option<End>> {
         if self.producer.poll_abandoned(cx.waker()) {
             return Poll::Ready(None);

@@ -46,7 +46,7 @@ pub struct RetryController {
     poison_detector: Arc<PoisonRequestDetector>,
     /// The budget of continuations of streams.
     continuations: Arc<TpsBudget>,
-    /// What peers answered to requests that one backend refused.
+    /// What peers (other backends of the same model) answered to requests that one backend refused.
     pub(super) peer_answers: Arc<PeerAnswers>,
 }
 
@@ -78,7 +78,7 @@ const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 /// continuation.
 const CONTINUATION_WINDOW: Duration = Duration::from_mins(1);
 /// Continuations per second that are allowed in any case. When a backend fails, all its streams
-/// break at once, and long ones began before the window.
+/// break at once, and long streams began before the window, so they add nothing to the budget.
 const MIN_CONTINUATIONS_PER_SECOND: u32 = 10;
 /// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
 /// the same hash value use the same share.
@@ -205,8 +205,8 @@ impl RetryController {
             FailoverPolicy::Conditional if failed_attempts > self.settings.attempts => {
                 Err(FailoverDenialReason::MaxAttempts)
             }
-            // The share is checked first, so that a tenant with an exhausted share does not use up
-            // the common budget.
+            // The tenant's share is checked first, so that a tenant with an exhausted share does not
+            // use up the common budget.
             FailoverPolicy::Conditional if !self.budget_shares[share.0].withdraw() => {
                 Err(FailoverDenialReason::RetryBudget)
             }

@@ -1,5 +1,5 @@
-//! Records which client connections are idle. When the limit of connections is reached, the one that has been
-//! idle longest is closed for a new one.
+//! Records which client connections are idle. When the limit of connections is reached, the connection
+//! that has been idle longest is closed, so that a new connection can be accepted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct ConnectionActivity {
 /// All client connections.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionActivities {
-    /// The connections, by address of their value.
+    /// The open connections, by the memory address of their `ConnectionActivity`.
     connections: Mutex<HashMap<usize, Arc<ConnectionActivity>>>,
     /// Number of connections that were told to close and are still open.
     closing: AtomicUsize,

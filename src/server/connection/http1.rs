@@ -211,8 +211,9 @@ impl ResponseWriter {
             connection.begin_tunnel();
         }
         // While the gateway drains, the connection closes after this response: a further request
-        // could arrive just as the gateway closes the connection. A body that is forwarded unread can
-        // still be in use; its buffered parts must not be discarded.
+        // could arrive just as the gateway closes the connection. A request body that is forwarded
+        // unread can still be in use. Then `has_complete_request`, which discards the buffered parts of
+        // the body, must not be called.
         let is_last = context.is_draining()
             || shared.is_body_in_use()
             || !connection.has_complete_request()

@@ -160,7 +160,7 @@ impl Http1Connection {
             if std::mem::take(&mut self.is_continue_expected) {
                 self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
             }
-            // Both directions of a WebSocket are independent of each other.
+            // The two directions of a WebSocket are independent, so there a read does not wait for a flush.
             if !self.is_tunnel() {
                 ready!(self.poll_flush(cx))?;
             }
@@ -171,7 +171,7 @@ impl Http1Connection {
                 _ => ready!(self.poll_read_more(cx)),
             };
             if !matches!(read, Ok(1..)) {
-                // From now on, `poll_client_disconnect` finds the end of the input.
+                // With an empty decoder, `poll_client_disconnect` can find the end of the input.
                 let decoder = std::mem::replace(&mut self.body_decoder, BodyDecoder::empty());
                 read?;
                 let is_end = decoder == BodyDecoder::UntilClose;

@@ -59,7 +59,7 @@ pub(super) async fn serve(
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let abort_handle = executor.prepare_stream(context.register_stream());
         let request = request.map(RequestBody::Http2);
-        // hyper limits the bytes of a head and not its fields.
+        // hyper limits the size of a request head, but not the number of its headers.
         let started = if request.headers().len() > limits.max_headers {
             Err(context.refuse_request(&GatewayError::HeadTooLarge, &request, &requests))
         } else {
@@ -105,7 +105,7 @@ fn connection_builder(
 }
 
 /// The byte stream of an HTTP/2 connection with an idle timeout for reads, because hyper has no
-/// such timeout. Its input ends when the client sends no request for too long.
+/// such timeout. When the client sends no request for too long, a read reports the end of the input.
 struct IdleTimeoutStream {
     stream: WriteTimeoutStream<MaybeTlsStream>,
     /// Bytes that were read to detect the protocol and not passed to hyper yet.

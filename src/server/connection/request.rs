@@ -78,8 +78,8 @@ impl ConnectionContext {
         (permit, Responding::new(handling, early))
     }
 
-    /// The permit and the response of an HTTP/2 request that is refused by its head alone, as a malformed
-    /// head of HTTP/1.1 is.
+    /// Refuses an HTTP/2 request because of its head, before it is passed to the proxy. A malformed HTTP/1.1
+    /// head is refused in the same way. Returns the permit of the request and the error response.
     pub(super) fn refuse_request(
         &self,
         error: &GatewayError,

@@ -1,5 +1,5 @@
-//! The signal by which client connections learn that they are to close: the gateway shuts down, or
-//! needs the place of an idle connection.
+//! The signal that tells a client connection to close, because the gateway shuts down or because a new
+//! connection replaces this idle connection.
 
 use super::activity::ConnectionActivity;
 use std::future::Future;

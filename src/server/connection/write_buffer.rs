@@ -13,7 +13,7 @@ use tokio::io::AsyncWrite;
 pub(super) struct WriteBuffer {
     /// Response heads, short chunks and chunk framing.
     copied: BytesMut,
-    /// A long chunk that is not copied. Empty: none.
+    /// A long chunk that is not copied. Empty: there is no such chunk.
     chunk: Bytes,
     /// The bytes that end `chunk` in the framing of the body.
     suffix: &'static [u8],

@@ -1,4 +1,4 @@
-//! The form of single fields of access log lines.
+//! The format of single fields of access log lines.
 
 use crate::telemetry::sanitize::LogFieldValue;
 use std::fmt::{self, Display};

@@ -1,7 +1,8 @@
 //! The JSON form of an access log line: an object whose member names are the field names of a struct.
 //!
-//! A name is an identifier, which needs no escape, so it is copied. `serde_json` reads each byte of each name
-//! to find what it must escape ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
+//! A field name is a Rust identifier, which needs no escapes, so it is copied unchanged. `serde_json` would
+//! search each byte of each name for characters to escape
+//! ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
 
 use crate::telemetry::sanitize;
 use serde::Serialize;
@@ -16,8 +17,8 @@ pub(super) trait LogLine: Display {
 #[derive(Debug)]
 pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
 
-/// Writes fields of `$line` as JSON members: all fields after `member`, and the fields after
-/// `known` that are not `None`.
+/// Writes fields of `$line` as JSON members. The macro writes each field in a list after `member`, and those
+/// fields in a list after `known` that are not `None`.
 macro_rules! write_fields {
     (@member $json:ident, $name:expr, $value:expr) => {
         $json.member($name, &$value)
@@ -34,7 +35,7 @@ macro_rules! write_fields {
 pub(super) use write_fields;
 
 impl JsonObject<'_> {
-    /// Appends an object to a buffer. `write` writes its members.
+    /// Appends one JSON object to `lines`. `write` writes the members of the object.
     pub(super) fn append(lines: &mut Vec<u8>, write: impl FnOnce(&mut JsonObject<'_>)) {
         let start = lines.len();
         write(&mut JsonObject(lines));

@@ -65,8 +65,8 @@ impl<'a> RequestLogFields<'a> {
         );
     }
 
-    /// Writes the first fields of the text form. `state` is the outcome of the request, or `start`
-    /// in the line at its start.
+    /// Writes the first fields of the text form of a line. `state` is the outcome of the request, or
+    /// `start` in the line at the start of the request.
     pub(super) fn write_head(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -79,7 +79,7 @@ impl<'a> RequestLogFields<'a> {
         write_field(f, "key", self.key)
     }
 
-    /// Writes the last fields of the text form.
+    /// Writes the last fields of the text form of a line.
     pub(super) fn write_ids(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_field(f, "id", Some(self.request_id))?;
         write_field(f, "trace", self.trace_id.as_deref())

@@ -1,5 +1,5 @@
-//! The line at the start of a request. It has the fields that are known when the body was read, with
-//! the names of the line at the end.
+//! The access log line at the start of a request. It has the fields that are known once the request body has
+//! been read. The line at the end of the request uses the same names for these fields.
 
 use super::fields::write_field;
 use super::json_object::{JsonObject, LogLine, write_fields};
@@ -11,7 +11,7 @@ use tokenweir_request::record::RequestRecord;
 #[derive(Debug)]
 pub(super) struct StartLine<'a> {
     request: RequestLogFields<'a>,
-    /// Distinguishes the line from the line at the end, which has no such field.
+    /// Always `start`. The line at the end of a request has no such field.
     event: &'static str,
     stream: bool,
 }

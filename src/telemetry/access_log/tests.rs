@@ -33,7 +33,8 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
     record.timings.ended = Some(at(epoch, 60_000));
     log.finished(&[&record]);
     let lines = lines.lock().unwrap();
-    // A burst of 10, 9 more in the second that follows, and the last one.
+    // The log wrote a burst of 10 lines, 9 lines in the second after the burst, and the line of the last
+    // request.
     assert_eq!(lines.len(), 10 + 9 + 1);
     assert_eq!(lines.iter().map(|line| omitted_lines(line)).sum::<u64>(), 1_001 - 20);
     assert!(!lines[0].contains("omitted_lines"), "{}", lines[0]);

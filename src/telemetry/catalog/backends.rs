@@ -1,4 +1,5 @@
-//! Metrics of backends: attempts, scrapes, reported load, stalls and diagnosis.
+//! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
+//! stalls of streams, and verdicts of the diagnosis.
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
@@ -10,7 +11,7 @@ use tokenweir_routing::resilience::{Availability, FailureKind};
 
 use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
 
-/// Bucket bounds of the duration of a scrape, in seconds.
+/// Bucket bounds of the duration of one scrape of the metrics page of a backend, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
@@ -209,7 +210,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
-            // A series for each rule that does not hold would be most series of the page.
+            // A rule that does not hold at a backend has no series there. Otherwise such series would
+            // be most series of the metrics page.
             let known = status.diagnosis.known_verdicts();
             let diagnosed = status.diagnosis.backends.iter();
             let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
@@ -264,7 +266,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The diagnosis rule that a verdict comes from.
+/// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 
 /// The names of all rules of the diagnosis.
@@ -273,7 +275,8 @@ fn verdict_names() -> Vec<&'static str> {
     fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
 }
 
-/// Emits one value for each backend, including removed backends that still serve requests.
+/// Emits the value that `read` returns for each backend. Removed backends that still serve requests are
+/// included.
 fn emit_by_backend_or_leaving(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
@@ -293,8 +296,9 @@ fn attempt_results() -> Vec<&'static str> {
     .concat()
 }
 
-/// The result of an attempt: why it failed, `error_status` for a response with a status of 5xx,
-/// `client_error` for a status of 4xx that the client causes, or `ok`.
+/// The result of an attempt as a label value. For a failed attempt it is the kind of the failure. For other
+/// attempts it is `error_status` (the backend answered with 5xx), `client_error` (the backend answered with
+/// 4xx, which the client causes) or `ok`.
 fn attempt_result(attempt: &Attempt) -> &'static str {
     match (attempt.failure, attempt.status) {
         (Some(failure), _) => failure,

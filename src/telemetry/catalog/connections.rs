@@ -66,7 +66,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The number of certificate reloads by result.
+/// The number of reloads of certificate files, by result.
 const fn reloads(certificates: &CertificateCounts) -> [(&'static str, u64); 2] {
     [("ok", certificates.reloaded), ("failed", certificates.failed)]
 }

@@ -8,8 +8,8 @@ use super::super::status::ConfigReloadStatus;
 use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_protocol::metric_kind::MetricKind;
 
-/// Bucket bounds of the delay of a timer, in seconds. The timers of the runtime have a resolution of
-/// 1 ms, so that no bound is below 2 ms.
+/// Bucket bounds of the delay with which a timer fires, in seconds. The timers of the runtime have a
+/// resolution of 1 ms, so no bound is below 2 ms.
 const SCHEDULING_DELAY_BOUNDS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 

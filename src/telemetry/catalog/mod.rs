@@ -2,8 +2,8 @@
 //! and how its values are read.
 //!
 //! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter
-//! whose label values are all known at the start has series with the value 0 from the start, unless a
-//! backend is one of several labels.
+//! whose label values are all known at the start has series with the value 0 from the start. The exception
+//! is a counter with the label `backend` and a further label.
 
 mod backends;
 mod connections;
@@ -20,8 +20,8 @@ mod tenants;
 
 use super::metric::MetricDescriptor;
 
-/// All metrics of the gateway, in the order of the metrics reference. The metrics page is sorted by
-/// name instead.
+/// All metrics of the gateway, in the order of the metrics reference. The metrics page lists the metrics in
+/// another order: by name.
 pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     [
         streams::ROWS,

@@ -4,7 +4,7 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::ObjectiveResult;
 
-/// The name of a service level objective of `slos`.
+/// The label with the name of a service level objective of the configuration section `slos`.
 const OBJECTIVE: MetricLabel = MetricLabel::variable(
     "slo",
     |known| known.slos.clone(),

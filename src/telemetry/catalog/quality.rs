@@ -8,7 +8,7 @@ use super::super::status::StatusSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::ModelLabel;
 
-/// The values of the label `window`, in the order of the means in [`ModelQuality`].
+/// The values of the label `window`, in the order of the two means in a field of [`ModelQuality`].
 const WINDOWS: [&str; 2] = ["recent", "baseline"];
 const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
@@ -58,8 +58,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 ];
 
 /// Calls `emit` with the quality of each model that is a label value and had a recent response.
-/// Then calls `emit` with a quality without values for each model that has series from the start
-/// and had no recent response.
+/// Then calls `emit` with an empty [`ModelQuality`] for each model that has series from the start and had no
+/// recent response.
 fn for_each_model(status: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
     let Some(quality) = &status.quality else { return };
     let is_label = |name: &str| {

@@ -44,7 +44,7 @@ pub(super) const TOKEN_USAGE_BOUNDS: &[f64] = &[
 /// Bucket bounds of the wait in the admission queue, in seconds.
 const QUEUE_WAIT_BOUNDS: &[f64] =
     &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// Bucket bounds of a share of a limit, 0 to 1.
+/// Bucket bounds of the number of output tokens divided by the `max_tokens` of the request.
 const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
 /// The operation of an inference request ([`Api::operation`]), with the label name of the
@@ -91,13 +91,14 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations.dedup();
     operations
 });
-/// A class of the admission queue.
+/// The label with the class of a request in the admission queue.
 const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     "class",
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
     || "a tier of `admission.classes`, or `default`".to_owned(),
 );
-/// A function that returns whether the value of a request is not among the known values of a label.
+/// A function that reads the value of one label from a request, and returns whether this value is not among
+/// the known values of the label.
 type IsUnknown = fn(&RequestRecord) -> bool;
 
 /// The labels with an overflow value, such as `_other`, each with a function that returns whether a

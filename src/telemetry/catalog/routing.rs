@@ -9,13 +9,13 @@ use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
 use tokenweir_routing::PolicyKind;
 
-/// Bucket bounds of the absolute error of a predicted time, in seconds.
+/// Bucket bounds of the absolute error of a predicted time to first output, in seconds.
 const PREDICTION_ERROR_BOUNDS: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-/// Bucket bounds of the ratio of actual to predicted time. They lie on both sides of 1.
+/// Bucket bounds of the actual time to first output divided by the predicted time.
 const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 
-/// The name of a policy: [`PolicyKind::name`].
+/// The label with the name of a routing policy: [`PolicyKind::name`].
 const POLICY: MetricLabel =
     MetricLabel::fixed("policy", || PolicyKind::ALL.map(PolicyKind::name).to_vec());
 
@@ -277,7 +277,8 @@ fn backend_label(record: &RequestRecord) -> Option<&str> {
     record.backend().map(tokenweir_engine::address::BackendId::as_str)
 }
 
-/// The shadow decisions with a finite regret. An infinite regret would make the sums useless.
+/// The shadow decisions of a request that have a finite regret: the predicted time that the choice of the
+/// shadow policy would have lost or saved. An infinite regret would make the sum of a metric infinite.
 fn finite_shadows(record: &RequestRecord) -> impl Iterator<Item = &ShadowDecision> {
     let decisions = record.decision.iter().flat_map(|decision| &decision.shadow_decisions);
     decisions.filter(|shadow| shadow.regret.is_finite())

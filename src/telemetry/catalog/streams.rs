@@ -240,7 +240,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::MODEL,
             MetricLabel::fixed("reason", || vec!["cancelled", "failed", "failover"]),
             MetricLabel::fixed("type", || vec!["input", "output"]),
-            // With the source `missing` there is nothing to count.
+            // With the usage source `missing`, the tokens of the request are not known, so none are
+            // counted.
             MetricLabel::fixed("source", || {
                 let counted = UsageSource::ALL.into_iter().filter(|it| *it != UsageSource::Missing);
                 counted.map(UsageSource::as_str).collect()
@@ -286,7 +287,7 @@ const fn tokens_of_conventions(
     MetricDescriptor { name, help, kind, labels, read: MetricSource::Record(read) }
 }
 
-/// Emits a number of tokens with the labels model and operation, if it is known.
+/// Emits a number of tokens with the labels model and operation. Emits nothing if the number is not known.
 fn emit_tokens(record: &RequestRecord, tokens: Option<u64>, emit: MetricEmitter<'_>) {
     if let (Some(api), Some(tokens)) = (record.api, tokens) {
         emit(&[record.model.as_str(), api.operation()], tokens as f64);

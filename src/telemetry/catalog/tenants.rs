@@ -4,7 +4,8 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::access::TokenCharge;
 
-/// A tenant of the keys file, or `_other` beyond the limit of labelled tenants.
+/// The label with a tenant of the keys file. The number of tenants with a label value of their own is
+/// limited. All other tenants have the label value `_other`.
 const TENANT: MetricLabel = MetricLabel::variable(
     "tenant",
     |known| known.tenants.clone(),

@@ -11,15 +11,15 @@ use tokenweir_protocol::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_request::record::ResponseBuckets;
 use tokenweir_request::slo::{LatencyMeasure, Objective};
 
-/// The bucket bounds of the histograms for which `metrics.buckets` or a limit in `slos` replaces
-/// the default bounds of the catalogue. The key is the name of the metric.
+/// The bucket bounds of the histograms whose bounds are not the defaults of the catalogue, because of
+/// `metrics.buckets` or of a latency limit in `slos`. The key is the name of the metric.
 #[derive(Debug, Clone, Default)]
 pub struct BucketOverrides(BTreeMap<&'static str, BucketBounds>);
 
 /// Why bucket bounds are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BucketOverridesError {
-    /// The catalogue has no histogram with this name.
+    /// `metrics.buckets` names a histogram that the catalogue does not have.
     #[error("there is no histogram `{0}`")]
     Unknown(String),
     /// The configured bounds of the metric with this name are empty, not above 0, not ascending or
@@ -34,7 +34,7 @@ pub enum BucketOverridesError {
     TooManyBounds {
         /// Name of the metric.
         metric: &'static str,
-        /// Number of bounds, including the limits of objectives.
+        /// Number of bounds, including the bounds from the limits of objectives.
         count: usize,
     },
 }
@@ -99,7 +99,7 @@ impl BucketOverrides {
             .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
     }
 
-    /// The buckets of the histograms that the observer fills while a response passes.
+    /// The buckets of the histograms that the observer of a response fills while the response passes.
     /// `has_exponential`: the observer also fills exponential buckets.
     pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
         let defaults = ResponseBuckets::default();
@@ -128,8 +128,9 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
         LatencyMeasure::FirstAnswer => &["tokenweir_time_to_first_answer_seconds"],
         LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
         LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
-        // An objective on inter-token latency uses the times between events where the number of
-        // tokens per event is unknown. The limit is therefore also a bound of those times.
+        // If the number of tokens per event is unknown, an objective on inter-token latency uses
+        // the times between events. The limit is therefore also a bound of the histogram of
+        // those times.
         LatencyMeasure::ItlP50
         | LatencyMeasure::ItlP95
         | LatencyMeasure::ItlP99

@@ -27,7 +27,7 @@ named_enum! {
     }
 }
 
-/// The series of one metric at one level.
+/// Which series one metric has at one level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricDetail {
     /// The metric has no series.
@@ -75,7 +75,7 @@ const FULL_ONLY: &[&str] =
 /// The histograms that have the label `backend` at the level `standard` too.
 const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
 
-/// The metrics that only the latest GenAI conventions have.
+/// The metrics that the latest GenAI conventions have and that version 1.41 does not have.
 const LATEST_CONVENTIONS_ONLY: &[&str] = &[
     "gen_ai_client_inference_operation_input_tokens",
     "gen_ai_client_inference_operation_output_tokens",
@@ -85,11 +85,11 @@ const LATEST_CONVENTIONS_ONLY: &[&str] = &[
     "gen_ai_client_inference_usage_output_tokens_total",
     "gen_ai_client_inference_usage_reasoning_output_tokens_total",
 ];
-/// The metrics that the latest GenAI conventions do not have any more.
+/// The metrics of version 1.41 that the latest GenAI conventions no longer have.
 const REMOVED_FROM_CONVENTIONS: &[&str] = &["gen_ai_client_token_usage"];
 
 impl MetricsLevel {
-    /// The series of a metric at this level, with this version of the GenAI conventions.
+    /// Which series a metric has at this level, with this version of the GenAI conventions.
     pub fn detail(self, row: &MetricDescriptor, semconv: Semconv) -> MetricDetail {
         let excluded = match semconv {
             Semconv::V1_41 => LATEST_CONVENTIONS_ONLY,

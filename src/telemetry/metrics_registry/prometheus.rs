@@ -1,7 +1,7 @@
 //! The Prometheus sink: the series of all metrics in the catalogue.
 //!
-//! Counters and histograms are updated when requests end. Gauges are read when the metrics page is
-//! rendered.
+//! The counters and histograms of requests are updated when a request ends, or at its first output. Most
+//! other values are read from the state of the gateway when the metrics page is rendered.
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
@@ -28,7 +28,7 @@ use tokenweir_request::slo::Objective;
 pub struct Prometheus {
     /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
     families: Vec<(MetricFamily, BucketLabels)>,
-    /// Positions in `families` of the metrics that read the record of a request.
+    /// Positions in `families` of the metrics whose values come from the records of requests.
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
     /// Whether the metrics page is available with native histograms.
@@ -53,12 +53,12 @@ struct KnownLabelState {
     has_removed_models: bool,
 }
 
-/// One value of a metric.
+/// One value of a metric, with its labels.
 pub(in crate::telemetry) enum FamilyValue<'a> {
     /// The label values, in the order of the row's labels, and a value that is read from the
     /// current state of the gateway.
     Current(&'a [&'a str], f64),
-    /// The labels of a series, and its accumulated value.
+    /// The labels of a series, and the accumulated value of the series.
     Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
@@ -189,8 +189,8 @@ impl Prometheus {
         }
     }
 
-    /// Offers the metrics page with native histograms, so that histograms count in exponential buckets
-    /// too. Must be called before the first value.
+    /// Makes the metrics page available with native histograms too. Each histogram then also counts its
+    /// values in exponential buckets. Must be called before the first value is recorded.
     #[must_use]
     pub fn with_native_histograms(mut self) -> Self {
         for (family, _) in &mut self.families {
@@ -256,7 +256,8 @@ impl Prometheus {
         status: &StatusSnapshot,
         emit: &mut dyn FnMut(FamilyValue<'_>),
     ) {
-        // An unknown gauge is NaN, a gap in the graph. A counter must not be NaN: it is absent.
+        // An unknown value of a gauge is emitted as NaN, which a graph shows as a gap. An unknown value of
+        // a counter is not emitted, because a counter must not be NaN.
         let has_nan = family.row.kind != MetricKind::Counter;
         match family.row.read {
             MetricSource::Backend(read) => {

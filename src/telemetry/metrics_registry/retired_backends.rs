@@ -1,12 +1,12 @@
 //! The list of recently removed backends.
 //!
-//! The series of these backends stay on the metrics page, so that a scrape still reads their last
-//! values. Series of backends removed earlier are deleted, so that a pool that changes constantly
-//! does not accumulate series.
+//! The series of these backends stay on the metrics page, so that the next scrape still reads their last
+//! values. The series of backends that were removed earlier are deleted. A pool that changes constantly
+//! therefore does not accumulate series.
 
 use std::collections::VecDeque;
 
-/// The names of the backends that were removed from the pool last.
+/// The names of the backends that were removed from the pool most recently.
 #[derive(Debug, Default)]
 pub(super) struct RetiredBackends {
     /// Names of the backends, in the order of their removal.

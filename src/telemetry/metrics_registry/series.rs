@@ -27,8 +27,8 @@ pub(in crate::telemetry) struct MetricFamily {
     table: Mutex<SeriesTable>,
 }
 
-/// Adds values to the series of a metric. The first value locks the series: most requests have no
-/// value for most metrics.
+/// Adds values to the series of a metric. The writer takes the lock of the series at the first value and not
+/// earlier, because most requests have no value for most metrics.
 pub(super) struct SeriesWriter<'f> {
     family: &'f MetricFamily,
     table: Option<MutexGuard<'f, SeriesTable>>,
@@ -74,12 +74,13 @@ pub(in crate::telemetry) struct SeriesPoint {
     pub(in crate::telemetry) counts: Box<[u64]>,
     /// Sum of all recorded values. It is the value of a counter.
     pub(in crate::telemetry) sum: f64,
-    /// The exemplars and the exponential buckets. They have a box of their own, so that a series fits
-    /// into one cache line. `None`: the series has neither.
+    /// The exemplars and the exponential buckets. They are in a separate allocation, so that a series
+    /// fits into one cache line. `None`: the series has neither exemplars nor exponential buckets.
     details: Option<Box<HistogramDetails>>,
 }
 
-/// Exemplars and exponential buckets of a series of a histogram. Few series have them.
+/// Exemplars and exponential buckets of a series of a histogram. Few series have exemplars or exponential
+/// buckets.
 #[derive(Debug, Clone, Default)]
 struct HistogramDetails {
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an
@@ -126,7 +127,7 @@ impl MetricFamily {
         lock(&self.table).series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Returns a writer that adds values to the series, under one lock for all values.
+    /// Returns a writer that adds values to the series. The writer takes the lock once for all its values.
     pub(super) fn writer(&self) -> SeriesWriter<'_> {
         SeriesWriter { family: self, table: None }
     }
@@ -248,8 +249,8 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// The hash of label values. The hash of each value is the seed of the next, so that values are not
-/// copied into one text, and the boundaries between them count.
+/// The hash of label values. The hash of each value is the seed of the hash of the next value. The values
+/// need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have different hashes.
 fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
     labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }
@@ -279,14 +280,14 @@ impl SeriesLabels {
 // === impl SeriesPoint ===
 
 impl SeriesPoint {
-    /// An accumulated value of 0. It is a histogram with these bucket bounds, or a counter if
-    /// `bounds` is empty.
+    /// Creates an accumulated value of 0: a histogram with these bucket bounds, or a counter if `bounds` is
+    /// empty.
     fn with_bounds(bounds: &BucketBounds) -> Self {
         let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
-    /// The point of a histogram with one exemplar.
+    /// Creates the accumulated value of a histogram that has one exemplar.
     #[cfg(test)]
     pub(super) fn with_exemplar(
         counts: impl Into<Box<[u64]>>,

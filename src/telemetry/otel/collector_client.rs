@@ -1,4 +1,4 @@
-//! HTTP client for OTLP collectors, which the span export uses: TLS settings,
+//! The HTTP client with which the span export reaches an OTLP collector: TLS settings,
 //! connections, and an adapter for exporters that run outside the async runtime.
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokenweir_net::tls::{
 };
 use tokio::runtime::Handle;
 
-/// Longest response body that is read, in bytes.
+/// Maximum length of a response body of the collector, in bytes. A longer body is an error.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Longest wait for a connection to the collector.
@@ -61,8 +61,8 @@ impl HttpClient for OtlpHttpSender {
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        // Of a failed request, the SDK keeps only the status. 504 tells that the collector was too
-        // slow, and is retried like a request without a response.
+        // The SDK keeps only the status of a failed request. A collector that is too slow is
+        // therefore reported as status 504, which the SDK retries like a missing response.
         let response = async move {
             let late = || {
                 let mut late = Response::new(Bytes::new());

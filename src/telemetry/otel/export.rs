@@ -1,5 +1,5 @@
 //! Span export: a bounded queue of finished spans, a thread that exports the queued spans over
-//! OTLP, and counts of the spans by result. The module also has a check whether the collector
+//! OTLP, and counts of the spans by result. `TracingSettings::reach` checks whether the collector
 //! accepts spans.
 
 use super::collector_client::{self, OtlpHttpSender};
@@ -26,10 +26,10 @@ use tokenweir_protocol::mutex::lock;
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
-/// Longest time for which the export of one batch is retried, if the collector sent no response or
-/// one that OTLP calls retryable (429, 502, 503, 504, `UNAVAILABLE`). A `Retry-After` within this
-/// time is respected, and a longer one ends the retries at once. Meanwhile spans wait in the queue,
-/// which drops those that do not fit.
+/// Longest time for which the export of one batch is retried. An export is retried if the collector sent
+/// no response, or a response that OTLP calls retryable (429, 502, 503, 504, `UNAVAILABLE`). A
+/// `Retry-After` within this time is respected. A longer `Retry-After` ends the retries at once. New
+/// spans wait in the queue during the retries, and spans that do not fit are dropped.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
@@ -45,8 +45,8 @@ pub struct SpanCounts {
     pub failed: u64,
     /// Spans that were not exported because their trace is not sampled.
     pub filtered: u64,
-    /// Spans that are lost: those that failed, and those that did not fit into the queue. Known when the
-    /// counts are read.
+    /// Spans that are lost: those whose export failed, and those that did not fit into the queue. Only the
+    /// status snapshot sets this count. It is 0 elsewhere.
     pub lost: u64,
     /// Why the last export failed. `None`: none has failed.
     pub last_failure: Option<&'static str>,
@@ -123,7 +123,7 @@ pub(super) fn exporter(
     Ok(exporter?)
 }
 
-/// Retries with growing delays until [`RETRY_LIMIT`]. Each single request has the timeout of the settings.
+/// Retries with growing delays until [`RETRY_LIMIT`]. Each try has the timeout of the settings.
 fn retry_policy() -> RetryPolicy {
     RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
@@ -173,7 +173,7 @@ impl TracingSettings {
 // === impl SpanCounts ===
 
 impl SpanCounts {
-    /// The counts with the names of the results.
+    /// The name of each result, with its count.
     pub const fn by_result(&self) -> [(&'static str, u64); 4] {
         [
             ("queued", self.queued),
@@ -196,7 +196,7 @@ impl SpanCounts {
 impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
-        // The panic is caught, because it would end the export thread.
+        // A panic of the exporter is caught, because it would end the export thread.
         let export = self.exporter.export(batch);
         let export = cpu_time::measure_future(TelemetryPart::SpanExport, export);
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
@@ -255,8 +255,8 @@ mod tests {
     use tokenweir_request::record::RequestRecord;
     use tokenweir_request::record::fixtures::streamed;
 
-    /// An exporter that waits for the gate before each batch, and then accepts or rejects the
-    /// batch.
+    /// An exporter that waits for a message on the channel `gate` before each batch. Then it accepts
+    /// or rejects the batch. It does not wait if `gate` has no sender.
     #[derive(Debug)]
     struct GatedExporter {
         gate: Mutex<Receiver<()>>,
@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    /// An exporter whose gate is open.
+    /// An exporter that never waits.
     fn ungated_exporter(should_accept: bool) -> GatedExporter {
         GatedExporter { gate: Mutex::new(channel().1), should_accept }
     }
@@ -316,7 +316,7 @@ mod tests {
         drop(gate_sender);
         sink.clone().shutdown().await;
         let counts = sink.counts();
-        // Two spans in the queue, and one that the thread may have taken already.
+        // Two spans were in the queue, and the thread may have taken one more span from it before.
         assert_eq!(counts.queued, 30);
         assert!((2..=3).contains(&counts.exported), "{counts:?}");
         assert_eq!(counts.dropped(), 30 - counts.exported);
@@ -335,7 +335,7 @@ mod tests {
         assert!(matches!(started, Err(SpanSinkStartError::NoRuntime)));
     }
 
-    /// A collector that runs `serve` for each connection.
+    /// Starts a collector that runs `serve` for each connection. Returns its URL.
     fn spawn_collector(serve: fn(TcpStream)) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

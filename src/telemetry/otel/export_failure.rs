@@ -2,17 +2,17 @@
 
 use opentelemetry_sdk::error::OTelSdkError;
 
-/// The collector takes no more at present: 429, 503, `RESOURCE_EXHAUSTED`.
+/// The collector accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
 const THROTTLED: &str = "it takes no more spans at present";
-/// The collector answers too late.
+/// The collector does not answer within the timeout.
 const SLOW: &str = "it answers too late";
 /// No connection to the collector, or no answer from it.
 const UNREACHABLE: &str = "it cannot be reached";
 /// The collector refuses the request, for example because of a missing header.
 const REFUSED: &str = "it refuses the requests";
 
-/// Returns why an export failed, in words for the operator. The SDK has the status code of the
-/// collector only in the text of its errors.
+/// Returns why an export failed, in words for the operator. The function searches the text of the error,
+/// because the SDK gives the status code of the collector only there.
 pub(super) fn describe_failure(error: &OTelSdkError) -> &'static str {
     let text = error.to_string();
     let has_one_of = |words: &[&str]| words.iter().any(|word| text.contains(word));

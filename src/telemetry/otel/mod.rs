@@ -36,13 +36,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// queue.
 #[derive(Debug, Clone)]
 pub struct SpanSink {
-    /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
+    /// TLS settings of the connections to the collector. `None`: the caller passed its own exporter.
     outbound: Option<Arc<OutboundTls>>,
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Mutex<SpanCounts>>,
     /// The sampler of `tracing.sampling: all`. In this mode the spans of all traces are exported,
-    /// unless the client decided against sampling. The sampler decides which traces without another
-    /// reason get the reason `sampled`. `None`: only the spans of sampled traces are exported.
+    /// unless the client decided against sampling. The sampler decides which traces get the sample
+    /// reason `sampled` if tail sampling gives them no reason. `None`: only the spans of sampled traces
+    /// are exported.
     export_all: Option<Arc<ExportAllSampling>>,
     /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,
@@ -85,7 +86,7 @@ impl SpanSink {
         *lock(&self.counts)
     }
 
-    /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
+    /// TLS settings of the connections to the collector. `None`: the caller passed its own exporter.
     pub fn outbound(&self) -> Option<&Arc<OutboundTls>> {
         self.outbound.as_ref()
     }
@@ -98,9 +99,9 @@ impl SpanSink {
 
     async fn shutdown_within(self, limit: Duration) {
         let processor = self.processor.clone();
-        // The processor blocks its caller until its thread has exported the queued spans. That
-        // thread needs the runtime for its connection. If this task blocked the only worker thread
-        // of the runtime, both would wait forever.
+        // The processor blocks its caller until the export thread has exported the queued spans. The
+        // export thread needs the runtime for its connection. If this task blocked the only worker
+        // thread of the runtime, this task and the export thread would wait for each other forever.
         let stop = move || processor.shutdown_with_timeout(limit);
         let failure = match tokio::task::spawn_blocking(stop).await {
             Ok(Ok(())) => None,

@@ -20,8 +20,8 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
         .build()
 }
 
-/// Host name and process id. After a restart in the same pod both are the same, so that the series
-/// of the gateway continue. Two gateways on one host have different process ids.
+/// The instance: host name and process id. After a restart in the same pod, host name and process id are
+/// the same, so the time series of the gateway continue. Two gateways on one host have different process ids.
 fn instance_id() -> String {
     format!("{}:{}", host_name(), std::process::id())
 }

@@ -43,14 +43,15 @@ pub enum PayloadSinkStartError {
     InvalidUrl(String),
 }
 
-/// The sink that queues the prompts and responses of sampled requests for the writer thread.
+/// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
+/// thread.
 pub struct PayloadLog {
     job_queue: Arc<BatchQueue<PayloadLogJob>>,
     counters: Arc<PayloadLogCounters>,
 }
 
-/// Guard of the writer thread. Dropping the guard waits while the thread writes the remaining
-/// records, for at most 1 s.
+/// Guard of the writer thread. Dropping the guard waits until the thread has written the remaining records.
+/// Records that the thread has not begun to write within 1 s are dropped.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
 /// A handle that reads the counts of payload log records.
@@ -104,7 +105,8 @@ struct PayloadLogWorker {
 const MAX_QUEUED_RECORDS: usize = 256;
 /// How long the first queued request waits for further requests before they are processed together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);
-/// Time for the queued requests at shutdown. Requests that are not started by then are dropped.
+/// Time for the queued requests at shutdown. Requests that the writer thread has not begun to write by then
+/// are dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl PayloadLog ===
@@ -119,7 +121,7 @@ impl PayloadLog {
         Self::start_with_timeout(settings, max_file_bytes, SHUTDOWN_TIMEOUT)
     }
 
-    /// Starts the payload log with another time for the queued requests at shutdown.
+    /// Like [`PayloadLog::start`], with `shutdown_timeout` as the time for the queued requests at shutdown.
     fn start_with_timeout(
         settings: &PayloadLogSettings,
         max_file_bytes: u64,
@@ -146,7 +148,7 @@ impl PayloadLog {
 impl Sink for PayloadLog {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // No model received a request that the gateway rejected.
+            // A request that the gateway rejected is not logged, because no model received it.
             let is_logged = record.text_for.log && record.outcome != Outcome::Rejected;
             let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
@@ -198,7 +200,7 @@ impl PayloadLogWorker {
         let line = PayloadLogLine { header: &job.header, texts };
         let mut text = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
         text.push('\n');
-        // The file counts its failures itself.
+        // `RotatingFile` counts failed writes itself, and returns no error.
         let _ = self.file.write_all(text.as_bytes());
     }
 }

@@ -25,7 +25,7 @@ pub enum RedactionKind {
 pub(super) struct RedactionPattern {
     /// The kind of private data.
     pub(super) kind: RedactionKind,
-    /// The regular expression. If it has a group, only the group is redacted.
+    /// The regular expression. If it has a capture group, only the text of the group is redacted.
     pub(super) regex: Regex,
     /// Checks a match. Returns the number of bytes that are private data, from the start of the
     /// match. `None`: the match is not private data.
@@ -64,7 +64,7 @@ const PATTERN_TABLE: PatternTable = &[
     (RedactionKind::Email, r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}", match_everything),
     // International telephone numbers.
     (RedactionKind::Phone, r"(?:\+|\b00)[ ]?\(?[1-9][\d ().\-/\u{a0}]{7,24}\d", match_phone),
-    // Telephone numbers with a trunk prefix.
+    // National telephone numbers that begin with the trunk prefix 0.
     (
         RedactionKind::Phone,
         r"(?:\(0\d{1,5}\)|0\d{1,5})(?:[ .\-/\u{a0}]{1,2}\d{2,8}){1,5}",
@@ -127,7 +127,7 @@ pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     PATTERN_TABLE.iter().filter_map(pattern).collect()
 });
 
-/// Accepts every match completely.
+/// Accepts every match: its whole text is private data.
 #[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
 fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
     Some(candidate.text.len())
@@ -148,9 +148,9 @@ fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
     longest_valid_prefix(candidate, 9..=15, |_| true)
 }
 
-/// The length in bytes of the longest prefix of the match that ends with a digit, has a number of
-/// digits in `counts`, is not followed by a digit and satisfies `is_valid`. `None`: there is no
-/// such prefix.
+/// The length in bytes of the longest prefix of the match that ends with a digit, is not followed by a
+/// digit and satisfies `is_valid`. The number of its digits must be in the range `counts`. `None`: there is
+/// no such prefix.
 fn longest_valid_prefix(
     candidate: &PatternMatch<'_>,
     counts: RangeInclusive<usize>,
@@ -181,7 +181,7 @@ fn is_ipv4_address(text: &str) -> bool {
     bytes.clone().count() == 4 && bytes.into_iter().all(|byte| byte.is_some())
 }
 
-/// Accepts the longest prefix of 13 to 19 digits with a valid check digit.
+/// Accepts the longest prefix of the match that has 13 to 19 digits and a valid check digit.
 fn match_card(candidate: &PatternMatch<'_>) -> Option<usize> {
     if candidate.char_before.is_some_and(|c| c.is_ascii_digit()) {
         return None;

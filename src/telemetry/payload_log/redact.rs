@@ -11,8 +11,8 @@ use std::ops::Range;
 /// A text with its escapes decoded, and the source offset of each byte.
 struct UnescapedText {
     text: String,
-    /// For each byte the offset of the character or escape that it came from. The last element is
-    /// the length of the source.
+    /// For each byte of `text`: the offset, in the source text, of the character or escape from which
+    /// the byte came. The last element is the length of the source text.
     source_offsets: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ fn find_pattern_matches(
                 matches.push((pattern.kind, start..start + length));
                 start + length
             }
-            // The rejected text of a group is skipped completely.
+            // If the expression has a capture group, the rejected text of the group is skipped completely.
             None if groups.get(1).is_some() => candidate.end(),
             None => start + text[start..].chars().next().map_or(1, char::len_utf8),
         };
@@ -102,8 +102,8 @@ impl UnescapedText {
     }
 }
 
-/// Decodes the escape at the start of `text`, regardless of how often its backslash is escaped.
-/// Returns the decoded character and the length of the escape in bytes.
+/// Decodes the JSON escape at the start of `text`, even if its backslash is itself escaped once or several
+/// times. Returns the decoded character and the length of the escape in bytes.
 fn decode_escape(text: &str) -> (char, usize) {
     let backslashes = text.bytes().take_while(|byte| *byte == b'\\').count();
     let escape_code = &text[backslashes..];

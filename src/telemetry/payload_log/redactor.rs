@@ -1,15 +1,15 @@
-//! Redacts the texts of a request with the built-in patterns before they are written or sent, and
-//! truncates them.
+//! Redacts the prompt and the response of a request with the built-in patterns before they are written or
+//! sent, and truncates them.
 
 use super::redact::redact;
 use super::settings::{PayloadLogSettings, REDACTION_MARGIN_BYTES};
 use serde::Serialize;
 use tokenweir_protocol::openai::TextExcerpt;
 
-/// Redacts the texts of requests.
+/// Redacts the prompts and responses of requests.
 pub(in crate::telemetry) struct PayloadRedactor(PayloadLogSettings);
 
-/// The redacted and truncated texts of one request.
+/// The redacted and truncated prompt and response of one request.
 #[derive(Debug, Serialize)]
 pub(in crate::telemetry) struct RedactedPayload {
     prompt: String,

@@ -22,8 +22,8 @@ pub struct PayloadLogSettings {
     pub redact: Vec<RedactionKind>,
 }
 
-/// Number of bytes that are retained and redacted beyond the limit of written bytes. A secret that
-/// crosses this limit is thus complete and recognized.
+/// Number of bytes of a text that are retained and redacted beyond the limit of written bytes (`max_bytes`).
+/// A secret that crosses `max_bytes` is thus complete and recognized.
 pub(super) const REDACTION_MARGIN_BYTES: usize = 512;
 
 impl PayloadLogSettings {
@@ -35,8 +35,8 @@ impl PayloadLogSettings {
 }
 
 impl Default for PayloadLogSettings {
-    /// The default: the log is disabled. With a file it has 1 % of the requests, 4 KiB of each
-    /// text, all kinds of private data redacted.
+    /// The default: the log is disabled. If only a file is configured, the log has 1 % of the requests
+    /// and 4 KiB of each text, and all kinds of private data are redacted.
     fn default() -> Self {
         Self { file: None, sample: 0.01, max_bytes: 4 << 10, redact: RedactionKind::ALL.to_vec() }
     }

@@ -22,8 +22,8 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
     excerpt
 }
 
-/// Finishes requests with these prompts and responses. Returns the written lines and the counts.
-/// The timeout at shutdown is long, so that a busy machine drops no record.
+/// Passes records with these prompts and responses to a payload log. Returns the written lines and the
+/// counts. The timeout at shutdown is long, so that a busy machine drops no record.
 fn log_texts(
     settings: &PayloadLogSettings,
     texts: &[(&str, &str)],
@@ -78,7 +78,7 @@ fn truncation_leaves_no_partial_secret() {
             );
         }
         let texts: Vec<(&str, &str)> = texts.iter().map(|text| (text.as_str(), "")).collect();
-        // Each part has fewer texts than the capacity of the queue.
+        // Each part has fewer texts than the queue can hold, so no text is dropped.
         for texts in texts.chunks(100) {
             let settings = PayloadLogSettings { max_bytes: 200, ..settings("cut") };
             let (lines, counts) = log_texts(&settings, texts);

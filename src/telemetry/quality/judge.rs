@@ -1,5 +1,5 @@
-//! Client of a judge server, which scores responses. If the judge fails, the sample has no score,
-//! and nothing else changes.
+//! Client of a judge server, which scores sampled responses. If the judge fails, the sample has no score,
+//! but is otherwise processed as usual.
 
 use super::sample::QualitySample;
 use crate::telemetry::payload_log::PayloadSinkStartError;

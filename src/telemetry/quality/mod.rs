@@ -43,14 +43,14 @@ use worker::QualityWorker;
 #[derive(Clone)]
 pub struct QualityMonitor {
     trends: Arc<QualityTrends>,
-    /// The worker that gets the sampled texts. `None`: no file and no judge are configured, so no
-    /// texts are sampled.
+    /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are
+    /// configured, so no texts are sampled.
     job_queue: Option<Arc<BatchQueue<QualityJob>>>,
     counters: Arc<QualitySampleCounters>,
 }
 
-/// Guard of the worker thread. Dropping the guard waits while the thread processes the remaining
-/// samples, for at most 1 s.
+/// Guard of the worker thread. Dropping the guard waits until the thread has processed the remaining samples.
+/// Samples that the thread has not begun to process within 1 s are dropped.
 pub struct QualityMonitorGuard {
     /// Sends the shutdown deadline to the worker thread and to the judge client.
     deadline_sender: watch::Sender<Option<Instant>>,
@@ -71,15 +71,16 @@ pub struct QualitySnapshot {
 const MAX_QUEUED_SAMPLES: usize = 256;
 /// How long the first queued sample waits for further samples before they are processed together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);
-/// Time for the queued samples at shutdown. Samples that are not started by then are dropped.
+/// Time for the queued samples at shutdown. Samples that the worker thread has not begun to process by then
+/// are dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl QualityMonitor ===
 
 impl QualityMonitor {
     /// Starts quality monitoring. Prompts and responses are redacted with `payload_settings`. The
-    /// outer `None`: quality monitoring is disabled. A guard of `None`: no texts are sampled, so
-    /// there is no worker thread.
+    /// result is `None` if quality monitoring is disabled. The guard is `None` if no texts are sampled,
+    /// because there is no worker thread then.
     pub fn start(
         settings: &QualitySettings,
         payload_settings: &payload_log::PayloadLogSettings,

@@ -14,8 +14,8 @@ pub(super) struct QualityTrends {
     window: Duration,
     /// Time constant of the baseline means.
     baseline_window: Duration,
-    /// The trends by the label value of the model. Clients cannot extend the set of label values,
-    /// so they cannot make the map grow.
+    /// The trends of each model. The key is the label value of the model. Clients cannot extend the set of
+    /// label values, so they cannot make the map grow.
     models: Mutex<BTreeMap<Box<str>, ModelTrends>>,
 }
 
@@ -45,7 +45,7 @@ struct ModelTrends {
 
 /// Number of baseline windows without a response after which the trends of a model are removed.
 const EVICTION_BASELINE_WINDOWS: u32 = 3;
-/// Number of models above which new models share the trends of `_other`.
+/// Maximum number of models with trends of their own. Further models share the trends of `_other`.
 const MAX_TRACKED_MODELS: usize = 512;
 
 impl QualityTrends {
@@ -62,7 +62,7 @@ impl QualityTrends {
         let [_, tokens, ..] = record.engine_token_counts();
         self.update_model(record.model.as_str(), |model| {
             // An estimated token count is not recorded, because its error is larger than a typical
-            // drift.
+            // change of the mean length.
             if let Some(tokens) = tokens {
                 model.tokens.add(tokens as f64, now);
             }

@@ -22,7 +22,7 @@ pub struct QualitySampleCounts {
 }
 
 impl QualitySampleCounts {
-    /// The counts with the names of the results.
+    /// The name of each result, with its count.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("done", self.done), ("dropped", self.dropped), ("judge_failed", self.judge_failed)]
     }
@@ -46,7 +46,7 @@ pub(super) struct QualityJob {
     pub(super) metadata: ResponseMetadata,
 }
 
-/// The finish reasons, the length and the refusal of a response.
+/// The finish reasons of a response, its number of output tokens, and whether the model declined to answer.
 #[derive(Debug, Serialize)]
 pub(super) struct ResponseMetadata {
     /// The finish reason of each choice. `None`: the choice has no finish reason.

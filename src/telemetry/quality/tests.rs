@@ -37,8 +37,8 @@ fn sampled(prompt: &str, answer: &str) -> RequestRecord {
     record
 }
 
-/// Finishes these requests, of which `sample_count` are sampled. Returns the written lines and a
-/// snapshot.
+/// Passes these records to a quality monitor and waits until it has processed `sample_count` samples.
+/// Returns the lines of the sample file, and a snapshot of the monitor.
 fn process_records(
     settings: QualitySettings,
     records: &[RequestRecord],
@@ -66,7 +66,7 @@ fn process_records(
 }
 
 /// Starts a judge server that responds to one request per connection with the next of `answers`.
-/// The thread returns the bodies of the requests.
+/// Returns the URL of the server, and its thread. The thread returns the bodies of the requests.
 fn spawn_judge(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Value>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr: SocketAddr = listener.local_addr().unwrap();

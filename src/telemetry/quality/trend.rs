@@ -72,7 +72,7 @@ impl MeanTrend {
         self.baseline.add(value, now);
     }
 
-    /// The recent and the baseline mean at `now`. `None`: the total weight of the values is below
+    /// The recent and the baseline mean at `now`. A mean is `None` if the total weight of its values is below
     /// [`MIN_MEAN_WEIGHT`].
     pub(super) fn means(&self, now: Instant) -> [Option<f64>; 2] {
         [self.recent.value_at(now), self.baseline.value_at(now)]
@@ -175,7 +175,7 @@ mod tests {
             let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), start_instant());
             let first = now;
             for (value, pause) in &values {
-                // Some values are recorded late.
+                // Some values are recorded with an instant before that of the previous value.
                 let recorded_at = if pause % 7 == 0 { first } else { now };
                 trend.add(f64::from(*value), recorded_at);
                 now += Duration::from_millis(pause % 20_000);

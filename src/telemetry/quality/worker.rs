@@ -78,7 +78,7 @@ impl QualityWorker {
         let Some(file) = &mut self.file else { return };
         let mut line = sanitize::json(serde_json::to_string(sample).unwrap_or_default());
         line.push('\n');
-        // The file counts its failures itself.
+        // `RotatingFile` counts failed writes itself, and returns no error.
         let _ = file.write_all(line.as_bytes());
     }
 }

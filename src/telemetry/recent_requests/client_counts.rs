@@ -19,12 +19,12 @@ enum ClientKey {
 }
 
 /// Maximum number of clients with counts. A further client replaces the client with the least
-/// [`work`], unless it has caused less work itself.
+/// [`work`], unless the further client has caused even less.
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {
-    /// Counts an ended request. A request that the gateway answered itself has no prompt tokens: no
-    /// engine computed them.
+    /// Counts an ended request. The prompt tokens of a request that the gateway answered itself are not
+    /// counted, because no engine computed them.
     pub(super) fn record(&mut self, record: &RequestRecord) {
         let predicted = || {
             let prompt = record.decision.as_ref()?.selected_candidate().prompt;
@@ -52,7 +52,7 @@ impl ClientCounts {
         self.add(ClientKey::of(stream.caller.as_ref(), stream.client), &counts);
     }
 
-    /// Adds the counts of another interval.
+    /// Adds the counts of another time window to these counts.
     pub(super) fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|(key, counts)| self.add(key.clone(), counts));
     }
@@ -98,8 +98,8 @@ impl ClientKey {
     }
 }
 
-/// The sum of the requests, tokens and open streams of a client. The clients with the most work
-/// keep their counts.
+/// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
+/// those with the most work keep their counts.
 fn work(counts: &ClientSummary) -> u64 {
     let ClientSummary { requests, prompt_tokens, output_tokens, open_streams, .. } = counts;
     requests + prompt_tokens + output_tokens + open_streams

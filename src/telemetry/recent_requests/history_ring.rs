@@ -31,8 +31,8 @@ const WINDOWS_PER_INTERVAL: u64 = 2;
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds a point for each interval of `windows` that ends before the window with the index
-    /// `current`. The caller appends that window to `windows` next.
+    /// Adds a point for each interval of `windows` that ended before the interval of the window with the
+    /// index `current`. The caller then appends the window `current` to `windows`.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
@@ -42,8 +42,8 @@ impl HistoryRing {
         }
     }
 
-    /// The document of the last hour before a time with the window index `current`. `elapsed` is
-    /// the time since the epoch.
+    /// The history of the last hour, as the admin listener returns it. `current` is the index of the
+    /// current window. `elapsed` is the time since the epoch.
     pub(super) fn to_document(
         &self,
         windows: &VecDeque<RequestStatsWindow>,
@@ -87,7 +87,7 @@ impl HistoryRing {
         self.0.len()
     }
 
-    /// The points of the windows whose intervals the ring does not contain, oldest first.
+    /// The points of the intervals in `windows` that the ring does not contain yet, oldest first.
     fn open_points(&self, windows: &VecDeque<RequestStatsWindow>) -> Vec<HistoryPoint> {
         let last = self.0.back().map(|point| point.index);
         let mut merged: Vec<RequestStatsWindow> = Vec::new();

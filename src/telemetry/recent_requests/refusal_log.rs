@@ -1,17 +1,18 @@
-//! Logs the start and the end of each wave of refused requests.
+//! Logs the start and the end of each wave of refused requests. A wave ends when no request has been refused
+//! for ten seconds.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_protocol::event_period::EventPeriod;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
-/// Logs waves of refused requests: one line for the first refused request, and one line with the
-/// counts after the last one.
+/// Logs waves of refused requests. The first refused request of a wave gives one line. The end of the wave
+/// gives one line with the counts.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     /// The period of the current wave of refused requests.
     period: EventPeriod,
-    /// Number of requests that ended since the wave began.
+    /// Number of all requests, refused or not, that ended since the wave began.
     requests: u64,
     /// Number of refused requests of the wave by reason.
     refused_by_reason: BTreeMap<&'static str, u64>,
@@ -28,8 +29,8 @@ pub(super) struct EndedWave {
 }
 
 impl RefusalLog {
-    /// Counts an ended request. Logs the first refused request of a wave. Returns whether the
-    /// request is the first one of a wave.
+    /// Counts an ended request. Logs the request and returns true if it is the first refused request of a
+    /// wave.
     pub(super) fn record(&mut self, record: &RequestRecord, ended_at: Instant) -> bool {
         let is_refused = record.outcome == Outcome::Rejected;
         let is_first = is_refused && self.period.record(ended_at);

@@ -1,4 +1,4 @@
-//! Counts and latencies of the requests that ended in one window of a few seconds.
+//! Counts and latencies of the requests that ended in one window of 5 s.
 
 use super::client_counts::ClientCounts;
 use std::collections::{BTreeMap, HashMap};
@@ -26,13 +26,13 @@ pub(super) struct RequestStatsWindow {
     pub(super) client_errors: BTreeMap<(bool, u16), u64>,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
-    /// For each objective: the number of requests that it applies to, and of those that were served
-    /// but missed it.
+    /// For each objective: the number of requests to which it applies, and how many of these requests
+    /// were served but missed the objective.
     objectives: Vec<[u64; 2]>,
     clients: ClientCounts,
     pub(super) output_tokens: u64,
     pub(super) ttft: WindowHistogram,
-    /// Times to the first answer of the streams with reasoning.
+    /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
     pub(super) itl: WindowHistogram,
     /// Durations of the requests that succeeded.
@@ -49,7 +49,7 @@ struct BackendCounts {
     failed_attempts: u64,
     /// Number of attempts that were answered with a status of 4xx, by status.
     client_errors: BTreeMap<u16, u64>,
-    /// Number of requests with a TTFT. `ttft` is the sum of these times.
+    /// Number of requests that had a time to first token. `ttft` is the sum of these times.
     streams: u32,
     ttft: Duration,
 }
@@ -121,7 +121,7 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request if it was slow, and for each objective that applies to it.
+    /// Counts the request as slow if it was slow. Counts it for each objective that applies to it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         // A client that reads slowly delays no one but itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
@@ -182,7 +182,8 @@ impl RequestStatsWindow {
         &self.clients
     }
 
-    /// The counts and latencies as part of the admin document, without the length of the interval.
+    /// The counts and latencies in the form that the admin listener returns. The caller must set
+    /// `seconds`, the length of the interval.
     pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
         let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
             let ttft = counts.ttft.checked_div(counts.streams);
@@ -239,7 +240,8 @@ fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u
     }
 }
 
-/// Adds the gaps of one stream to `latencies`. Each gap counts as the midpoint of its bucket.
+/// Adds the gaps between the outputs of one stream to `latencies`. Each gap counts as the midpoint of its
+/// bucket in `gaps`.
 pub(super) fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
     let snapshot = gaps.snapshot();
     let mut lower = 0.0;

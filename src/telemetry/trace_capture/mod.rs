@@ -3,13 +3,13 @@
 //! A line has the arrival time, the lengths of the prompt and the response, and IDs of the blocks
 //! of the prompt. Equal blocks have equal IDs. `tokenweir-lab replay` reads the file.
 //!
-//! The block hashes of routing are not written, because each hash is the seed of the next hash: a
+//! The block hashes that routing uses are not written, because each hash is the seed of the next hash: a
 //! reader who has two consecutive hashes could test guesses of the text between them. The IDs are
-//! `SipHash` values of those hashes instead. The key of `SipHash` is random, is drawn when the
-//! capture starts and never leaves the process. No table of IDs is necessary. However, IDs of
+//! `SipHash` values of the block hashes instead. The key of `SipHash` is random, is drawn when the
+//! capture starts and never leaves the process. So the gateway needs no table of IDs, but IDs of
 //! different captures cannot be compared. IDs have 53 bits, which every JSON reader preserves. A
-//! reader of the file who can also send requests to this gateway can test a guess of a text by
-//! sending the text.
+//! reader of the file who can also send requests to this gateway can still test a guess of a text, by
+//! sending the text and comparing the IDs.
 //!
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
@@ -31,7 +31,7 @@ use tokenweir_request::record::{CapturedPrompt, Outcome, RequestRecord};
 /// The sink that writes captured requests to a file. A thread of its own writes the file.
 pub struct TraceCapture {
     writer: NonBlockingWriter,
-    /// Random key of the anonymous IDs.
+    /// Random key of the hash function for the anonymous IDs.
     hash_key: RandomState,
     stats: TraceCaptureStats,
 }
@@ -47,13 +47,14 @@ pub struct TraceCaptureStats {
 /// at most 1 s.
 pub type TraceCaptureGuard = BatchWorkerGuard;
 
-/// Bytes of a prompt per token, as is typical of English text. It is used if the engine did not
-/// report the number of tokens.
+/// Typical number of bytes per token of English text. The prompt tokens are estimated with it if the engine
+/// did not report their number.
 const ESTIMATED_BYTES_PER_TOKEN: u64 = 4;
 /// HTTP status 429, which a backend returns when it is overloaded.
 const TOO_MANY_REQUESTS_STATUS: u16 = 429;
 
-/// The fields of a line of the capture file. The first four fields are those of Mooncake traces.
+/// The fields of a line of the capture file. The first four fields are those of the trace format of
+/// Mooncake.
 #[derive(Debug, Serialize)]
 struct TraceCaptureLine<'a> {
     /// Time of arrival of the request, in milliseconds since the Unix epoch.
@@ -110,8 +111,8 @@ impl TraceCapture {
         self.stats.clone()
     }
 
-    /// An ID of a value from which the value cannot be computed. Equal values have equal IDs within
-    /// this capture only.
+    /// Returns an ID for a value. The value cannot be computed from the ID. Equal values have equal IDs
+    /// within this capture only.
     fn anonymous_id(&self, value: impl Hash) -> u64 {
         self.hash_key.hash_one(value) >> 11
     }
@@ -169,8 +170,8 @@ impl Sink for TraceCapture {
     }
 }
 
-/// Whether the request failed because of an error of the client, at the backend or at the gateway,
-/// such as an unknown model. A status of 429 means overload and is not such an error.
+/// Whether the backend or the gateway rejected the request because of an error of the client, such as an
+/// unknown model. Status 429 means overload and does not count as an error of the client.
 fn is_client_error(record: &RequestRecord) -> bool {
     matches!(record.outcome, Outcome::ClientError | Outcome::Rejected)
         && record.status.is_some_and(|status| (400..500).contains(&status))

@@ -1,4 +1,5 @@
-//! The `cache_salt` that the gateway derives from the tenant.
+//! Tests the `cache_salt` that the gateway derives from the tenant and adds to requests, so that tenants
+//! share no cached prefixes.
 
 use super::{CHAT, error, head, scripted_backend, tenant, with};
 use crate::support::scripted_backend::ScriptedBackend;
@@ -10,8 +11,8 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
 
-/// Starts a gateway that derives the salt, with three tenants whose keys are their names. Only tenant `free`
-/// may send its own salt.
+/// Starts a gateway that derives `cache_salt`. It has three tenants, each with its own name as its key. Only
+/// the tenant `free` may send a salt of its own.
 async fn derived(fake: &ScriptedBackend) -> Running {
     let named = |name: &str| TenantEntry {
         name: name.into(),
@@ -62,7 +63,7 @@ async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
             let first = forwarded(&gateway, &fake, tenant, CHAT, body).await;
             assert_eq!(forwarded(&gateway, &fake, tenant, CHAT, body).await, first);
             salts.push(salt(&first));
-            // No other byte differs.
+            // The gateway changes no other byte of the body.
             let expected = if body == plain {
                 plain.replacen('{', &format!("{{\"cache_salt\":\"{}\",", salt(&first)), 1)
             } else {

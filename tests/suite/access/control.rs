@@ -1,4 +1,5 @@
-//! Fields and headers that control the engine: which are refused, removed or forwarded, and for whom.
+//! Fields and headers of a request that control the engine: which of them the gateway rejects, removes or
+//! forwards, and for which clients.
 
 use super::{CHAT, access, error, head, keyed, scripted_backend, tenant, with};
 use crate::bodies::JSON_PATHS;
@@ -35,13 +36,14 @@ async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running 
     start_with(&[fake.addr], Setup { access, ..Setup::default() }).await
 }
 
-/// Asserts that the gateway rejects the request with 400 because of `field`, and that its record says so.
+/// Asserts that the gateway rejects the request with 400 because of `field`, and that the record of the
+/// request says so.
 async fn assert_rejected(gateway: &Running, request: &str, field: &str) {
     let answer = gateway.raw(request).await;
     assert_eq!(status(&answer), 400, "{request}");
     assert!(head(&answer).contains("x-gateway-error: engine_control"), "{request}");
     let error = error(&answer);
-    // Anthropic's error format lacks these members.
+    // An error in the format of Anthropic has no members `param` and `code`.
     if error["type"] != "invalid_request_error" {
         assert_eq!((&error["param"], &error["code"]), (&field.into(), &400.into()));
     }
@@ -88,7 +90,8 @@ async fn every_forbidden_field_of_the_table_is_rejected() {
         assert_rejected(&gateway, &post("/v1/responses", &body_with(&member(control.name))), field)
             .await;
     }
-    // The permission for the object does not cover the fields that the engine reads in it.
+    // The permission for `vllm_xargs` as a whole does not include those of its members that control the
+    // engine.
     let gateway = open_to(&fake, access_for_all(&[Permission::Xargs])).await;
     for field in [
         "vllm_xargs.kv_transfer_params",
@@ -111,8 +114,8 @@ async fn null_and_default_values_of_a_field_pass_unchanged() {
     let nulls = FIELDS.iter().filter(|control| !control.name.contains('.'));
     let nulls: Vec<String> = nulls.map(|control| format!("\"{}\":null", control.name)).collect();
     let nulls = nulls.join(" , ").replace("\"priority\":null", "\"priority\":0");
-    // The field sets the response id only in the Responses API. Elsewhere the header of the gateway
-    // takes precedence in vLLM.
+    // In the Responses API, `request_id` sets the id of the response. In other APIs it passes, because vLLM
+    // prefers the request id header that the gateway sets.
     for fields in [nulls.as_str(), r#""request_id":"mine""#, r#""x":{"kv_transfer_params":{}}"#] {
         assert_eq!(status(&gateway.post(CHAT, &body_with(fields)).await), 200, "{fields}");
         assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), body_with(fields));
@@ -279,8 +282,9 @@ async fn headers_for_engine_selection_and_priority_pass_only_with_a_permission()
     }
 }
 
-/// The paths of vLLM 0.32 and 0.33 that control or describe the server, and the generating paths
-/// that the gateway does not check. `docs/operate/security.md` has the same list.
+/// Paths of vLLM 0.32 and 0.33 that the gateway must not serve: those that control or describe the server,
+/// and generating paths whose bodies the gateway does not check. `docs/operate/security.md` has the same
+/// list.
 pub(crate) const NOT_SERVED: [&str; 43] = [
     "/abort_requests",
     "/cohere/v2/chat",

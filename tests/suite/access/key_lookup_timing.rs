@@ -1,5 +1,5 @@
-//! Tests whether the duration of a key lookup depends on the known keys: Welch's t-test over two
-//! classes of guesses, as in dudect (Reparaz, Balasch and Verbauwhede, 2017).
+//! Tests that the duration of a key lookup does not depend on the known keys. It compares two classes of
+//! guessed keys with Welch's t-test, as dudect does (Reparaz, Balasch and Verbauwhede, 2017).
 
 use super::{KEY, tenant};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
@@ -11,10 +11,10 @@ use tokenweir_request::access::{ApiKeys, KeyDigest, KeyFile};
 const SAMPLES: usize = 1_000_000;
 /// Number of lookups in one measurement.
 const LOOKUPS_PER_MEASUREMENT: u32 = 4;
-/// Number of repetitions after which a difference counts. A dependence on the keys shows in each of them; a
-/// change of the speed of the machine shows in one.
+/// The test fails only if all of this many repetitions show a difference. A dependence on the keys shows in
+/// each repetition, a change of the machine's speed in one.
 const MAX_REPETITIONS: usize = 3;
-/// Threshold of |t| above which dudect considers two classes different.
+/// If |t| is above this threshold, dudect considers the two classes different.
 const MAX_ABS_T: f64 = 4.5;
 
 /// Running mean and variance by Welford's algorithm.
@@ -44,16 +44,17 @@ fn guess(text: &str) -> HeaderMap {
     HeaderMap::from_iter([(AUTHORIZATION, value)])
 }
 
-/// Returns Welch's t of two classes of guesses, computed over the fastest measurements. Slow
-/// measurements are noise of the machine.
+/// Returns Welch's t of the durations of two classes of guesses. The slowest tenth of the durations is left
+/// out as noise of the machine.
 fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 {
     let mut random = fastrand::Rng::with_seed(7);
     let mut times: Vec<(usize, f64)> = Vec::with_capacity(2 * SAMPLES);
     for _ in 0..2 * SAMPLES {
-        // Random order, so that periodic noise does not affect one class more.
+        // The order of the classes is random, so that periodic noise does not affect one class more than the
+        // other.
         let class = usize::from(random.bool());
-        // The headers are created anew at the same place: with guesses in memory, the memory location could
-        // influence the duration.
+        // Each guess is written to the same memory location. If the guesses stayed in memory, their locations
+        // could influence the duration.
         let headers = guess(&classes[class][random.usize(..classes[class].len())]);
         let start = Instant::now();
         for _ in 0..LOOKUPS_PER_MEASUREMENT {
@@ -79,16 +80,16 @@ fn the_duration_of_a_key_lookup_is_independent_of_the_keys() {
     let mut letters = |count: usize| {
         std::iter::repeat_with(|| random.alphanumeric()).take(count).collect::<String>()
     };
-    // Guesses that differ from a key only in the last characters, and guesses without a common
-    // prefix.
+    // Two classes: guesses that differ from a key only in the last characters, and guesses that share no
+    // prefix with a key.
     let near: Vec<String> =
         (0..1_000).map(|_| format!("{}{}", &KEY[..KEY.len() - 4], letters(4))).collect();
     let far: Vec<String> = (0..1_000).map(|_| letters(KEY.len())).collect();
     let measure_lookup = || measure([&near, &far], |headers| keys.authenticate(headers).is_some());
     let mut results = std::iter::repeat_with(measure_lookup).take(MAX_REPETITIONS);
     let t = results.find(|t| t.abs() < MAX_ABS_T);
-    // Positive control: a comparison of the key itself, character by character. The measurement
-    // must detect it.
+    // Positive control: this lookup compares the guess with the key character by character. The measurement
+    // must detect the difference.
     let naive = |headers: &HeaderMap| {
         let sent = &headers[AUTHORIZATION].as_bytes()[7..];
         (0..64).all(|_| sent.iter().zip(KEY.as_bytes()).all(|(a, b)| black_box(a) == black_box(b)))

@@ -1,5 +1,5 @@
-//! Usage limits: permits and tokens are counted, returned when a request ends in any way, and
-//! charged by actual usage.
+//! Usage limits of keys: the gateway counts permits and tokens, returns them however a request ends, and
+//! charges the usage that the engine reports.
 
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
@@ -61,7 +61,8 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     for client in &mut clients {
         client.read_to_end(&mut Vec::new()).await.unwrap();
     }
-    // The permit of a request is returned before its client has the whole response.
+    // The gateway returns the permit of a request before its client has the whole response, so the next
+    // request succeeds.
     assert_eq!(status(&gateway.raw(keyed(&post(CHAT, ASK))).await), 200);
     let page = gateway.admin("/metrics").await;
     let result = |result: &str| {
@@ -95,7 +96,7 @@ async fn a_failed_request_returns_its_permit() {
 }
 
 /// Sends the same request twice to a gateway with this limit of tokens per minute. Returns the status and
-/// head of the second response: 429 if the first request used more than the limit.
+/// head of the second response. Its status is 429 if the first request used more than the limit.
 async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, String) {
     let gateway = gated(fake, tokens(limit)).await;
     let first = gateway.raw(keyed(request)).await;
@@ -113,7 +114,8 @@ async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
     let scripted_backend = ScriptedBackend::answering(json("200 OK", answer)).await;
     for (fake, request) in [(&stream, post(CHAT, STREAM)), (&scripted_backend, post(CHAT, ASK))] {
-        // 12 tokens with a limit of 6 per minute: one further minute until the next request.
+        // The first request uses 12 tokens and the limit is 6 per minute, so the next request must wait for a
+        // minute.
         let (status, response_head) = debt_after(fake, 6, &request).await;
         assert_eq!(status, 429, "{response_head}");
         assert!(response_head.contains("x-gateway-error: token_limit"), "{response_head}");
@@ -142,7 +144,8 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
         value(&page, &format!("tokenweir_tenant_tokens_total{{tenant=\"a\",type=\"{kind}\"}}"))
     };
     assert!((charged("output") - 2.0).abs() < 0.1, "{}", charged("output"));
-    // 500 characters are about 125 tokens. The estimate for this backend has no samples yet.
+    // 500 characters are about 125 tokens. The range is wide, because the gateway has not yet learned the
+    // ratio of characters to tokens.
     assert!((50.0..300.0).contains(&charged("input")), "{}", charged("input"));
     let next = gateway.raw(keyed(&post(CHAT, &ask))).await;
     assert!(head(&next).contains("x-gateway-error: token_limit"), "{}", head(&next));

@@ -1,4 +1,4 @@
-//! The real program with a keys file that changes while it serves.
+//! Tests the real program with a keys file that changes while the program serves.
 
 use super::{ASK, CHAT, get, head, with};
 use crate::support::process::{GatewayProcess, folder};
@@ -41,7 +41,7 @@ impl Program {
         Self { process: GatewayProcess::spawn(command).await, folder }
     }
 
-    /// Replaces the keys file by this text, with a rename.
+    /// Replaces the keys file atomically, by renaming a new file with this text.
     fn replace(&self, keys: &str) {
         let (new, place) = (self.folder.join("new"), self.folder.join("keys.yaml"));
         fs::write(&new, keys).unwrap();
@@ -63,7 +63,7 @@ impl Program {
         self.process.get("/status").await
     }
 
-    /// Waits until a request with this key gets this status.
+    /// Waits until the response to a request with this key has this status.
     async fn until(&self, key: &str, expected: u16) {
         wait_until!(status(&self.ask(key, &get("/v1/models")).await) == expected);
     }
@@ -101,7 +101,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     let seen = &fake.seen()[0].head.to_ascii_lowercase();
     assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
     assert!(!seen.contains("sk-old"), "{seen}");
-    // The file has a key instead of its hash.
+    // This file has the key itself where its hash belongs.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
     wait_until!(program.status().await.contains("this is not the hash of a key"));
     assert!(program.status().await.contains("keys.yaml:4:22: "));

@@ -1,5 +1,5 @@
-//! Admission in front of simulated engines: under bursts and mass disconnects, no request is lost
-//! and no state remains.
+//! Admission in front of simulated engines. Under bursts of requests and mass disconnects, the gateway loses
+//! no request and keeps no state.
 
 use super::{CHAT, assert_no_state_left, header};
 use crate::restart::start_simulator;
@@ -19,7 +19,7 @@ fn chat(tokens: usize) -> String {
     post(CHAT, &body)
 }
 
-/// Two small simulated engines with four sequences and a cache of 1,024 tokens each.
+/// Two small simulated engines. Each runs four sequences and has a cache of 1,024 tokens.
 async fn engines() -> Vec<SocketAddr> {
     start_simulator(SimulatorSettings {
         backends: 2,
@@ -64,8 +64,8 @@ async fn mass_disconnects_and_sheds_leave_no_state_behind() {
     let storm = (0..200).map(|number| {
         let (gateway, ask) = (&gateway, &ask);
         async move {
-            // The gateway has read the headers when it sends `100 Continue`; from then on there is
-            // a record. Every other client disconnects, some in the queue, some during the
+            // When the gateway sends `100 Continue`, it has read the headers, so there is a record from then
+            // on. Every other client disconnects, some while they wait in the queue, some during the
             // response.
             let (head, body) = ask.split_once("\r\n\r\n").unwrap();
             let head = format!("{head}\r\nexpect: 100-continue\r\n\r\n");

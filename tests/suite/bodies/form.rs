@@ -1,15 +1,15 @@
-//! Forms that servers can read in different ways, by class.
+//! Multipart forms that servers can read in different ways. Each class of forms has one kind of difficulty.
 
 use super::Case;
 use super::json::{MODELS, choose, mutated};
 use fastrand::Rng;
 
-/// A multipart form before it is written as bytes.
+/// A multipart form as values, before it is written as bytes.
 #[derive(Clone)]
 pub(super) struct Form {
     content_type: String,
     boundary: String,
-    /// The header lines and the value of each part.
+    /// The header lines and the value of each part of the form.
     parts: Vec<(String, Vec<u8>)>,
     before: String,
     behind: String,
@@ -17,8 +17,8 @@ pub(super) struct Form {
 
 type Change = fn(&mut Rng, &mut Form);
 
-/// The classes of forms: name, and how a plain form is changed. The first has forms as common clients send
-/// them.
+/// The classes of forms: the name of the class, and how it changes a plain form. The first class does not
+/// change it: its forms are those of common clients.
 pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: plain", |_, _| {}),
     ("form: no model", |rng, form| {

@@ -1,15 +1,15 @@
-//! JSON bodies that servers can read in different ways, by class.
+//! JSON bodies that servers can read in different ways. Each class of bodies has one kind of difficulty.
 
 use super::Case;
 use fastrand::Rng;
 
-/// The model names in the bodies. One is not ASCII.
+/// The model names that the bodies contain. One of them has a character that is not ASCII.
 pub(super) const MODELS: [&str; 5] = ["base", "secret-lora", "org/model-7b", "mod\u{e9}l", "model"];
 
 type Make = fn(&mut Rng) -> Vec<u8>;
 
-/// The classes of JSON bodies: name, and how a body is made. The first has bodies as common clients send
-/// them.
+/// The classes of JSON bodies: the name of the class, and the function that makes a body. The bodies of the
+/// first class are those of common clients.
 pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: plain", |rng| members(rng, &[]).into()),
     ("json: no model", |rng| {
@@ -135,12 +135,12 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: false, content_type, body: make(rng) }
 }
 
-/// A random item of a list.
+/// A random item of `from`.
 pub(super) fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }
 
-/// The bytes after one to three random changes: some are changed, removed or duplicated.
+/// `bytes` with one to three random changes: some bytes are changed, removed or duplicated.
 pub(super) fn mutated(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     const LIKELY_BYTES: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
     for _ in 0..rng.usize(1..4) {
@@ -169,7 +169,8 @@ fn marked(rng: &mut Rng) -> String {
     format!("{mark}{}", members(rng, &[]))
 }
 
-/// A JSON object with the members `given` or else a model, in random order with other members and whitespace.
+/// A JSON object with the members `given`, or a model if none are given. Adds other members and whitespace,
+/// and puts the members in random order.
 fn members(rng: &mut Rng, given: &[(&str, String)]) -> String {
     let others = [
         "\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":\\\"secret-lora\\\"}\"}]",

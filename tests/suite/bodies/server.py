@@ -104,7 +104,7 @@ async def read(line):
     for reader in by_fastapi, by_starlette:
         try:
             results.append(await reader(kind, content_type, body))
-        # Any exception of a parser means that the server rejects the body.
+        # Any exception of the parser means that the server rejects the body.
         except Exception:
             results.append("-")
     return " ".join(results)

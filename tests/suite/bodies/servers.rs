@@ -1,5 +1,5 @@
-//! How servers read a body: Python servers with FastAPI and Starlette, if those are installed, and
-//! the crates that servers in Rust use.
+//! How servers read a body. The servers are Python servers with FastAPI and Starlette, if those packages are
+//! installed, and the crates that Rust servers use.
 
 use super::{Case, Reading};
 use axum::body::Body;
@@ -13,11 +13,12 @@ use std::process::{Command, Stdio};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/bodies/server.py");
 
-/// How Python servers read each case: FastAPI and Starlette. `None`: Python has no such packages.
+/// What the Python packages FastAPI and Starlette read in each case. `None`: Python does not have these
+/// packages.
 pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     let named = std::env::var("BODIES_PYTHON").ok();
     let program = named.as_deref().unwrap_or("python3");
-    // Without python-multipart, this name is `None` in Starlette.
+    // If python-multipart is not installed, this name is `None` in Starlette.
     let modules =
         ["-c", "import fastapi; from starlette.formparsers import multipart as m; m.__name__"];
     let check = Command::new(program).args(modules).stderr(Stdio::null()).status();
@@ -49,7 +50,7 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     Some(readings)
 }
 
-/// How `serde_json`, or axum for a form, reads a body.
+/// What `serde_json` reads in a JSON body, or axum in a form.
 pub(super) fn rust(case: &Case) -> Reading {
     if case.is_form { multipart(case) } else { serde(&case.body) }
 }

@@ -16,13 +16,13 @@ pub(super) enum Way {
     Fin,
     /// Resets its connection.
     Reset,
-    /// Closes the sending half of its connection.
+    /// Closes the sending half of its connection and keeps the other half open.
     HalfClose,
-    /// Closes its connection after a blank line behind the request, which some clients send.
+    /// Sends a blank line after the request, as some clients do, then closes its connection.
     FinBehindLine,
-    /// Closes its connection after another request behind this one.
+    /// Sends another request after this one, then closes its connection.
     FinBehindRequest,
-    /// Resets its stream of an HTTP/2 connection.
+    /// Resets its HTTP/2 stream and keeps the connection open.
     Http2Stream,
     /// Closes its HTTP/2 connection.
     Http2Connection,
@@ -43,11 +43,12 @@ pub(super) enum Client {
     Http2(Http2),
 }
 
-/// The HTTP/2 error code CANCEL.
+/// The bytes of the HTTP/2 error code CANCEL.
 const CANCEL_CODE: [u8; 4] = [0, 0, 0, 8];
 
 impl Client {
-    /// Connects as `way` needs it, and sends a request with the first `length` bytes of the body.
+    /// Connects with the protocol that `way` needs, and sends a request with the first `length` bytes of its
+    /// body.
     pub(super) async fn ask(to: SocketAddr, way: Way, body: &str, length: usize) -> Self {
         let is_whole = length == body.len();
         let sent = &body[..length];
@@ -80,7 +81,7 @@ impl Client {
         Self::Http1(stream)
     }
 
-    /// Reads the response until it contains `wanted` `times` times.
+    /// Reads the response until it contains the text `wanted` `times` times.
     pub(super) async fn read_until(&mut self, wanted: &str, times: usize) {
         let mut all = Vec::new();
         while String::from_utf8_lossy(&all).matches(wanted).count() < times {
@@ -96,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Disconnects in this way. Returns the client if its connection must stay open.
+    /// Disconnects in the way of this client. Returns the client if its connection must stay open.
     pub(super) async fn leave(self, way: Way) -> Option<Self> {
         match (self, way) {
             (Self::Http1(stream), Way::Reset) => stream.set_zero_linger().unwrap(),

@@ -1,5 +1,5 @@
-//! Tests the diagnosis rules on metrics of the simulator's engine in virtual time: a KV cache that
-//! is too small, and prompts that arrive faster than they are computed.
+//! Tests the diagnosis on metrics of the simulator's engine in virtual time. Two faults occur: the KV cache
+//! is too small, and prompts arrive faster than the engine computes them.
 
 use super::fleet_model::{MINUTE_STEPS, empty_page, poisson};
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_sim::engine::{Engine, EngineSpec, GeneratedToken, SequenceId, SequenceRequest};
 
-/// The load: requests per second, and ranges of token counts.
+/// The load of an engine: requests per second, and the ranges of prompt and output tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Traffic {
     pub(super) rate: f64,
@@ -17,7 +17,7 @@ pub(super) struct Traffic {
     pub(super) output: (u32, u32),
 }
 
-/// A simulated engine, its metrics page, and a diagnosis that gets nothing else.
+/// A simulated engine, its metrics page, and a diagnosis that reads only this page.
 pub(super) struct EngineFixture {
     engine: Engine,
     now: Duration,
@@ -42,7 +42,7 @@ impl EngineFixture {
         }
     }
 
-    /// Runs the engine for five seconds with this traffic, and then one diagnosis.
+    /// Runs the engine for five seconds with this traffic. Then runs the diagnosis once.
     pub(super) fn step(&mut self, traffic: Traffic) -> Diagnosis {
         let end = self.now + EVERY;
         let count = poisson(traffic.rate * EVERY.as_secs_f64(), &mut self.random) as usize;
@@ -71,7 +71,7 @@ impl EngineFixture {
                 None => self.now = arrivals.last().copied().unwrap_or(end).min(end),
             }
         }
-        // These arrivals came during the last batch, which ended after the five seconds.
+        // These requests arrived during the last batch, which ended after the five seconds.
         arrivals.into_iter().rev().for_each(|at| self.submit(traffic, at));
         self.look()
     }
@@ -89,7 +89,7 @@ impl EngineFixture {
     fn on_token(&mut self, token: &GeneratedToken) {
         let (sum, count) = match token.nth {
             1 => (&mut self.page.first_token_seconds, &mut self.page.first_tokens),
-            // vLLM counts one time for each step, also if the step accepted several draft tokens.
+            // vLLM counts one inter-token time per step, even if the step accepted several draft tokens.
             _ if token.gap.is_zero() => return,
             _ => (&mut self.page.gap_seconds, &mut self.page.gaps),
         };
@@ -116,7 +116,7 @@ impl EngineFixture {
         self.watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at)
     }
 
-    /// Number of preemptions per request so far.
+    /// Number of preemptions per request since the start.
     fn preemptions_per_request(&self) -> f64 {
         self.engine.load().preemptions as f64 / self.sent as f64
     }
@@ -126,7 +126,7 @@ fn add(counter: &mut Option<f64>, value: f64) {
     *counter = counter.map(|total| total + value);
 }
 
-/// The names of all verdicts in this number of steps, sorted, each once.
+/// The names of all verdicts during `steps` steps, sorted and without repetitions.
 fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'static, str>> {
     let mut names = Vec::new();
     for _ in 0..steps {
@@ -145,8 +145,8 @@ const CHAT: Traffic = Traffic { rate: 1.5, prompt: (80, 160), output: (200, 400)
 const LONG: Traffic = Traffic { rate: 0.4, prompt: (5_000, 9_000), output: (20, 40) };
 
 /// Runs the diagnosis with `seeds` seeds: first with `traffic`, then for a minute with a rate that is `times`
-/// to 1.5 `times` as high. Returns the number of seeds with exactly the verdict `wanted`, and the number with
-/// another verdict.
+/// to 1.5 `times` as high. Returns two numbers of seeds: those with exactly the verdict `wanted`, and those
+/// with another verdict.
 fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, times: f64, wanted: &str) -> (u64, u64) {
     let (mut right, mut wrong) = (0, 0);
     for seed in 0..seeds {
@@ -191,7 +191,7 @@ fn the_recommended_batch_size_ends_the_thrashing() {
         names(&mut bench, busy, 3 * MINUTE_STEPS);
         let before = bench.preemptions_per_request();
         assert!(before > 0.1, "{before}");
-        // The mean request has about 120 prompt tokens and 300 output tokens.
+        // A request has about 120 prompt tokens and 300 output tokens on average.
         let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();
         let mut bench = EngineFixture::new(EngineSpec { max_num_seqs: safe, ..SMALL }, seed);
         names(&mut bench, busy, 3 * MINUTE_STEPS);

@@ -1,4 +1,4 @@
-//! Old evidence expires: a verdict does not outlive the load or the drain in which it was measured.
+//! A verdict expires: it must not remain after the end of the load or of the drain in which it was measured.
 
 use super::faults::FAULTS;
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};

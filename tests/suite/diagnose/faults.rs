@@ -1,21 +1,22 @@
-//! The simulated pathologies: the symptoms for each rule, with a random severity.
+//! The simulated pathologies of backends: the symptoms that each rule of the diagnosis must recognize, with a
+//! random severity.
 
 use super::fleet_model::{Shape, Tick};
 
-/// Applies the symptoms of a severity from 0 to 1 to a step of a backend.
+/// Changes a step of a backend to show symptoms of a severity from 0 to 1.
 type Symptoms = fn(severity: f64, &Shape, &mut Tick, &mut fastrand::Rng);
 
-/// A pathology of the first backend of a fleet, as a change of its healthy steps.
+/// A pathology of the first backend of a fleet. It changes the values of healthy steps.
 pub(super) struct Fault {
-    /// The rule that must name it.
+    /// The rule whose verdict must name the pathology.
     pub(super) name: &'static str,
-    /// Minimum number of backends.
+    /// Minimum number of backends in the fleet.
     pub(super) min_backends: usize,
     first: Symptoms,
     others: Symptoms,
 }
 
-/// The pathologies, one for each rule of the diagnosis.
+/// The pathologies. Each has the name of the rule that must recognize it.
 pub(super) const FAULTS: [Fault; 14] = [
     Fault { name: "blind", min_backends: 1, first: blind, others: healthy },
     Fault { name: "kv_thrashing", min_backends: 1, first: thrashing, others: healthy },
@@ -41,7 +42,8 @@ pub(super) const FAULTS: [Fault; 14] = [
 // === impl Fault ===
 
 impl Fault {
-    /// Changes a step of the backend with this index. `severity`: from 0, barely noticeable, to 1.
+    /// Changes a step of the backend with this index. A `severity` of 0 is barely noticeable, 1 is the
+    /// maximum.
     pub(super) fn apply(
         &self,
         index: usize,
@@ -140,7 +142,7 @@ fn held_blocks(severity: f64, shape: &Shape, tick: &mut Tick, random: &mut fastr
 fn queued(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
     tick.waiting = (3.0 + 10.0 * severity * random.f64()).round();
     tick.running = tick.running.max(4.0);
-    // The requests start late, but within the TTFT objective.
+    // Requests start late, but still within the TTFT objective.
     tick.queue = 0.05;
 }
 

@@ -1,6 +1,5 @@
-//! A model of a fleet in steps of five seconds that computes the metrics of engines and of a
-//! gateway. Arrivals are random; all other values follow from the number of requests. A fault
-//! changes the values of a step.
+//! A model of a fleet. In steps of five seconds it computes the metrics of engines and of a gateway. Arrivals
+//! are random. All other values follow from the number of requests, and a fault changes the values of a step.
 
 use std::time::Instant;
 use tokenweir_diagnose::{
@@ -10,7 +9,7 @@ use tokenweir_diagnose::{Diagnosis, FleetObservation, SLOW_START};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The constant properties of a backend and its traffic.
+/// The properties of a backend and of its traffic that stay constant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     /// Requests per second.
@@ -26,13 +25,13 @@ pub(super) struct Shape {
     pub(super) hit: f64,
     /// KV cache size in tokens.
     pub(super) capacity: f64,
-    /// Seconds between the gateway and the engine.
+    /// Seconds by which the gateway sees a first token later than the engine.
     pub(super) lag: f64,
     /// Share of clients that disconnect early.
     pub(super) cancel: f64,
 }
 
-/// The values of one step of a backend. Each may be changed by a fault before the metrics are computed.
+/// The values of one step of a backend. A fault can change them before the metrics are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tick {
     pub(super) requests: f64,
@@ -59,7 +58,7 @@ pub(super) struct Tick {
     pub(super) reusable: f64,
     pub(super) reusable_here: f64,
     pub(super) gateway_queue: f64,
-    /// Share of the output tokens that the engine generates. 0: it starts no request.
+    /// Share of the output tokens of its requests that the engine generates. At 0 it also starts no request.
     pub(super) made: f64,
     pub(super) has_page: bool,
     pub(super) is_up: bool,
@@ -67,7 +66,7 @@ pub(super) struct Tick {
     pub(super) restarts: bool,
 }
 
-/// One backend.
+/// A simulated backend of the fleet.
 #[derive(Debug, Clone)]
 pub(super) struct FleetBackend {
     pub(super) shape: Shape,
@@ -76,11 +75,12 @@ pub(super) struct FleetBackend {
     stalls: u64,
 }
 
-/// A fleet whose backends are simulated step by step, with its diagnosis.
+/// A simulated fleet, whose backends advance step by step, with its diagnosis.
 pub(super) struct Plant {
     pub(super) backends: Vec<FleetBackend>,
     pub(super) random: fastrand::Rng,
-    /// What the diagnosis is told about the fleet as a whole. Without backends in it: nothing.
+    /// The observations about the fleet as a whole that the diagnosis gets. If it lists no backends, the
+    /// diagnosis gets none.
     pub(super) fleet: FleetObservation,
     watch: Diagnoser,
     now: Instant,
@@ -90,8 +90,8 @@ pub(super) struct Plant {
 pub(super) const BASELINE_STEPS: u64 = 96;
 pub(super) const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
 
-/// Runs this many diagnoses of the backends `gpu-0`, `gpu-1`, … and returns the last. `samples` makes the
-/// samples of a step from the number and the time of the step.
+/// Runs `steps` diagnoses of the backends `gpu-0`, `gpu-1`, … and returns the last one. `samples` makes the
+/// samples of a step from the step's number and time.
 pub(super) fn last_diagnosis(
     steps: u64,
     samples: impl Fn(u64, Instant) -> Vec<DiagnosisSample>,
@@ -106,7 +106,7 @@ pub(super) fn last_diagnosis(
     diagnoses.last().unwrap_or_default()
 }
 
-/// A metrics page of an engine with this number of cache blocks, whose counters are zero.
+/// The metrics page of an engine with this number of cache blocks. All its counters are zero.
 pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     let zero = Some(0.0);
     EngineLoad {
@@ -132,7 +132,7 @@ pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
 // === impl Shape ===
 
 impl Shape {
-    /// A healthy backend with a normal load. All backends of a fleet have this shape.
+    /// A healthy backend with normal load. All backends of a fleet have these properties.
     pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
         let between =
             |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
@@ -216,7 +216,7 @@ impl FleetBackend {
             EngineLoad { started, ..empty_page(load.block_size.unwrap(), load.blocks.unwrap()) };
     }
 
-    /// Adds a step to the counters of the engine. Returns the sample that the diagnosis gets.
+    /// Adds the values of a step to the counters of the engine. Returns the sample that the diagnosis gets.
     fn sample(&mut self, tick: &Tick, at: Instant) -> DiagnosisSample {
         if tick.restarts {
             Self::start(&mut self.load);
@@ -255,7 +255,8 @@ impl FleetBackend {
         let counts = BackendRequestCounts {
             first_outputs: begun as u64,
             first_output_seconds: begun * ttft,
-            // TTFT values vary: some are twice as long as the mean.
+            // The TTFTs of a step vary around their mean. Some are twice as long, so a part is slow even
+            // below the threshold.
             slow_first_outputs: if ttft >= SLOW_START {
                 (begun * 0.6) as u64
             } else if ttft >= SLOW_START / 2.0 {
@@ -291,7 +292,7 @@ impl FleetBackend {
 // === impl Plant ===
 
 impl Plant {
-    /// A fleet of healthy backends with the same traffic, whose baselines the diagnosis has learned.
+    /// A fleet of healthy backends with equal traffic. The diagnosis has already learned its baselines.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
         let mut plant = Self::new(backend_count, seed, Instant::now());
         for _ in 0..BASELINE_STEPS {
@@ -300,7 +301,7 @@ impl Plant {
         plant
     }
 
-    /// A fleet of healthy backends with the same traffic, before the first step.
+    /// A fleet of healthy backends with equal traffic, before its first step.
     pub(super) fn new(backend_count: usize, seed: u64, start: Instant) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
@@ -314,7 +315,8 @@ impl Plant {
         }
     }
 
-    /// Computes one step and the diagnosis after it. `change` modifies the values of each backend.
+    /// Computes one step of all backends, and then the diagnosis. `change` modifies the values of each
+    /// backend in this step.
     pub(super) fn step(
         &mut self,
         mut change: impl FnMut(usize, &Shape, &mut Tick, &mut fastrand::Rng),

@@ -8,8 +8,8 @@ use tokenweir_engine::gpu::GpuCondition;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// The diagnosis of a busy backend after `time`, with `waiting` requests in its queue. `gpus` gives the state
-/// of its GPUs at each moment.
+/// The diagnosis of one busy backend after `time`. Its queue has `waiting` requests. `gpus` returns the state
+/// of its GPUs at a moment.
 fn after(
     time: Duration,
     gpus: impl Fn(Duration) -> Option<GpuCondition>,
@@ -28,8 +28,8 @@ fn after(
     })
 }
 
-/// The diagnosis of three busy backends. The first has these GPUs and needs 25 times as long for a token as
-/// the others.
+/// The diagnosis of three busy backends. The first one has the GPUs `gpus`, and takes 25 times as long for a
+/// token as the others.
 fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
     last_diagnosis(36, |step, at| {
         let gaps = 50.0 * step as f64;

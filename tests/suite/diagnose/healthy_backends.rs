@@ -1,15 +1,15 @@
-//! A fault of another backend, or of the machine, is not attributed to a healthy backend, and a fault of a
-//! backend with few requests or a long queue is named.
+//! The diagnosis must not attribute a fault of another backend, or of the machine, to a healthy backend. It
+//! must name a fault of a backend that has few requests or a long queue.
 
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// The backends of all verdicts of this rule in the three minutes after the baseline, one for each verdict
-/// and step. `change` gets the number of the step and the index of the backend.
+/// The backends that verdicts of this rule name in the three minutes after the baseline. Each verdict in each
+/// step counts once. `change` gets the number of the step and the index of the backend.
 fn named(rule: &str, backends: usize, change: impl Fn(u64, usize, &mut Tick)) -> Vec<String> {
     named_within(3, rule, backends, change)
 }
 
-/// The result of [`named`] for this number of minutes.
+/// As [`named`], for this number of minutes.
 fn named_within(
     minutes: u64,
     rule: &str,

@@ -1,4 +1,5 @@
-//! A day of healthy backends: high load, idle times, restarts and replacements give no verdict.
+//! A simulated day of healthy backends. High load, idle times, restarts and replacements must cause no
+//! verdict.
 
 use super::fleet_model::Plant;
 use std::time::Instant;
@@ -27,12 +28,12 @@ fn a_day_of_load_changes_bursts_full_caches_restarts_and_slow_clients_gives_no_v
                 backend.shape.rate = if is_night { 0.02 } else { rate * tide * burst };
             }
             let diagnosis = plant.step(|index, _, tick, random| {
-                // From noon to three the caches are full, but no request waits.
+                // From 12 to 15 o'clock the caches are full, but no request waits.
                 if (12 * HOUR..15 * HOUR).contains(&second) {
                     tick.kv = 0.93 + 0.05 * random.f64();
                 }
-                // One backend after the other is restarted for a new version: it is down for a
-                // minute and comes back with a cold cache.
+                // One backend after the other restarts with a new version. It is down for a minute and comes
+                // back with an empty cache.
                 let since = second.wrapping_sub(17 * HOUR + index as u64 * 1_200);
                 if since < 60 {
                     (tick.is_up, tick.has_page) = (false, false);
@@ -42,11 +43,11 @@ fn a_day_of_load_changes_bursts_full_caches_restarts_and_slow_clients_gives_no_v
                     tick.hit *= since as f64 / 600.0;
                     tick.ttft *= 1.5;
                 }
-                // One client reads its response slowly, so its request stays open for long.
+                // One client reads its response slowly, so its request stays open for a long time.
                 if (19 * HOUR..20 * HOUR).contains(&second) && index == 1 {
                     tick.beyond += 1.0;
                 }
-                // Another client uses a backend directly.
+                // Another client sends requests to a backend without the gateway.
                 if (21 * HOUR..22 * HOUR).contains(&second) && index == 2 {
                     let theirs = (8.0 * random.f64()).round();
                     tick.foreign = theirs;

@@ -1,6 +1,6 @@
-//! Faults of engines with random parameters that the rules were not developed on: batch sizes, token
-//! budgets, speeds and effects beyond the linear model. The faults arise from the load, so their
-//! symptoms are those of the engine. Some faults have no rule: a verdict about them is wrong.
+//! Faults of engines whose parameters (batch sizes, token budgets, speeds, nonlinear costs) were not used to
+//! develop the rules. Each fault arises from the load of a simulated engine, so the engine itself produces
+//! the symptoms. For some faults there is no rule: then every verdict is wrong.
 
 use super::engines::{EngineFixture, Traffic};
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use tokenweir_sim::engine::cost_model::CostModel;
 /// A fault of an engine with random parameters.
 struct HeldOutFault {
     name: &'static str,
-    /// The engine, its usual traffic and the traffic of the fault.
+    /// Returns the engine, its usual traffic, and the traffic that causes the fault.
     stage: fn(&mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic),
-    /// Whether a verdict names the fault. A fault without a rule has no such verdict.
+    /// Whether this verdict names the fault. For a fault without a rule, no verdict does.
     is_right: fn(&Verdict) -> bool,
-    /// Whether a verdict is true, but does not name the cause.
+    /// Whether this verdict is true, but does not decide between two causes.
     is_undecided: fn(&Verdict) -> bool,
 }
 
-/// Numbers of scenarios by the result of the diagnosis.
+/// How many scenarios had each result of the diagnosis.
 #[derive(Debug, Default, Clone, Copy)]
 struct Score {
     named: u32,
@@ -97,7 +97,8 @@ fn engine(random: &mut fastrand::Rng) -> EngineSpec {
     }
 }
 
-/// Approximate number of requests per second that an engine with a full batch of `sequences` completes.
+/// Approximate number of requests per second that an engine completes with a full batch of `sequences`
+/// sequences.
 fn batch_rate(spec: &EngineSpec, sequences: f64, traffic: &Traffic) -> f64 {
     let mean = |range: (u32, u32)| f64::from(range.0 + range.1) / 2.0;
     let prefill = mean(traffic.prompt) * spec.prefill_token.as_secs_f64();
@@ -159,9 +160,9 @@ fn longer_answers(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) 
     (spec, usual, Traffic { output: (usual.output.0 * 2, usual.output.1 * 2), ..usual })
 }
 
-/// Number of steps with the usual traffic: seven minutes.
+/// Number of steps with usual traffic before the fault: seven minutes.
 const USUAL_STEPS: u64 = 420 / EVERY.as_secs();
-/// Number of steps with the fault: two minutes, because a queue must grow before it harms clients.
+/// Number of steps with the fault: two minutes, because a queue must first grow before it harms clients.
 const FAULT_STEPS: u64 = 120 / EVERY.as_secs();
 
 fn run(fault: &HeldOutFault, seed: u64) -> Score {

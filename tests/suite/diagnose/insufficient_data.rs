@@ -1,4 +1,5 @@
-//! Diagnosis with insufficient data: half of the metrics, no gateway, or too little time.
+//! Diagnosis with insufficient data: half of the metrics are missing, there are no observations of a gateway,
+//! or too little time has passed.
 
 use super::fleet_model::last_diagnosis;
 use std::collections::BTreeMap;
@@ -7,8 +8,8 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The diagnosis of one backend after this number of samples, all with this metrics page. `None`: the page is
-/// missing.
+/// The diagnosis of one backend after `samples` samples, each with the metrics page `page`. `None`: the
+/// backend has no metrics page.
 fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
     last_diagnosis(samples, |_, at| {
         vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]

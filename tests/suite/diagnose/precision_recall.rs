@@ -1,4 +1,4 @@
-//! Precision and recall of every rule over seeded scenarios.
+//! Measures precision and recall of every rule of the diagnosis in scenarios that seeds determine.
 
 use super::faults::{FAULTS, Fault};
 use super::fleet_model::{BASELINE_STEPS, MINUTE_STEPS, Plant};
@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_diagnose::{EVERY, RULES};
 
-/// The correct, missed and wrong verdicts of a rule, and the longest time in seconds until a correct one.
+/// Numbers of correct, missed and wrong verdicts of a rule, and the longest time in seconds until a correct
+/// verdict.
 #[derive(Debug, Default, Clone, Copy)]
 struct Score {
     named: u32,
@@ -16,11 +17,11 @@ struct Score {
     seconds: u64,
 }
 
-/// Number of steps after the first minute in which wrong verdicts still count.
+/// Number of steps after the first minute of the fault. Wrong verdicts in these steps count, too.
 const FURTHER_STEPS: u64 = 6;
 
-/// All verdicts by rule and backend, with the step of the fault at which each first appeared. 0: before the
-/// fault.
+/// All verdicts, by rule and backend. The value is the step of the fault in which the verdict first appeared,
+/// or 0 if it appeared before the fault.
 fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, String), u64> {
     let mut plan = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let backend_count = fault.min_backends + plan.usize(0..3);
@@ -80,8 +81,8 @@ fn judge(scores: &BTreeMap<&'static str, Score>) {
     for (name, Score { named, missed, wrong, .. }) in scores {
         assert!(f64::from(*named) >= 0.95 * f64::from(named + missed), "recall of {name}");
         assert!(f64::from(*named) >= 0.95 * f64::from(named + wrong), "precision of {name}");
-        // The rules about GPUs and the one that needs five minutes have tests of their own: `gpus.rs`,
-        // `routed_around.rs`.
+        // These rules need GPUs or five minutes, which the scenarios here do not have. `gpus.rs` and
+        // `routed_around.rs` test them.
         let others =
             ["gpu_throttled", "gpu_memory_growth", "gpu_idle_with_queue", "backend_avoided"];
         assert!(*named > 0 || others.contains(name), "{name} was never tested");

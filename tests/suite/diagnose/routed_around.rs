@@ -1,5 +1,6 @@
-//! Conditions that routing hides, because it keeps requests away from the backend; engines with long
-//! prompts; pages that stand still; and the severity by the share of clients.
+//! Four topics: conditions that routing hides because it sends few requests to the backend, engines with long
+//! prompts, metrics pages that no longer change, and a severity that depends on the share of affected
+//! clients.
 
 use super::engines::{EngineFixture, Traffic};
 use super::faults::FAULTS;
@@ -22,8 +23,8 @@ fn healthy(backends: usize, seed: u64) -> Plant {
     plant
 }
 
-/// The traffic of a backend that routing avoids: one request in 30 s at the first backend, and constant load
-/// at the others. `lag` is the first backend's, in seconds.
+/// The traffic while routing avoids the first backend: it gets one request in 30 s, and the others have
+/// constant load. `lag` delays its first tokens, in seconds.
 fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
     tick.running = tick.running.max(3.0);
     if place == 0 {
@@ -109,7 +110,7 @@ fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
     }
 }
 
-/// An available backend with this index that lists one model.
+/// An available backend with this index that lists only this model.
 fn listing(place: usize, model: &str) -> FleetBackend {
     FleetBackend {
         id: BackendId::new(&format!("gpu-{place}")),
@@ -141,8 +142,8 @@ fn long_prompts_never_lead_to_a_larger_batch_and_are_no_slow_engine() {
     assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
 }
 
-/// The diagnosis of two backends after this number of steps. `sample` changes the metrics page and the
-/// gateway's observations of a backend at a step from their usual values.
+/// The diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the usual
+/// observations of the gateway, for each step and backend.
 fn two_backends(
     steps: u64,
     sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),

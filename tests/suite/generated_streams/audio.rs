@@ -1,5 +1,5 @@
-//! Transcriptions: vLLM's chunks, with a finish reason for each segment of a long recording, and
-//! `OpenAI`'s typed events.
+//! Generated transcriptions. vLLM sends chunks, with a finish reason for each segment of a long recording.
+//! `OpenAI` sends typed events.
 
 use super::chunks::Ends;
 use super::expected_stream::{Counts, Kind, Meaning, Output};
@@ -86,8 +86,8 @@ fn events(framing: &mut Framing, ends: Ends) {
     match ends {
         Ends::Error => stream_errors::failure(framing, FrontEnd::VllmPython),
         Ends::WithoutDone => {}
-        // If earlier events have output, this event repeats it, so it has none. Its unknown fields have none
-        // either.
+        // If earlier events have output, this event only repeats it, so neither its text nor its unknown
+        // fields are output.
         Ends::Usual => {
             let json = format!(
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,

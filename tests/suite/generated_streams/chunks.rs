@@ -1,5 +1,5 @@
-//! Chat and text completions: one chunk for each step of a plan in the dialect of its front end,
-//! then usage and `[DONE]`.
+//! Generated streams of chat and text completions. Each step of a plan becomes one chunk in the dialect of
+//! the front end. Then follow usage and `[DONE]`.
 
 use super::expected_stream::{Counts, Kind, Meaning, Output};
 use super::framing::Framing;
@@ -9,15 +9,15 @@ use super::texts;
 use std::fmt::Write;
 use tokenweir_protocol::openai::Api;
 
-/// The writer of the chunks of one response.
+/// Writes the chunks of one response.
 pub(crate) struct Chunks<'a> {
     pub plan: &'a Plan,
     pub framing: &'a mut Framing,
     id: String,
-    /// For each choice, the number of generated tokens, and the number of those that an event has reported.
+    /// For each choice, how many tokens have been generated, and how many of them an event has reported.
     made: Vec<u64>,
     reported: Vec<u64>,
-    /// Number of bytes that are added to the next text.
+    /// Number of bytes by which the next text is longer.
     padding: usize,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Chunks<'a> {
         Self { made, reported, padding: plan.padding, plan, framing, id }
     }
 
-    /// Writes the whole stream, with a malformed event or malformed usage if `is_damaged`.
+    /// Writes the whole stream. If `is_damaged`, it contains a malformed event or malformed usage.
     pub(crate) fn write(mut self, is_damaged: bool, ends: Ends) {
         let steps = &self.plan.steps;
         let failing = match ends {
@@ -100,7 +100,7 @@ impl<'a> Chunks<'a> {
         self.framing.event("", &json, meaning);
     }
 
-    /// Number of tokens that the event of a step reports. `None`: it reports none.
+    /// The number of tokens that the event of a step reports. `None`: the event reports no number.
     fn reported_tokens(&mut self, step: &Step) -> Option<u64> {
         let increase = self.made[step.choice] - self.reported[step.choice];
         if self.plan.usage == UsageAsked::Continuous {
@@ -110,7 +110,7 @@ impl<'a> Chunks<'a> {
         self.reports_in_lists(step).then_some(step.tokens)
     }
 
-    /// Whether the event has a list, of token ids or logprobs, with one element for each of its tokens.
+    /// Whether the event has a list with one element for each of its tokens: token ids or logprobs.
     fn reports_in_lists(&self, step: &Step) -> bool {
         let has_own_finish = self.plan.front_end != FrontEnd::VllmPython;
         match step.what {
@@ -236,7 +236,7 @@ impl<'a> Chunks<'a> {
         if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
     }
 
-    /// The JSON of a chunk with these choices and this `usage`, which can be empty.
+    /// The JSON of a chunk with these choices and this `usage` member, which may be empty.
     pub(crate) fn envelope(&self, choices: &str, usage: &str) -> String {
         let (id, plan) = (&self.id, self.plan);
         let object =
@@ -257,7 +257,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Writes an event with members that resemble usage, an error or an end, but are none at their place.
+    /// Writes an event with members that look like usage, an error or an end, but have no meaning where they
+    /// are.
     fn decoy(&mut self) {
         let nested = r#"{"index":0,"delta":{},"x":{"finish_reason":"abort","usage":{"completion_tokens":9}}}"#;
         let json = match self.framing.random.u8(..3) {
@@ -329,7 +330,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// How the generated events of a stream end.
+/// How a generated stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     Usual,

@@ -1,4 +1,5 @@
-//! A scripted backend and a client of the gateway's response body, without a socket or a runtime.
+//! A scripted backend, and a client that reads the gateway's response body. Neither needs a socket or a
+//! runtime.
 
 use super::chance;
 use super::exchange_case::{Case, Close};
@@ -20,18 +21,18 @@ use tokenweir_request::observe::{
 };
 use tokenweir_request::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
 
-/// What the client received and what the gateway recorded of an exchange.
+/// What the client received in an exchange, and what the gateway recorded.
 pub(crate) struct Seen {
     /// The body that the client received.
     pub bytes: Vec<u8>,
     /// Whether the body ended with an error.
     pub is_broken: bool,
     pub records: Vec<RequestRecord>,
-    /// The byte range of the frame during which the gateway reported a first output, for each report.
+    /// For each report of a first output, the byte range of the frame that the gateway was reading.
     pub first_outputs: Vec<Range<usize>>,
 }
 
-/// Runs the exchange: a backend with this script, the observer of the gateway, and a client.
+/// Runs the exchange: a backend with the script of the case, the observer of the gateway, and a client.
 pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     let sink = Arc::new(Capture::default());
     let mut exchange = Exchange::open(record(case), sink.clone(), live);
@@ -40,7 +41,8 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     exchange.on_request_sent(Arc::new(Stub));
     exchange.on_head(case.status, &headers);
     let script = Script::of(case, sink.clone());
-    // A body that breaks is pending once more before it, so that the server can write buffered frames.
+    // A body that breaks is pending once more before that, so that the server can write the frames that it
+    // has buffered.
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
     let pauses = script.frames.iter().filter(is_wait).count();
     let waits = pauses + usize::from(case.close == Close::Broken);
@@ -51,8 +53,8 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     Seen { bytes, is_broken, records, first_outputs }
 }
 
-/// Polls frames as hyper does, until the body ends or fails. If the body is pending more than `waits` times,
-/// drops it. Returns the bytes, and whether the body failed.
+/// Polls the frames of a body as hyper does, until the body ends or fails. Drops the body if it is pending
+/// more than `waits` times. Returns the bytes, and whether the body failed.
 fn take(mut body: ObservedBody<Script, ()>, mut waits: usize) -> (Vec<u8>, bool) {
     let mut context = Context::from_waker(Waker::noop());
     let mut bytes = Vec::new();
@@ -76,7 +78,7 @@ fn take(mut body: ObservedBody<Script, ()>, mut waits: usize) -> (Vec<u8>, bool)
 struct Script {
     frames: VecDeque<Step>,
     close: Close,
-    /// Whether the length of the body is known, so that the body ends with its last frame.
+    /// Whether the length of the body is known in advance, so that the body ends with its last frame.
     has_length: bool,
     sink: Arc<Capture>,
 }
@@ -84,7 +86,7 @@ struct Script {
 enum Step {
     Data(Bytes),
     Trailers,
-    /// The body is pending once.
+    /// Makes the body pending once.
     Wait,
 }
 
@@ -111,7 +113,7 @@ impl Script {
     }
 }
 
-/// The positions at which frames end: those of the events, random ones, or each byte.
+/// The positions in the response at which frames end: the ends of events, random positions, or every byte.
 fn cuts(case: &Case, random: &mut Rng) -> Vec<usize> {
     let all = case.arrived;
     let mut cuts: Vec<usize> = match random.u8(..20) {
@@ -159,7 +161,7 @@ impl Body for Script {
 struct Capture {
     records: Mutex<Vec<RequestRecord>>,
     first_outputs: Mutex<Vec<Range<usize>>>,
-    /// The byte range of the last frame that the backend delivered.
+    /// The byte range of the frame that the backend delivered last.
     frame: Mutex<Range<usize>>,
 }
 
@@ -194,7 +196,7 @@ impl BackendMonitor for Stub {
     fn on_stall(&self, _: bool) {}
 }
 
-/// A record with the values that a gateway knows when it has sent the request.
+/// The record of the request, with the values that a gateway knows when it has sent the request.
 fn record(case: &Case) -> RequestRecord {
     let request_id = RequestId::from_headers(&HeaderMap::new(), 1);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);

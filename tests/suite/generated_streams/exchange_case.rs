@@ -1,4 +1,5 @@
-//! One random exchange: the response, the part of it that arrives, and the party that closes.
+//! A random exchange: the response, the part of the response that arrives, and which party closes the
+//! connection.
 
 use super::chunks::{Chunks, Ends};
 use super::expected_stream::{Event, GeneratedStream, Kind, Meaning};
@@ -14,16 +15,16 @@ pub(crate) struct Case {
     pub status: u16,
     pub content_type: &'static str,
     pub stream: GeneratedStream,
-    /// Whether the gateway, not the client, requested usage.
+    /// Whether the gateway requested usage, because the client did not.
     pub is_usage_injected: bool,
     /// Number of bytes of the response that arrive.
     pub arrived: usize,
     pub close: Close,
-    /// The generator for all other random choices.
+    /// The random numbers for all choices that are made later.
     pub random: Rng,
 }
 
-/// How the exchange ends after the bytes that arrive.
+/// How the exchange ends after the last byte that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
     /// The response ends completely in terms of HTTP.
@@ -35,7 +36,7 @@ pub(crate) enum Close {
 }
 
 impl Case {
-    /// The exchange of this seed. The same seed gives the same exchange.
+    /// The exchange that belongs to this seed. The same seed always gives the same exchange.
     pub(crate) fn draw(api: Api, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         if chance(&mut random, 4) {
@@ -56,7 +57,8 @@ impl Case {
             Api::Other => unknown_events::stream(&mut framing, ends),
             _ => {
                 let plan = Plan::draw(api, &mut random);
-                // A server can send usage without a request for it, and can omit requested usage.
+                // Random, because a server can send usage without a request for it, and can omit requested
+                // usage.
                 is_usage_injected = chance(&mut random, 50);
                 Chunks::new(&plan, &mut framing).write(is_damaged, ends);
                 framing.stream.kinds.extend(kinds(&plan));
@@ -141,8 +143,8 @@ fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     }
 }
 
-/// `at`, or the beginning of a malformed event that contains this position: some of these events would be
-/// complete at the regular end of the body.
+/// Returns `at`. If a malformed event contains this position, returns the beginning of that event: cut there,
+/// some malformed events would be complete at the regular end of the body.
 fn before_a_malformed_event(stream: &GeneratedStream, at: usize) -> usize {
     let is_inside = |event: &&Event| {
         event.meaning.is_malformed && (event.begins_at..event.complete_at).contains(&at)

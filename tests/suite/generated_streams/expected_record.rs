@@ -1,12 +1,12 @@
-//! The expected values of a record, computed from the events of the exchange, and the actual
-//! values. The rules are those of the documentation of the record and of `tests/wire/README.md`.
+//! Computes the values that a record must have from the events of the exchange, and reads the values that it
+//! has. The rules are those in the documentation of the record and in `tests/wire/README.md`.
 
 use super::exchange_case::{Case, Close};
 use super::expected_stream::{Counts, Kind, Meaning};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
 
-/// The values of a record that are compared.
+/// The values of a record that the test compares.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct RecordFields {
     pub outcome: &'static str,
@@ -23,7 +23,8 @@ pub(crate) struct RecordFields {
     pub output_events: u64,
     pub tokens_in_events: u64,
     pub uncounted_events: u64,
-    /// Whether the times of the first event, the first output, the first answer and the last event are set.
+    /// Whether the record has the times of the first event, the first output, the first answer and the last
+    /// event.
     pub marks: [bool; 4],
     pub status: Option<u16>,
     /// Whether the observed response is complete.
@@ -32,7 +33,7 @@ pub(crate) struct RecordFields {
 }
 
 impl RecordFields {
-    /// The values of a record that the gateway made.
+    /// The values of a record that the gateway has written.
     pub(crate) fn from_record(record: &RequestRecord) -> Self {
         let observed = &record.observed;
         let timings = &record.timings;
@@ -88,7 +89,8 @@ impl RecordFields {
         fields
     }
 
-    /// Adds the values of a response that is no stream. The gateway parses it when it is complete.
+    /// Adds the values of a response that is no stream. The gateway parses such a response only when it is
+    /// complete.
     fn add_document(&mut self, case: &Case) {
         self.usage_source = "missing";
         if case.close == Close::Whole {
@@ -148,7 +150,7 @@ impl RecordFields {
             self.is_malformed |= is_malformed;
             match self.usage_event {
                 Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
-                // Usage in an event that is no usage event: this server always sends usage.
+                // The server put usage into another event than the usage event, so it always sends usage.
                 Some("missing") if usage.is_some() => {
                     self.usage_event = Some("always_sent");
                 }
@@ -159,16 +161,16 @@ impl RecordFields {
         self.marks[1] = self.output_events > 0;
         let are_choices_ended = self.finish_reasons.iter().all(Option::is_some);
         let has_content = self.output_events > 0 || !self.finish_reasons.is_empty();
-        // Streams of an unknown format have no choices.
+        // A stream of unknown format has no choices that could end.
         self.is_whole = self.marks[3]
             || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
         self.count(estimated);
     }
 
-    /// Sets the source and the number of the output tokens. `estimated` is the number if it must be
-    /// estimated.
+    /// Sets the number of output tokens and the source of this number. `estimated` is the number if it must
+    /// be an estimate.
     fn count(&mut self, estimated: u64) {
-        // A count before an error is not final.
+        // A token count that an error follows is not final.
         let is_ended = self.is_whole && self.error.is_none();
         let is_all_told = self.uncounted_events == 0;
         (self.usage_source, self.output_tokens) = match (self.usage.output, self.output_events) {
@@ -181,7 +183,7 @@ impl RecordFields {
         };
     }
 
-    /// Sets the outcome by the first condition that holds.
+    /// Sets the outcome. The first condition that holds decides.
     fn judge(&mut self, case: &Case) {
         let is_whole = self.is_whole || self.marks[3];
         (self.outcome, self.ending) = match case.close {

@@ -9,13 +9,13 @@ pub(crate) struct GeneratedStream {
     pub bytes: Vec<u8>,
     /// The events in order.
     pub events: Vec<Event>,
-    /// Number of body bytes after which the beginning of each comment line has arrived.
+    /// For each comment line, the number of body bytes after which its beginning has arrived.
     pub comments: Vec<usize>,
-    /// The byte range of the usage event, with its blank line. `None`: the stream has none.
+    /// The byte range of the usage event, with its blank line. `None`: the stream has no usage event.
     pub usage_event: Option<Range<usize>>,
-    /// The `id` and `model` in the events.
+    /// The `id` and the `model` that the events have. `None`: the events have none.
     pub names: Option<(String, String)>,
-    /// The kinds of content of the stream, for statistics.
+    /// Names of what the stream contains, for statistics.
     pub kinds: Vec<&'static str>,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct GeneratedStream {
 pub(crate) struct Event {
     /// Number of body bytes before the event.
     pub begins_at: usize,
-    /// Number of body bytes after which its data is complete. If the body then ends regularly, the event
-    /// counts.
+    /// The number of body bytes after which the data of the event is complete. If the body ends regularly
+    /// there, the event counts.
     pub data_ends_at: usize,
     /// Number of body bytes after which the event is complete.
     pub complete_at: usize,
@@ -38,9 +38,9 @@ pub(crate) struct Event {
 pub(crate) struct Meaning {
     /// The generated output in the event.
     pub output: Option<Output>,
-    /// Number of choices that the response has at least, by this event.
+    /// The minimum number of choices that the response must have according to this event.
     pub choices: usize,
-    /// The choice that ended, and its finish reason as in records.
+    /// The choice that ends with this event, and its finish reason as records have it.
     pub finish: Option<(usize, &'static str)>,
     /// The token counts of the whole response so far, if the event has usage.
     pub usage: Option<Counts>,
@@ -48,16 +48,16 @@ pub(crate) struct Meaning {
     pub is_usage_event: bool,
     /// The `code` and the `type` of the error that the event reports.
     pub error: Option<(Option<&'static str>, Option<&'static str>)>,
-    /// Whether this is the event with which its API ends a stream.
+    /// Whether this is the event with which a stream of its API ends.
     pub is_last: bool,
     /// Whether the event is malformed.
     pub is_malformed: bool,
     /// Whether the event carries `id` and `model`.
     pub has_names: bool,
-    /// Whether the type of the event shows that it begins or ends something. Unknown fields outside its delta
-    /// are then no output.
+    /// Whether the type of the event shows that it begins or ends something. If so, unknown fields outside
+    /// its delta are no output.
     pub is_marked: bool,
-    /// Whether the event only repeats earlier output, so that it has none.
+    /// Whether the event only repeats earlier output, so that it has no output of its own.
     pub is_repetition: bool,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Output {
 pub(crate) enum Kind {
     Answer,
     Reasoning,
-    /// Tokens that show no text.
+    /// Tokens without text.
     Textless,
     /// An unknown field, or data that is not an event of the API.
     Unknown,
 }
 
-/// Token counts. `None` where the response does not report them.
+/// Token counts. A count is `None` if the response does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub input: Option<u64>,
@@ -92,7 +92,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Replaces the counts by the later ones that are present.
+    /// Replaces each count for which `later` has a value.
     pub(crate) fn update(&mut self, later: Counts) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
@@ -103,13 +103,13 @@ impl Counts {
 }
 
 impl Meaning {
-    /// The meaning of an event with output that no API defines.
+    /// The meaning of an event whose output no API defines.
     pub(crate) fn unknown() -> Self {
         let output = Some(Output { kind: Kind::Unknown, tokens: None });
         Self { output, ..Self::default() }
     }
 
-    /// Changes the meaning for an unknown field that has a value, inside a delta or elsewhere.
+    /// Adds an unknown field that has a value to the meaning. The field is inside a delta or outside of it.
     pub(crate) fn add_unknown(&mut self, is_in_delta: bool) {
         let is_marked = self.is_marked || self.finish.is_some() || self.is_usage_event;
         if self.is_repetition {
@@ -122,8 +122,8 @@ impl Meaning {
 }
 
 impl Event {
-    /// Whether the gateway sees the event when `arrived` bytes have come. `is_ended`: the body has then ended
-    /// regularly.
+    /// Whether the gateway sees the event when `arrived` bytes have come. `is_ended`: the body ends regularly
+    /// after these bytes.
     pub(crate) fn has_arrived(&self, arrived: usize, is_ended: bool) -> bool {
         self.complete_at <= arrived || (is_ended && self.data_ends_at <= arrived)
     }

@@ -1,20 +1,20 @@
-//! Writes events into the bytes of a stream in every valid form of server-sent events.
+//! Writes events as the bytes of a stream. It uses all valid forms of server-sent events.
 
 use super::expected_stream::{Event, GeneratedStream, Meaning};
 use super::{chance, members};
 use fastrand::Rng;
 
-/// The writer of one stream, with the form in which it writes.
+/// Writes one stream in one form of server-sent events.
 pub(crate) struct Framing {
     pub stream: GeneratedStream,
     pub random: Rng,
     ending: Ending,
     has_space: bool,
-    /// Probability in percent of comments, blank lines, unknown fields and split data.
+    /// Probability in percent that comments, blank lines, unknown fields or split data are added.
     noise: u8,
-    /// Probability in percent of another order of members and of unknown members.
+    /// Probability in percent that an event has its members in another order, or unknown members.
     variation: u8,
-    /// Number of body bytes up to the end of the last data.
+    /// Number of body bytes up to the end of the data that was written last.
     data_end: usize,
     is_after_cr: bool,
 }
@@ -29,7 +29,8 @@ enum Ending {
 }
 
 impl Framing {
-    /// A writer with a random form: mostly that of vLLM, with LF and one space after the colon.
+    /// A writer whose form is random. Mostly it is that of vLLM: LF as line ending, and one space after the
+    /// colon.
     pub(crate) fn new(mut random: Rng) -> Self {
         let is_plain = chance(&mut random, 60);
         let ending = match random.u8(..5) {
@@ -64,13 +65,13 @@ impl Framing {
         framing
     }
 
-    /// Returns true with this probability.
+    /// Returns true with a probability of `percent`.
     pub(crate) fn chance(&mut self, percent: u8) -> bool {
         chance(&mut self.random, percent)
     }
 
-    /// Writes an event with this `event` field, or none if it is empty, and one JSON object as its
-    /// data.
+    /// Writes an event with the field `event: kind`, or without this field if `kind` is empty. Its data is
+    /// one JSON object.
     pub(crate) fn event(&mut self, kind: &str, json: &str, mut meaning: Meaning) {
         let varied = self
             .chance(self.variation)
@@ -82,7 +83,8 @@ impl Framing {
         let start = self.begin(kind, &meaning);
         let is_split = self.chance(self.noise) && json.starts_with('{') && json.ends_with('}');
         if is_split {
-            // Data in three lines: JSON permits a line feed after the first brace and before the last.
+            // Writes the data in three lines, because JSON permits a line feed after the first brace and
+            // before the last one.
             self.data("{".as_bytes());
             self.data(&json.as_bytes()[1..json.len() - 1]);
             self.data("}".as_bytes());
@@ -99,12 +101,12 @@ impl Framing {
         self.end(start, meaning);
     }
 
-    /// Writes the final event of APIs that end with `[DONE]`.
+    /// Writes `[DONE]`, the last event of some APIs.
     pub(crate) fn done(&mut self) {
         self.raw(b"[DONE]", Meaning { is_last: true, ..Meaning::default() });
     }
 
-    /// Writes an error as old llama.cpp servers do: in a separate field.
+    /// Writes an error in a field `error`, as old llama.cpp servers do.
     pub(crate) fn error_field(&mut self, json: &str) {
         let meaning = Meaning { error: Some((None, None)), ..Meaning::default() };
         let start = self.begin("", &meaning);
@@ -124,7 +126,7 @@ impl Framing {
             match self.random.u8(..3) {
                 0 => self.comment(),
                 1 => self.line(b""),
-                // A block without data is no event, and its type is dropped.
+                // A block of lines without data is no event. Its type does not apply to the next event.
                 _ => {
                     self.line(b"event: error");
                     self.line(b"");
@@ -132,7 +134,7 @@ impl Framing {
             }
         }
         let start = self.stream.bytes.len();
-        // Other lines of the block of a usage event would be removed with it.
+        // The gateway removes a usage event with all lines of its block, so no other lines are added to it.
         if !meaning.is_usage_event && self.chance(self.noise) {
             match self.random.u8(..3) {
                 0 => self.line(b"id: 7"),
@@ -149,7 +151,7 @@ impl Framing {
     }
 
     fn end(&mut self, start: usize, meaning: Meaning) {
-        // The first byte of the blank line completes an event.
+        // The first byte of the blank line that follows completes the event.
         let complete_at = self.stream.bytes.len() + 1;
         self.line(b"");
         if meaning.is_usage_event {
@@ -178,7 +180,7 @@ impl Framing {
             Ending::CrLf => b"\r\n",
             Ending::Cr => b"\r",
             Ending::Mixed => match self.random.u8(..3) {
-                // After a CR, a blank line that is an LF would only complete a CRLF.
+                // If the last line ended with CR, an LF would complete a CRLF and not be a blank line.
                 0 if !(self.is_after_cr && line.is_empty()) => b"\n",
                 1 => b"\r\n",
                 _ => b"\r",

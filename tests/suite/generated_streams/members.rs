@@ -1,11 +1,11 @@
-//! Varies an event without changing what the known fields mean: another order of its members, and
+//! Varies an event without changing what its known fields mean: changes the order of its members, and adds
 //! members that no API defines.
 
 use super::chance;
 use super::expected_stream::Meaning;
 use fastrand::Rng;
 
-/// Values of unknown members that are content, and values that are not.
+/// Values of unknown members. `CONTENTS` count as content, `NOTHINGS` do not.
 const CONTENTS: [&str; 5] = [
     "7",
     "true",
@@ -15,8 +15,8 @@ const CONTENTS: [&str; 5] = [
 ];
 const NOTHINGS: [&str; 5] = ["null", "false", "\"\"", "[]", "{ }"];
 
-/// The JSON of the event with its members in another order and with unknown members. Changes the meaning
-/// accordingly.
+/// Returns the JSON of the event with its members in another order and with unknown members. If an unknown
+/// member has content, changes the meaning.
 pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> String {
     let mut json = json.to_owned();
     if chance(random, 30)
@@ -32,7 +32,7 @@ pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> Strin
     }
     let mut members: Vec<String> = split(&json).into_iter().map(str::to_owned).collect();
     if chance(random, 30) {
-        // No content may be added to a usage event: the gateway removes it, and the client would lose the
+        // A usage event gets no content, because the gateway removes this event and the client would lose the
         // content.
         let value = draw(random, !meaning.is_usage_event);
         members.push(format!("\"x_unknown\":{value}"));
@@ -50,7 +50,7 @@ fn draw(random: &mut Rng, may_have_content: bool) -> &'static str {
     values[random.usize(..values.len())]
 }
 
-/// The members of a JSON object as texts.
+/// Splits a JSON object into the texts of its members.
 fn split(object: &str) -> Vec<&str> {
     let inner = &object[1..object.len() - 1];
     let (mut members, mut start, mut depth) = (Vec::new(), 0, 0);

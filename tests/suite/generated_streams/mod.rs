@@ -1,10 +1,10 @@
-//! A hundred thousand generated streams with known contents: of every front end and API, in every
-//! framing, split at any byte, and ended by any party. Each stream must give exactly one record
-//! with exactly the expected values, and the client must receive exactly the bytes of the stream.
+//! A hundred thousand generated streams with known contents. They come from every front end and API, in every
+//! framing, split at any byte, and ended by any party. Each stream must give exactly one record with the
+//! expected values, and the client must receive exactly the bytes of the stream.
 //!
-//! A seed determines a stream. `Case::draw` writes it and records the meaning of each event; it
-//! uses no code of the observer. `expected_record` computes the expected record from the events
-//! that arrived. `benches/accuracy` plays these streams in real time.
+//! A seed determines a stream. `Case::draw` writes the stream and notes the meaning of each event. It uses no
+//! code of the observer. `expected_record` computes the expected record from the events that arrived.
+//! `benches/accuracy` plays these streams in real time.
 
 mod audio;
 mod chunks;
@@ -31,7 +31,7 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::{ExchangeRegistry, ObservationSettings};
 use tokenweir_request::record::RequestRecord;
 
-/// Maximum number of failures that are printed.
+/// Maximum number of failed exchanges that are printed.
 const MAX_SHOWN: usize = 3;
 
 #[test]
@@ -64,8 +64,8 @@ fn every_generated_stream_of_an_unknown_format_gives_its_record() {
     check(Api::Other, 6_000);
 }
 
-/// Runs `count` exchanges, or `GENERATED_STREAMS` times as many. Fails with the seeds and the faults of the
-/// exchanges that have faults.
+/// Runs `count` exchanges, multiplied by the environment variable `GENERATED_STREAMS` if it is set. If
+/// exchanges have faults, fails with their seeds and faults.
 fn check(api: Api, count: u64) {
     let factor = std::env::var("GENERATED_STREAMS").ok().and_then(|factor| factor.parse().ok());
     let count = count * factor.unwrap_or(1);
@@ -100,7 +100,7 @@ fn check(api: Api, count: u64) {
     assert!(rarest.is_some_and(|(_, times)| *times >= 10), "{rarest:?} is too rare to be tested");
 }
 
-/// What is wrong with an exchange. `open`: number of exchanges that the registry still has.
+/// Lists the faults of an exchange. `open` is the number of exchanges that the registry still contains.
 fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec<String> {
     let mut faults = Vec::new();
     let [record] = &seen.records[..] else {
@@ -128,8 +128,8 @@ fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec
     faults
 }
 
-/// Whether the frame that completes the first event with output also reported it. The gateway holds the
-/// response back until then.
+/// Whether the gateway reported the first output during the frame that completes the first event with output.
+/// Until this report, the gateway holds the response back.
 fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
     let mut outputs = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     let first = outputs.next().map(|event| event.complete_at).filter(|at| *at <= case.arrived);
@@ -139,8 +139,8 @@ fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
     }
 }
 
-/// Whether the record has the names of the stream: at the latest when an event with names is complete. It may
-/// have them earlier.
+/// Whether the record has the id and model of the stream. It must have them when the first event that
+/// contains them is complete, and may have them earlier.
 fn has_names(case: &Case, record: &RequestRecord) -> bool {
     let observed = [&record.observed.response_id, &record.observed.response_model];
     let written = case.stream.names.as_ref().map(|(id, model)| [id, model]);
@@ -152,9 +152,10 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
     })
 }
 
-/// The fault in the bytes that the client received. It must receive all bytes that arrived, except an
-/// injected usage event. If it disconnects during an event that could be the usage event, it may lack the
-/// beginning of that event, and an event with a finish reason before it, which waits for the fingerprint.
+/// The fault in the bytes that the client received, if there is one. The client must receive all bytes that
+/// arrived, except an injected usage event. If the client disconnects during an event that could be the usage
+/// event, it may lack the beginning of that event. It may also lack an event with a finish reason before that
+/// event, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
     let removed =

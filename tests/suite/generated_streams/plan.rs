@@ -1,11 +1,11 @@
-//! A random plan of a response in chunks: what each event contains, without its bytes.
+//! A random plan of a response in chunks. It says what each event contains, not which bytes.
 
 use super::chance;
 use super::expected_stream::Kind;
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
-/// The content of a response in chunks, without its bytes.
+/// The contents of a response in chunks. Its bytes follow later.
 pub(crate) struct Plan {
     pub api: Api,
     pub front_end: FrontEnd,
@@ -17,11 +17,11 @@ pub(crate) struct Plan {
     /// The steps in the order of the stream.
     pub steps: Vec<Step>,
     pub choices: usize,
-    /// Additional length of one line of the stream in bytes.
+    /// Number of bytes by which one line of the stream is longer.
     pub padding: usize,
 }
 
-/// The server whose format of chunks is used.
+/// The server in whose format the chunks are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrontEnd {
     VllmPython,
@@ -35,11 +35,11 @@ pub(crate) enum FrontEnd {
 pub(crate) enum UsageAsked {
     Nowhere,
     AtTheEnd,
-    /// With every event and at the end.
+    /// Every event and the end of the stream report usage.
     Continuous,
 }
 
-/// How events report their number of tokens, besides usage.
+/// How events report their number of tokens, other than with usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenReporting {
     Nothing,
@@ -61,18 +61,18 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StepKind {
     Role,
-    /// Text of this kind in this field of a delta.
+    /// A text: its kind, and the member of the delta that has it.
     Text(Kind, Field),
-    /// A token whose text the engine withholds.
+    /// A token whose text the engine sends only with a later token.
     HeldBack,
-    /// An event without content: a parser of the server consumed the text of its token.
+    /// An event without content, because a parser in the server consumed the text of the token.
     Silence,
-    /// The end of the choice: the finish reason as sent, its name in records, and whether the event also has
-    /// text.
+    /// The end of the choice: the finish reason as the server sends it, its name in records, and whether the
+    /// event also has text.
     Finish(&'static str, &'static str, bool),
 }
 
-/// The member of a delta that carries a text in chat.
+/// In chat, the member of a delta that has the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Field {
     Content,
@@ -135,13 +135,13 @@ impl Plan {
         plan
     }
 
-    /// Whether the events report their number of tokens by ids or logprobs.
+    /// Whether events report their number of tokens by token ids or logprobs.
     pub(crate) fn reports_tokens(&self) -> bool {
         self.token_reporting != TokenReporting::Nothing
     }
 
     fn draw_steps(&mut self, random: &mut Rng) {
-        // Rarely, the server omits the finish reason.
+        // Rarely, the server omits the finish reason of all choices.
         let is_finished = !chance(random, 2);
         let mut lanes: Vec<Vec<Step>> =
             (0..self.choices).map(|choice| self.draw_choice(choice, is_finished, random)).collect();

@@ -1,12 +1,12 @@
-//! Faults inside a stream: errors that the server reports, and malformed events. A malformed event
-//! has no meaning, and the observer must not guess one.
+//! Faults inside a generated stream: errors that the server reports, and malformed events. A malformed event
+//! has no meaning, so the observer must not derive a value from it.
 
 use super::expected_stream::{Counts, Kind, Meaning, Output};
 use super::framing::Framing;
 use super::plan::FrontEnd;
 
-/// Writes a malformed event, or an event that only resembles one. `whole` is a valid event. `is_chunk`: the
-/// events of the API have choices.
+/// Writes a malformed event, or a valid one that looks malformed. `whole` is a valid event of the stream.
+/// `is_chunk` says whether the events of the API have choices.
 pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let deep = "[".repeat(5_000);
     let (kind, data): (&str, Vec<u8>) = match framing.random.u8(..7) {
@@ -32,7 +32,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
             let closed = format!("{{\"x\":{deep}{}}}", "]".repeat(5_000));
             ("deep nesting", closed.into(), Meaning::unknown())
         }
-        // A text decoder replaces the invalid bytes and continues.
+        // These bytes are no valid UTF-8, but a text decoder replaces them and continues.
         1 => {
             let mut data =
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
@@ -49,7 +49,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     framing.raw(&data, meaning);
 }
 
-/// A `usage` object with a malformed count: its JSON, and the counts that are valid.
+/// The JSON of a `usage` object that has a malformed count, and its valid counts.
 pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Counts) {
     const NO_COUNTS: [&str; 10] = [
         "-1",
@@ -90,7 +90,7 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
     }
 }
 
-/// Writes an error in one of the forms that this front end and other servers use.
+/// Writes an error event in one of the formats of this front end and of other servers.
 pub(crate) fn failure(framing: &mut Framing, front_end: FrontEnd) {
     let named = Some((Some("500"), Some("InternalServerError")));
     let (kind, json, error) = match framing.random.u8(..5) {

@@ -1,9 +1,9 @@
-//! Pieces of generated text in the form of JSON string contents.
+//! Pieces of generated text, written as the contents of JSON strings.
 
 use fastrand::Rng;
 use std::borrow::Cow;
 
-/// Ordinary words, every kind of character, and texts that resemble the stream format.
+/// Ordinary words, characters of every kind, and texts that look like parts of the stream format.
 const TEXTS: [&str; 20] = [
     "The",
     " scheduler",
@@ -27,7 +27,7 @@ const TEXTS: [&str; 20] = [
     "\u{2028}",
 ];
 
-/// Number of ordinary texts, from the first.
+/// Number of ordinary texts, which come first in the list.
 const ORDINARY: usize = 5;
 
 /// A random text, mostly an ordinary one.

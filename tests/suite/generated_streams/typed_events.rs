@@ -1,4 +1,4 @@
-//! The Responses and Messages APIs: events with types, and no `[DONE]`.
+//! Generated streams of the Responses and Messages APIs. Their events have types, and no `[DONE]` follows.
 
 use super::chunks::Ends;
 use super::expected_stream::{Counts, Kind, Meaning, Output};
@@ -24,7 +24,7 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     }
     let thinks = if framing.chance(30) { framing.random.u8(..5) } else { 0 };
     let answers = framing.random.u8(..12);
-    // The first events are reasoning. The malformed event can be among them.
+    // The first events are reasoning. If an event is malformed, it can be one of them.
     let broken = if is_damaged { framing.random.u8(..=answers) } else { u8::MAX };
     let answer_kind = [
         "response.output_text.delta",
@@ -67,8 +67,8 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     }
 }
 
-/// Writes the last event: completed, or incomplete, also if its type is `response.completed`. It mostly has
-/// usage.
+/// Writes the last event. Its response is completed or incomplete; an incomplete one can have the type
+/// `response.completed`, too. Most of these events have usage.
 fn last_response(
     framing: &mut Framing,
     state: &impl Fn(&str, &str, &str) -> String,
@@ -127,7 +127,8 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
         }
         _ => String::new(),
     };
-    // `input_tokens` excludes tokens that were read from the cache or written to it.
+    // In the Messages API, `input_tokens` does not include tokens that were read from the cache or written to
+    // it.
     let input = Some(fresh + cached.unwrap_or(0) + created.unwrap_or(0));
     let counts = Counts { input, cached, cache_created: created, ..Counts::default() };
     let start = format!(
@@ -153,10 +154,10 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
         ("\"max_tokens\"", Some((0, "length"))),
         ("\"tool_use\"", Some((0, "tool_calls"))),
         ("\"refusal\"", Some((0, "content_filter"))),
-        // vLLM's value for a request that the engine aborted.
+        // vLLM sends null if the engine aborted the request.
         ("null", None),
     ][framing.random.usize(..6)];
-    // Anthropic reports only the output here, vLLM all counts again.
+    // In this event, Anthropic reports only the output tokens, and vLLM repeats all counts.
     let (rest, counts) = if framing.random.bool() {
         (format!(r#","input_tokens":{fresh}{cache}"#), counts)
     } else {
@@ -172,7 +173,7 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     typed(framing, "message_stop", r#"{"type":"message_stop"}"#, meaning);
 }
 
-/// Writes the content blocks of a message. Returns the number of output events.
+/// Writes the content blocks of a message. Returns the number of events with output.
 fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
     let thinks = if framing.chance(30) { framing.random.u64(1..6) } else { 0 };
     let answers = framing.random.u64(..12);

@@ -1,5 +1,5 @@
-//! Streams of paths of which nothing is known: each event is output, and the regular end of the body
-//! is the end.
+//! Generated streams of API paths whose format the gateway does not know. Each event counts as output, and
+//! the regular end of the body is the end of the stream.
 
 use super::chunks::Ends;
 use super::expected_stream::Meaning;
@@ -27,7 +27,7 @@ pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
             (true, 1..) => framing.event(kind, &json, Meaning::unknown()),
             _ => framing.raw(json.as_bytes(), Meaning::unknown()),
         }
-        // Text that is not JSON does not show where it ends.
+        // The end of a text that is not JSON is known only at the end of its event.
         if let Some(event) = framing.stream.events.last_mut().filter(|_| json.starts_with("plain"))
         {
             event.data_ends_at = event.complete_at;

@@ -1,4 +1,4 @@
-//! Floods of frames that cost the server more than the client.
+//! Floods of HTTP/2 frames that cost the server more than the client.
 
 use super::valid_headers;
 use crate::smuggling::{echo, victim};
@@ -18,7 +18,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 const FRAMES_PER_WRITE: usize = 100;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// Number of frames per flood. The variable `HTTP2_FRAMES` overrides it.
+/// Number of frames per flood. The environment variable `HTTP2_FRAMES` overrides it.
 fn frames() -> usize {
     std::env::var("HTTP2_FRAMES").map_or(5_000, |frames| frames.parse().unwrap())
 }
@@ -28,12 +28,12 @@ fn frames() -> usize {
 struct Flooded {
     /// Number of frames that were sent.
     sent: usize,
-    /// How the connection ended. `None`: it stayed open and served a valid request.
+    /// How the connection ended. `None`: the connection stayed open, and a valid request on it was served.
     ended: Option<Ended>,
 }
 
-/// Sends the frames that `next` creates until the connection closes or all are sent. Then sends a valid
-/// request on another stream. Reads the frames of the gateway meanwhile.
+/// Sends the frames that `next` creates until the connection closes or all frames are sent. Meanwhile it
+/// reads the frames of the gateway. At the end it sends a valid request on another stream.
 async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
     let (all, mut sent) = (frames(), 0);
@@ -49,7 +49,7 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
         }
         let head = frame(HEADERS, END_HEADERS, last, &encode_headers(&valid_headers()));
         let body = frame(DATA, END_STREAM, last, expected.body.as_bytes());
-        // The gateway can close the connection at this point, too.
+        // Writing may fail, because the gateway may already have closed the connection.
         let _ = writer.write_all(&[head, body].concat()).await;
     };
     let both = async { tokio::join!(writing, reader.ended(last)).1 };
@@ -159,8 +159,8 @@ async fn invalid_window_updates_are_rejected() {
     assert_eq!(fake.seen().len(), 1);
 }
 
-/// A client whose window stays closed is a slow client: the gateway stops to read from the backend, and
-/// closes that connection when the client disconnects.
+/// A client that never opens its flow-control window is a slow client. The gateway must stop reading from the
+/// backend, and close the connection to it when the client disconnects.
 #[tokio::test]
 async fn a_closed_window_stops_the_backend_and_not_the_gateway() {
     const FLOOD: usize = 64 << 20;

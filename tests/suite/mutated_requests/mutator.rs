@@ -1,4 +1,4 @@
-//! Mutations as fuzzers of HTTP servers make them.
+//! Mutates requests in the ways of fuzzers for HTTP servers.
 
 use fastrand::Rng;
 
@@ -52,7 +52,7 @@ impl Mutator {
         Self { bases }
     }
 
-    /// A random one of the requests with one to four mutations.
+    /// A random one of the base requests, with one to four mutations.
     pub(super) fn mutate(&self, random: &mut Rng) -> Vec<u8> {
         let mut bytes = self.base(random).to_vec();
         for _ in 0..random.usize(1..=MAX_MUTATIONS) {
@@ -70,7 +70,7 @@ impl Mutator {
         &self.bases[random.usize(..self.bases.len())]
     }
 
-    /// Replaces the bytes by the beginning of them and the end of another request.
+    /// Keeps the beginning of `bytes` and appends the end of another base request.
     fn splice(&self, bytes: &mut Vec<u8>, random: &mut Rng) {
         let second = self.base(random);
         bytes.truncate(random.usize(..=bytes.len()));
@@ -78,7 +78,7 @@ impl Mutator {
     }
 }
 
-/// A random range of at most 16 bytes.
+/// A random range of at most 16 bytes within `length`.
 fn range(length: usize, random: &mut Rng) -> std::ops::Range<usize> {
     let start = random.usize(..=length);
     start..(start + random.usize(..=16)).min(length)
@@ -100,7 +100,7 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Rng) {
     }
 }
 
-/// Removes, duplicates or swaps a line, gives it another line ending, or changes a number in it.
+/// Removes, duplicates or swaps lines, changes a line ending, or changes a number in a line.
 fn change_lines(bytes: &mut Vec<u8>, random: &mut Rng) {
     let mut lines: Vec<Vec<u8>> =
         bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
@@ -125,7 +125,7 @@ fn change_lines(bytes: &mut Vec<u8>, random: &mut Rng) {
     *bytes = lines.concat();
 }
 
-/// Inserts a token, or overwrites some bytes with it.
+/// Inserts a token of [`TOKENS`], or overwrites some bytes with it.
 fn put_token(bytes: &mut Vec<u8>, random: &mut Rng) {
     let token = TOKENS[random.usize(..TOKENS.len())];
     let range = range(bytes.len(), random);

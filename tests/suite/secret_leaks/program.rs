@@ -1,4 +1,4 @@
-//! The real program with all outputs about requests enabled, and a collector for its exports.
+//! The real program with every output about requests enabled, and a collector that receives its exports.
 
 use super::secret_responses::secret;
 use crate::support::process::folder;
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A running gateway with all outputs about requests.
+/// A running gateway with every output about requests enabled.
 pub(super) struct Program {
     /// Address of the client listener.
     pub(super) clients: SocketAddr,
@@ -25,10 +25,10 @@ pub(super) struct Program {
     texts: PathBuf,
 }
 
-/// The bytes of an output so far, and the thread that reads them.
+/// The bytes that an output has written so far, and the thread that reads them.
 type Output = (Arc<Mutex<Vec<u8>>>, JoinHandle<()>);
 
-/// The outputs of the program after its end.
+/// What the program has written when it ends.
 pub(super) struct Ended {
     pub(super) access_log: Vec<u8>,
     pub(super) log: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct Ended {
     pub(super) content: Vec<u8>,
 }
 
-/// An HTTP server that stores what the gateway exports to it.
+/// An HTTP server that stores everything that the gateway exports to it.
 pub(super) struct Collector {
     pub(super) addr: SocketAddr,
     received: Arc<Mutex<Vec<u8>>>,
@@ -44,7 +44,7 @@ pub(super) struct Collector {
 }
 
 impl Program {
-    /// Starts the gateway. `more` is appended to the settings of the payload log. If it is empty, there is no
+    /// Starts the gateway. `more` is appended to the settings of the payload log. Without `more`, there is no
     /// payload log.
     pub(super) async fn start(
         format: &str,
@@ -110,7 +110,7 @@ impl Program {
         String::from_utf8(operate(self.operators, "GET", path, "").await).unwrap()
     }
 
-    /// Waits until the gateway has recorded this many requests.
+    /// Waits until the gateway has recorded `count` requests.
     pub(super) async fn wait_for_requests(&self, count: usize) {
         wait_until!({
             let page = self.admin("/metrics").await;
@@ -137,7 +137,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // The program can have exited already.
+        // Killing may fail, because the program may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(folder) = self.capture.parent() {
@@ -146,7 +146,7 @@ impl Drop for Program {
     }
 }
 
-/// Collects the bytes of an output in a thread.
+/// Collects the bytes of an output in a thread of its own.
 fn collect(mut from: impl Read + Send + 'static) -> Output {
     let text = Arc::new(Mutex::new(Vec::new()));
     let into = text.clone();

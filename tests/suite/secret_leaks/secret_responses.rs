@@ -1,4 +1,4 @@
-//! The responses of the backend in the secret leak test: a secret in every text field.
+//! The responses of the backend in the tests of secret leaks. Each text field has a secret.
 
 use crate::support::scripted_backend::{Step, chunk, event_stream_head, json as whole};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ fn events(api: &Api) -> Vec<Value> {
     }
 }
 
-/// A response of this API that is no stream, with a secret in each text field.
+/// A complete response of this API, not a stream, with a secret in each text field.
 fn document(api: &Api) -> Value {
     let (text, thought, call) =
         (secret("whole-answer"), secret("whole-reasoning"), secret("whole-arguments"));
@@ -92,7 +92,7 @@ fn error(code: u16) -> Value {
         "param": secret("error-param"), "code": code } })
 }
 
-/// The bytes of a stream that has begun with these events.
+/// The first bytes of a stream: the response head and these events.
 fn stream(events: &[Value]) -> Vec<u8> {
     let chunks = events.iter().flat_map(|event| chunk(&event.to_string()));
     [event_stream_head(), chunks.collect()].concat()

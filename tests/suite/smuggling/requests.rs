@@ -1,8 +1,8 @@
-//! The requests of the smuggling tests, by class, with their expected results.
+//! The requests of the smuggling tests, grouped by what is unusual in them, with the expected result of each.
 
 use super::CHAT;
 
-/// A request as raw bytes, with what must happen to it.
+/// A request as raw bytes, and what must happen to it.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
@@ -14,18 +14,19 @@ pub(crate) struct Case {
 /// The expected result of a request and of its connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
-    /// Rejected with this status. No request reaches the backend.
+    /// The gateway rejects the request with this status. It does not reach the backend.
     Refused(u16),
     /// The request and the next one on the connection reach the backend.
     Served,
     /// The request reaches the backend. Then the gateway closes the connection.
     ServedLast,
-    /// The request reaches the backend. The bytes after it are rejected.
+    /// The request reaches the backend. The gateway rejects the bytes that follow it.
     ServedThenRefused,
 }
 
 impl Verdict {
-    /// Number of requests that the backend receives of the case itself.
+    /// Number of requests of the case itself that the backend receives. The valid requests around it do not
+    /// count.
     pub(crate) fn requests(self) -> usize {
         usize::from(!matches!(self, Self::Refused(_)))
     }
@@ -35,7 +36,7 @@ use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
 
 /// The body of a request that is served.
 pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
-/// A request in a place where a body may be. It must not be read as a request.
+/// A request inside what may be a body. No server may read it as a request.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
 /// All cases.

@@ -1,4 +1,4 @@
-//! Certificates that are generated in the test, and TLS clients and servers built on rustls alone.
+//! Certificates that the tests generate, and TLS clients and servers that use only rustls.
 
 use super::process::folder;
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
@@ -30,7 +30,8 @@ impl Authority {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // The name is unique: with equal names, a client could take one authority for another.
+        // Each authority has a name of its own. With equal names, a client could take one authority for
+        // another.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -41,7 +42,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Issues a certificate for a host name, valid until the end of the year `until`.
+    /// Issues a certificate for the host `name`. It is valid until the end of the year `until`.
     pub(crate) fn signs(&self, name: &str, until: i32) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -89,8 +90,8 @@ fn roots(authority: &Authority) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// Starts a TLS server that forwards the decrypted bytes to the plain TCP port `to`. With `clients`, a client
-/// must present a certificate of that authority.
+/// Starts a TLS server that decrypts connections and forwards their bytes to the plain TCP port `to`. If
+/// `clients` is given, a client must present a certificate of that authority.
 pub(crate) async fn start_tls_terminator(
     to: SocketAddr,
     pair: &Pair,
@@ -127,7 +128,7 @@ pub(crate) async fn start_tls_terminator(
     addr
 }
 
-/// A TLS client that trusts an authority. `own` is its client certificate, if it has one.
+/// A TLS client that trusts `authority`. `own` is its client certificate, if it has one.
 pub(crate) fn client(
     authority: &Authority,
     own: Option<&Pair>,
@@ -149,7 +150,7 @@ pub(crate) fn client(
     TlsConnector::from(Arc::new(config))
 }
 
-/// Connects to a port and makes a TLS handshake that expects a certificate for `name`.
+/// Connects to an address and makes a TLS handshake that expects a certificate for `name`.
 pub(crate) async fn connect(
     client: &TlsConnector,
     to: SocketAddr,

@@ -1,6 +1,5 @@
-//! A proxy in front of a scripted backend that crashes when a request has reached a chosen byte:
-//! the port closes and every connection is cut, as if the process had been killed. It can be
-//! restarted.
+//! A proxy in front of a scripted backend. It crashes when a request has reached a chosen byte: its port
+//! closes and it cuts every connection, as if the process had been killed. The test can restart it.
 
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,10 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// The point of an inference request at which the backend crashes.
+/// The point of an inference request at which the proxy crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CrashPoint {
-    /// After this many bytes of the requests on a connection.
+    /// After this many request bytes on a connection.
     Asked(usize),
     /// After this many response bytes on a connection.
     Answered(usize),
@@ -21,13 +20,13 @@ pub(crate) enum CrashPoint {
 
 /// A proxy in front of a scripted backend. For the gateway, it is a backend that can crash.
 pub(crate) struct CrashableBackend {
-    /// Address of the backend. It is the same after a restart.
+    /// The address of the proxy, which is the backend for the gateway. It stays the same after a restart.
     pub addr: SocketAddr,
     backend_addr: SocketAddr,
     trigger: Arc<CrashTrigger>,
     accept_task: Option<JoinHandle<()>>,
-    /// A socket that is bound and never listens: while the backend is down, no other program gets the port,
-    /// and connections to it are refused.
+    /// A socket that is bound to the address but never listens. So while the backend is down, no other
+    /// program gets the port, and connections to it are refused.
     _reserved_port: Socket,
 }
 
@@ -49,12 +48,13 @@ impl CrashableBackend {
         Self { addr, backend_addr: backend, trigger, accept_task, _reserved_port: reserved_port }
     }
 
-    /// Sets the point at which the backend crashes once.
+    /// Sets the point of a request at which the backend crashes. It crashes there once.
     pub(crate) fn set_crash_point(&self, crash_point: CrashPoint) {
         *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
-    /// Crashes now, unless the crash point has been reached before. Returns whether it had been reached.
+    /// Crashes the backend now, unless a request has already reached the crash point. Returns whether one
+    /// had.
     pub(crate) async fn crash(&mut self) -> bool {
         let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
         self.trigger.crashed.notify_one();
@@ -64,7 +64,7 @@ impl CrashableBackend {
         had_crashed
     }
 
-    /// Listens again at the same address, without a crash point.
+    /// Restarts the backend: it listens again at the same address, and has no crash point.
     pub(crate) fn restart(&mut self) {
         self.trigger = Arc::default();
         let listener = listen(self.addr);
@@ -83,7 +83,7 @@ fn listen(addr: SocketAddr) -> TcpListener {
     TcpListener::from_std(socket.into()).unwrap()
 }
 
-/// A socket that shares its address with other sockets of this user that permit it.
+/// A socket on `addr` that other sockets of this user may share, if they permit it, too.
 fn bind_shared(addr: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
@@ -97,7 +97,7 @@ async fn accept_connections(
     backend: SocketAddr,
     trigger: Arc<CrashTrigger>,
 ) {
-    // The set is dropped with this task, which closes both ends of every proxied connection.
+    // Dropping the set with this task closes both ends of every proxied connection.
     let mut proxied_connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -139,7 +139,8 @@ async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: 
     }
 }
 
-/// Forwards the bytes up to the crash point, and crashes there. Returns whether the connection stays open.
+/// Forwards the bytes before the crash point. At the crash point, crashes the backend. Returns whether the
+/// connection stays open.
 async fn forward(
     bytes: &[u8],
     bytes_until_crash: Option<usize>,
@@ -157,8 +158,8 @@ async fn forward(
 }
 
 impl CrashTrigger {
-    /// Number of bytes until the crash on this connection. `None`: no crash is set, or not for this
-    /// connection.
+    /// Number of bytes on this connection until the crash. `None`: no crash is set, or the connection cannot
+    /// reach it.
     fn bytes_until_crash(
         &self,
         is_inference: bool,

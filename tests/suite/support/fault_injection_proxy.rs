@@ -1,6 +1,6 @@
-//! A proxy in front of a backend that injects seeded faults: hanging responses, truncation, resets,
-//! slow chunks, bytes that are not HTTP, and 429, 500 or 503 responses. Health checks and scrapes
-//! pass unchanged.
+//! A proxy in front of a backend. It injects faults that a seed selects: responses that hang, are truncated,
+//! reset or slow, bytes that are not HTTP, and 429, 500 or 503 responses. Health checks and scrapes pass
+//! unchanged.
 
 use super::scripted_backend::json;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ enum InjectedFault {
     Truncate { after: usize, by_reset: bool },
     /// The response passes in small chunks.
     SlowTrickle,
-    /// The gateway gets this error status instead of the response.
+    /// The gateway gets this error status instead of the backend's response.
     ErrorStatus(&'static str),
     /// The gateway gets bytes that are not HTTP.
     InvalidHttp,
@@ -62,7 +62,7 @@ impl FaultInjectionProxy {
         Self { addr, schedule, accept_task }
     }
 
-    /// Ends the injection of faults on connections without a fault so far.
+    /// From now on, the proxy injects no fault on a connection that has none yet.
     pub(crate) fn tame(&self) {
         self.schedule.is_disabled.store(true, Ordering::SeqCst);
     }
@@ -122,8 +122,8 @@ async fn proxy_connection(
     }
 }
 
-/// Forwards a part of a response as the fault demands. `forwarded`: number of bytes before it. Returns
-/// whether the connection stays open.
+/// Forwards a part of a response as the fault requires. `forwarded` is the number of response bytes before
+/// this part. Returns whether the connection stays open.
 async fn forward_response(
     bytes: &[u8],
     fault: Option<InjectedFault>,

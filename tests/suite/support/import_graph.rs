@@ -1,7 +1,7 @@
-//! Imports between the source files of a crate, without test code.
+//! Finds the imports between the source files of a crate. Test code is left out.
 //!
-//! A path counts as an import of the file that declares the item: re-exports and modules on the
-//! path are followed. `mod x;` and a path that ends at a module are not imports.
+//! A path in the code counts as an import of the file that declares the item. Re-exports and modules on the
+//! path are followed. A declaration `mod x;`, and a path that ends at a module, are not imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 type Tokens<'a> = &'a [String];
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// For each importing file or module, what it imports, and the paths or files that show it.
+/// For each importing file or module: what it imports, and the paths or files that show that.
 type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// One module of the crate.
@@ -30,22 +30,23 @@ pub(crate) struct ImportGraph {
 }
 
 impl ImportGraph {
-    /// Reads `lib.rs` and the modules that it declares. `read` returns the text of a file, by its
-    /// path in the source folder.
+    /// Reads `lib.rs` and all modules that it declares. `read` returns the text of a file, by its path in the
+    /// source folder.
     pub(crate) fn of_crate(read: Read<'_>) -> Self {
         let mut graph = Self::default();
         graph.read_file(read, Path::new("lib.rs"), &[]);
         graph
     }
 
-    /// The groups of files that import each other, directly or through other files. Each group lists its
-    /// imports as `importing file -> imported file: paths`.
+    /// The groups of files that import each other, directly or through other files. Each group is a list of
+    /// imports, such as `importing file -> imported file: paths`.
     pub(crate) fn cycles(&self) -> Vec<Vec<String>> {
         cycles_of(&self.imports())
     }
 
-    /// The groups of modules of one folder that import each other. A module is a file of the folder, or a
-    /// folder with its files. Each group lists its imports as `importing module -> imported module: files`.
+    /// The groups of modules in the same folder that import each other. A module is a file of the folder, or
+    /// a subfolder with its files. Each group is a list of imports, such as `importing module -> imported
+    /// module: files`.
     pub(crate) fn module_cycles(&self) -> Vec<Vec<String>> {
         let imports = self.imports();
         let folders: BTreeSet<&Path> =
@@ -66,7 +67,7 @@ impl ImportGraph {
         folders.into_iter().flat_map(cycles).collect()
     }
 
-    /// For each file the files that it imports, with the paths that name their items.
+    /// For each file, the files that it imports, and the paths in its code that show it.
     fn imports(&self) -> Imports {
         let mut imports = Imports::new();
         for (position, module) in &self.modules {
@@ -81,7 +82,7 @@ impl ImportGraph {
         imports
     }
 
-    /// The file that declares the item with this path, as `module` sees it. `None`: the path ends at a
+    /// The file that declares the item with the path `path`, which `module` uses. `None`: the path ends at a
     /// module, or begins with an external crate or a type.
     fn declaring_file(&self, module: &[String], path: &[String], depth: usize) -> Option<&str> {
         let (mut position, mut is_local) = (module.to_vec(), false);
@@ -108,7 +109,7 @@ impl ImportGraph {
         None
     }
 
-    /// Reads a file and the modules that it declares. Returns whether the file exists.
+    /// Reads a file and the files of the modules that it declares. Returns whether the file exists.
     fn read_file(&mut self, read: Read<'_>, file: &Path, position: &[String]) -> bool {
         let Some(text) = read(file) else { return false };
         let is_folder = matches!(file.file_name().unwrap().to_str(), Some("lib.rs" | "mod.rs"));
@@ -161,8 +162,8 @@ impl ImportGraph {
     }
 }
 
-/// The module of `folder` that contains a file. `None`: the file is in another folder, or declares the
-/// modules of this one.
+/// The module of `folder` that contains a file. `None`: the file is in another folder, or it is the file that
+/// declares the modules of `folder`.
 fn module_in(folder: &Path, file: &str) -> Option<String> {
     let below = Path::new(file).strip_prefix(folder).ok()?;
     let first = folder.join(below.components().next()?).with_extension("");
@@ -170,8 +171,8 @@ fn module_in(folder: &Path, file: &str) -> Option<String> {
     is_module.then(|| first.display().to_string())
 }
 
-/// The groups of files or modules that import each other, directly or through others, as lists of their
-/// imports.
+/// The groups of files or modules that import each other, directly or through others. Each group is a list of
+/// its imports.
 fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
     let reachable = |start: &str| {
         let (mut found, mut next) = (BTreeSet::new(), vec![start.to_owned()]);
@@ -203,7 +204,8 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
     groups.into_values().collect()
 }
 
-/// Reads one tree of a `use` declaration into the module. Returns the tokens after it.
+/// Reads one tree of a `use` declaration and adds its names and paths to the module. Returns the tokens after
+/// the tree.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
         assert_ne!(tokens[0], "*", "{} imports all names of {}", module.file, path.join("::"));
@@ -242,7 +244,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Number of tokens of the item at the beginning: up to the first `;`, or to the end of its block.
+/// Number of tokens of the item that begins here. An item ends with its first `;` or with the end of its
+/// block.
 fn item_length(tokens: Tokens<'_>) -> usize {
     let mut depth = 0;
     for (index, token) in tokens.iter().enumerate() {
@@ -258,7 +261,7 @@ fn item_length(tokens: Tokens<'_>) -> usize {
     tokens.len()
 }
 
-/// The tokens without items that a condition such as `#[cfg(test)]` restricts to tests.
+/// The tokens without the items that a condition such as `#[cfg(test)]` limits to tests.
 fn without_tests(tokens: Tokens<'_>) -> Vec<String> {
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
@@ -311,7 +314,8 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Whether the quotation mark at the beginning starts a character literal. Otherwise it starts a lifetime.
+/// Whether the quotation mark at the beginning of `text` starts a character literal. Otherwise it starts a
+/// lifetime.
 fn is_character(text: &str) -> bool {
     text[1..].starts_with('\\') || text.chars().nth(2) == Some('\'')
 }

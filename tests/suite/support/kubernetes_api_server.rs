@@ -1,4 +1,4 @@
-//! A scripted Kubernetes API server on a raw socket. Each request waits until the test answers it.
+//! A scripted API server of Kubernetes on a raw socket. Each request waits until the test answers it.
 
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ pub(crate) struct KubernetesApiServer {
     accept_task: JoinHandle<()>,
 }
 
-/// A request that waits for a response. Dropping it closes the connection.
+/// A request that waits for its response. Dropping it closes the connection.
 pub(crate) struct Asked {
     /// Path and query.
     pub target: String,
@@ -66,14 +66,14 @@ impl KubernetesApiServer {
         asked.expect("a request within the timeout").unwrap()
     }
 
-    /// Answers the next request, which must list slices, with these slices and this resource version.
+    /// Answers the next request with these slices and this resource version. The request must list slices.
     pub(crate) async fn list(&mut self, version: u64, slices: &[Value]) {
         let asked = self.asked().await;
         assert!(!asked.is_watch(), "{}", asked.target);
         asked.answer(200, &listed(version, slices)).await;
     }
 
-    /// Starts the response to the next request, which must be a watch from this resource version.
+    /// Begins the response to the next request, which must be a watch that starts at this resource version.
     pub(crate) async fn watch(&mut self, version: u64) -> Watch {
         let asked = self.asked().await;
         assert!(asked.is_watch() && asked.version() == Some(version), "{}", asked.target);
@@ -97,8 +97,8 @@ pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
     })
 }
 
-/// The JSON of an `EndpointSlice` with this resource version, with one pod on a loopback port. `is_ready`:
-/// whether the pod is ready; `None`: it is terminating.
+/// The JSON of an `EndpointSlice` with this resource version. Its only pod has a port on loopback. `is_ready`
+/// says whether the pod is ready; `None` means that it is terminating.
 pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>) -> Value {
     let (ready, ends) = (is_ready.unwrap_or(false), is_ready.is_none());
     json!({
@@ -147,7 +147,7 @@ impl Asked {
         self.query("watch").is_some_and(|value| value == "true")
     }
 
-    /// The resource version from which the request watches. `None` without one.
+    /// The resource version at which the requested watch starts. `None`: the request has none.
     pub(crate) fn version(&self) -> Option<u64> {
         self.query("resourceVersion")?.parse().ok()
     }
@@ -170,7 +170,7 @@ impl Asked {
         let _ = self.stream.write_all(format!("{head}{body}").as_bytes()).await;
     }
 
-    /// Starts the response to a watch.
+    /// Begins the response to a watch. The test then sends its events.
     pub(crate) async fn start_stream(mut self) -> Watch {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
                     connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -182,7 +182,7 @@ impl Asked {
 // === impl Watch ===
 
 impl Watch {
-    /// Sends a watch event of this type in two chunks.
+    /// Sends a watch event of this type, in two HTTP chunks.
     pub(crate) async fn tell(&mut self, kind: &str, object: &Value) {
         let line = format!("{}\n", json!({ "type": kind, "object": object }));
         let (first, second) = line.split_at(line.len() / 2);
@@ -190,7 +190,7 @@ impl Watch {
         self.send(second).await;
     }
 
-    /// Sends a bookmark event with only a resource version.
+    /// Sends a bookmark event, which has only a resource version.
     pub(crate) async fn send_bookmark(&mut self, version: u64) {
         let metadata = json!({ "resourceVersion": version.to_string() });
         let kind = json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1" });
@@ -205,7 +205,7 @@ impl Watch {
         self.0.write_all(chunk.as_bytes()).await.unwrap();
     }
 
-    /// Ends the stream with the last chunk.
+    /// Ends the watch stream regularly, with the last HTTP chunk.
     pub(crate) async fn end(mut self) {
         let _ = self.0.write_all(b"0\r\n\r\n").await;
     }

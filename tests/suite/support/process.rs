@@ -1,4 +1,4 @@
-//! The gateway as a separate process, and load clients that count every failed request.
+//! The gateway as a separate process, and clients that put load on it and note every failed request.
 
 use super::program_log::listener_address;
 use super::scripted_backend::ScriptedBackend;
@@ -25,7 +25,7 @@ pub(crate) struct GatewayProcess {
     log: Arc<Mutex<String>>,
 }
 
-/// Running clients that send one request after the other, without pause.
+/// Running clients. Each sends one request after the other, without pause.
 pub(crate) struct Load {
     clients: JoinSet<()>,
     is_over: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ pub(crate) struct Load {
 pub(crate) struct Outcomes {
     /// Number of requests with a complete response.
     pub served: u64,
-    /// What was wrong with each other request.
+    /// For each request without a complete response, what was wrong.
     pub failed: Vec<String>,
 }
 
@@ -45,7 +45,8 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 // === impl GatewayProcess ===
 
-/// A folder for the files of a test. Two runs of the suite at the same time have different folders.
+/// A folder for the files of the test `name`. If the suite runs twice at the same time, both runs have
+/// different folders.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("suite-{}", std::process::id()));
     let folder = run.join(name);
@@ -70,7 +71,7 @@ impl GatewayProcess {
         Self::run(Command::new(env!("CARGO_BIN_EXE_tokenweir")), None, variables).await
     }
 
-    /// As [`GatewayProcess::start`], with a limit of open files.
+    /// As [`GatewayProcess::start`], with this limit for the open files of the process.
     pub(crate) async fn start_with_file_limit(config: &Path, files: usize) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
@@ -78,7 +79,7 @@ impl GatewayProcess {
         Self::run(command, Some(config), &[]).await
     }
 
-    /// Starts the gateway in front of a backend. Its environment has only these variables.
+    /// Starts the gateway in front of a backend, with no environment variables but these.
     pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         command.args([
@@ -103,7 +104,7 @@ impl GatewayProcess {
         process
     }
 
-    /// Starts a command that serves, and waits until its log shows its addresses.
+    /// Starts a command that serves, and waits until its log shows the addresses of its listeners.
     pub(crate) async fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
@@ -112,7 +113,7 @@ impl GatewayProcess {
         let written = log.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                // This is for the output of a failed test.
+                // The output of a failed test then contains the log.
                 eprintln!("{line}");
                 let mut log = written.lock().unwrap();
                 log.push_str(&line);
@@ -138,7 +139,8 @@ impl GatewayProcess {
         self.log.lock().unwrap().clone()
     }
 
-    /// Fetches a page of the admin listener, with its head. An empty string if the listener is closed.
+    /// Fetches a page of the admin listener, with the response head. Returns an empty string if the listener
+    /// is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
         self.send_admin_request("GET", path).await
     }
@@ -148,7 +150,7 @@ impl GatewayProcess {
         self.send_admin_request("POST", "/-/reload").await
     }
 
-    /// The value of a series on the metrics page.
+    /// The value of a time series on the metrics page.
     pub(crate) async fn value(&self, series: &str) -> f64 {
         crate::metrics::value(&self.get("/metrics").await, series)
     }
@@ -183,8 +185,8 @@ impl GatewayProcess {
 // === impl Load ===
 
 impl Load {
-    /// Starts `pairs` clients that open a connection per request and `pairs` clients that reuse one
-    /// connection. Each request is a chat completion with a finite stream.
+    /// Starts `pairs` clients that open a connection for each request, and `pairs` clients that reuse one
+    /// connection. Each request is a chat completion whose stream ends by itself.
     pub(crate) fn start(gateway: SocketAddr, model: &str, pairs: usize) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let (sender, outcomes) = watch::channel(Outcomes::default());
@@ -219,7 +221,7 @@ impl Load {
         Self { clients, is_over, outcomes }
     }
 
-    /// Waits until `requests` more requests have been served, or one has failed.
+    /// Waits until the clients have got `requests` more responses, or a request has failed.
     pub(crate) async fn goes_on(&mut self, requests: u64) {
         let goal = self.outcomes.borrow().served + requests;
         let is_enough =
@@ -249,7 +251,7 @@ fn request(model: &str, reuses_connection: bool) -> String {
 }
 
 /// Sends one request and reads its response to the last byte. Keeps the connection unless the response closes
-/// it. Returns what was wrong.
+/// it. Returns an error text if something was wrong.
 async fn exchange_request(
     gateway: SocketAddr,
     idle_connection: &mut Option<TcpStream>,

@@ -1,14 +1,14 @@
-//! A small `PromQL` parser that finds the metrics and labels in a query. It shares no code with the generator
-//! of the queries.
+//! A small parser of `PromQL` that finds the metrics and labels in a query. It shares no code with the
+//! generator of the queries, so it checks them independently.
 
-/// A metric in a query with its matchers as (label, value).
+/// A metric in a query, with its label matchers as pairs of label and value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) metric: String,
     pub(crate) matchers: Vec<(String, String)>,
 }
 
-/// The metrics and labels of a query.
+/// The metrics and labels that occur in a query.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueryNames {
     pub(crate) metrics: Vec<Named>,
@@ -39,7 +39,8 @@ pub(crate) fn names(query: &str) -> QueryNames {
     names
 }
 
-/// Reads an identifier, with its matchers or labels, into `names`. Returns the rest of the text.
+/// Reads an identifier with its matchers or grouping labels, and adds it to `names`. Returns the rest of the
+/// text.
 fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
@@ -51,7 +52,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
-    // `sum by (x) (y)`: the identifier `sum` before the grouping is no metric.
+    // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric.
     let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')
@@ -68,7 +69,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     rest
 }
 
-/// Reads label matchers up to the closing brace. Returns them and the rest of the text.
+/// Reads label matchers up to the closing brace. Returns the matchers and the rest of the text.
 fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut matchers = Vec::new();
     loop {

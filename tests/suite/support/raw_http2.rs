@@ -1,4 +1,4 @@
-//! HTTP/2 in raw frames, so that a test can send frames that no library would send.
+//! A client for HTTP/2 that writes raw frames, so that a test can send frames that no library would send.
 
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,13 +31,13 @@ pub(crate) struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// An HTTP/2 connection whose preface and settings have been sent.
+/// An HTTP/2 connection on which the client has already sent the preface and its settings.
 pub(crate) struct Http2 {
     pub writer: OwnedWriteHalf,
     pub reader: Reader,
 }
 
-/// The reading side of a connection.
+/// The reading half of a connection.
 pub(crate) struct Reader {
     half: OwnedReadHalf,
     buffer: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) struct Reader {
 pub(crate) enum Ended {
     /// A response with this body.
     Answered(String),
-    /// A reset of the stream or a GOAWAY of the connection, with this error code.
+    /// The gateway reset the stream or closed the connection with a GOAWAY, with this error code.
     Refused(u32),
     /// The connection closed without GOAWAY.
     Closed,
@@ -73,7 +73,7 @@ pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     block
 }
 
-/// Appends an integer with a prefix of seven bits (RFC 7541 §5.1).
+/// Appends an integer to a header block, encoded with a prefix of seven bits (RFC 7541 §5.1).
 fn encode_integer(block: &mut Vec<u8>, number: usize) {
     if number < 127 {
         return block.push(number as u8);
@@ -88,7 +88,7 @@ fn encode_integer(block: &mut Vec<u8>, number: usize) {
 }
 
 impl Http2 {
-    /// Connects and sends the preface and these settings.
+    /// Connects, and sends the preface and these settings.
     pub(crate) async fn connect(to: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let socket = TcpStream::connect(to).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -101,7 +101,7 @@ impl Http2 {
         Self { writer, reader: Reader { half, buffer: Vec::new() } }
     }
 
-    /// Writes bytes. A closed connection is no error.
+    /// Writes bytes. It is no error if the connection is closed.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = self.writer.write_all(bytes).await;
     }

@@ -1,4 +1,5 @@
-//! Serves a response through a gateway and returns its record or its bytes.
+//! Passes a response through a gateway, and returns the record of the request or the bytes that the client
+//! gets.
 
 use super::scripted_backend::{Kind, ScriptedBackend, Step};
 use super::test_gateway::{Setup, body, post, start_with};
@@ -6,8 +7,8 @@ use serde_json::{Value, json};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::RequestRecord;
 
-/// The record of a request to whose path a backend responds with this body. Asserts that the client gets the
-/// body unchanged.
+/// The record of a request for `path`, to which the backend responds with the body `sent`. Asserts that the
+/// client gets this body unchanged.
 pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
@@ -21,8 +22,8 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
     gateway.record().await
 }
 
-/// The body that a client receives that did not request usage, if the gateway requests it. `sent` is the
-/// stream of the backend.
+/// The body that a client receives if it did not request usage, but the gateway does. `sent` is the stream of
+/// the backend.
 pub(crate) async fn response_with_injected_usage(
     kind: Kind,
     path: &str,
@@ -37,7 +38,7 @@ pub(crate) async fn response_with_injected_usage(
     String::from_utf8(body(&answer).0).unwrap()
 }
 
-/// A request for a path: a form for audio paths, JSON for all others.
+/// A request for `path`. Audio paths get a form, all other paths get JSON.
 pub(crate) fn request(path: &str) -> String {
     if !path.starts_with("/v1/audio/") {
         return post(path, r#"{"model":"tiny","stream":true}"#);
@@ -46,7 +47,8 @@ pub(crate) fn request(path: &str) -> String {
     post(path, form).replace("application/json", "multipart/form-data; boundary=b")
 }
 
-/// The fields of a record that tests compare, as JSON. The tokens are `[input, output, cached, reasoning]`.
+/// The fields of a record that tests compare, as JSON. `tokens` lists the numbers of input, output, cached
+/// and reasoning tokens.
 pub(crate) fn facts(record: &RequestRecord) -> Value {
     let observed = &record.observed;
     let usage = &observed.usage;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A recorded exchange with a vLLM, and the record fields that it must give.
+/// A recorded exchange with a vLLM server, and the values that its record must have.
 pub(crate) struct Recording {
     /// Folder and name, such as `python/chat-stream`.
     pub name: String,
@@ -17,9 +17,9 @@ pub(crate) struct Recording {
     pub head: String,
     /// The bytes after the headers, with chunked framing if the response has it.
     pub framed: Vec<u8>,
-    /// The body without framing, in the chunks that the server wrote.
+    /// The body without chunked framing, split into the chunks that the server wrote.
     pub pieces: Vec<Vec<u8>>,
-    /// The fields that an independent parser (`tests/wire/oracle.py`) found in the response.
+    /// The values that an independent parser (`tests/wire/oracle.py`) found in the response.
     pub expected: Value,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
 
-/// The folders of recorded exchanges, one for each front end and version of vLLM.
+/// The folders with recorded exchanges: one for each front end and version of vLLM.
 const SERVERS: [&str; 4] = ["python", "rust", "python-0.33", "rust-0.33"];
 
 /// All recorded exchanges that have a response.
@@ -64,7 +64,7 @@ impl Recording {
         header(&self.head, name)
     }
 
-    /// The whole body without framing.
+    /// The whole body of the response, without chunked framing.
     pub(crate) fn body(&self) -> Vec<u8> {
         self.pieces.concat()
     }
@@ -78,8 +78,8 @@ pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Splits a response into the headers of the final response and the bytes after them. Skips informational
-/// responses. `None`: the headers are not complete.
+/// Splits a raw response into the headers of the final response and the bytes after them. Skips informational
+/// responses. Returns `None` if the headers are not complete.
 fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
     let end = raw.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8(raw[..end].to_vec()).unwrap();

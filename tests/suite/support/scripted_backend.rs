@@ -1,6 +1,6 @@
-//! A scripted backend on a raw socket, so that a test controls every byte, every pause and the way
-//! in which a connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` are those of
-//! a healthy vLLM or of another server.
+//! A scripted backend on a raw socket. A test controls every byte, every pause, and the way in which a
+//! connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` answer as a healthy vLLM or
+//! another server does.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,14 +10,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-/// A step of the backend after it has read a request.
+/// What the backend does after it has read a request, step by step.
 #[derive(Clone)]
 pub(crate) enum Step {
     /// Writes bytes.
     Send(Vec<u8>),
     /// Waits for the test to call [`ScriptedBackend::go`].
     Wait,
-    /// Yields to other tasks this many times.
+    /// Lets other tasks run this many times.
     YieldTurns(usize),
     /// Waits until the gateway closes the connection, and reports that to [`ScriptedBackend::closed`].
     AwaitClose,
@@ -27,7 +27,8 @@ pub(crate) enum Step {
     Reset,
 }
 
-/// The server software: what `/v1/models` names as the owner, and its metrics page.
+/// The software of the server. `owner` is what `/v1/models` names as the owner of models, `metrics` the
+/// metrics page.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     owner: &'static str,
@@ -41,22 +42,23 @@ pub(crate) const VLLM: Kind = Kind {
               vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
-/// SGLang, without a metrics page.
+/// SGLang. It has no metrics page here.
 pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
-/// llama.cpp. The gateway sends it no parameters that it may not know.
+/// llama.cpp, to which the gateway sends no parameters that this server may not know.
 pub(crate) const LLAMA_CPP: Kind =
     Kind { owner: "llamacpp", metrics: "llamacpp:requests_processing 1\n" };
 
-/// TensorRT-LLM. Its `/metrics` is JSON and not in Prometheus format.
+/// TensorRT-LLM. Its `/metrics` has JSON instead of the Prometheus format.
 pub(crate) const TENSORRT_LLM: Kind =
     Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
 
-/// vLLM behind Ray Serve, whose proxy has another health check path. The metrics page is at another port.
+/// vLLM behind Ray Serve. Its proxy has another path for health checks, and its metrics page is at another
+/// port.
 pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
 
 const PROBE_PATHS: [&str; 3] = ["/health", "/metrics", "/kv_event_sources"];
 
-/// What the backend sends for `/metrics` instead of the page of its server software.
+/// What the backend sends for `/metrics`, in place of the metrics page of its server software.
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
     Whole(Vec<u8>),
@@ -85,7 +87,7 @@ pub(crate) struct Seen {
     pub head: String,
     /// The body.
     pub body: Vec<u8>,
-    /// Number of inference requests before it on the same connection.
+    /// Number of earlier inference requests on the same connection.
     pub earlier: usize,
 }
 
@@ -113,14 +115,14 @@ struct State {
     inference_connections: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
     event_sources: Mutex<Option<String>>,
-    /// Status and body of the responses that replace the built-in ones, by path.
+    /// Responses that replace the built-in ones: by path, the status and the body.
     pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
     /// Number of requests for `/health`, `/metrics` and `/kv_event_sources`.
     probe_counts: [AtomicUsize; 3],
 }
 
 impl ScriptedBackend {
-    /// Starts a vLLM that follows `script` for every inference request.
+    /// Starts a scripted vLLM. For every inference request, it follows the steps that `script` returns.
     pub(crate) async fn start(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Self {
         Self::start_kind(VLLM, script).await
     }
@@ -152,7 +154,7 @@ impl ScriptedBackend {
         let accept_task = tokio::spawn({
             let state = state.clone();
             async move {
-                // The set is dropped with this task, so that a dropped backend closes all its connections.
+                // The set is dropped with this task. So a backend that is dropped closes all its connections.
                 let mut connections = tokio::task::JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
                     stream.set_nodelay(true).unwrap();
@@ -192,7 +194,7 @@ impl ScriptedBackend {
         Self::following([Step::Send(bytes.into())]).await
     }
 
-    /// Lets one [`Step::Wait`] end, now or when it is reached.
+    /// Ends one [`Step::Wait`]. If no connection is at such a step, the next one ends at once.
     pub(crate) fn go(&self) {
         self.state.gate.add_permits(1);
     }
@@ -203,7 +205,7 @@ impl ScriptedBackend {
         self.closes.lock().await.recv().await.unwrap();
     }
 
-    /// The inference requests since the last call of [`ScriptedBackend::take_received`].
+    /// The inference requests that arrived since the last call of [`ScriptedBackend::take_received`].
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.received.lock().unwrap().clone()
     }
@@ -213,7 +215,7 @@ impl ScriptedBackend {
         wait_until!(self.seen().len() >= count);
     }
 
-    /// The inference requests since the last call of this function.
+    /// The inference requests that arrived since the last call of this function.
     pub(crate) fn take_received(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.received.lock().unwrap())
     }
@@ -223,7 +225,7 @@ impl ScriptedBackend {
         self.state.is_healthy.store(healthy, Ordering::SeqCst);
     }
 
-    /// Sets the models in `/v1/models`. `BASE:ADAPTER` stands for an adapter on a base model.
+    /// Sets the models that `/v1/models` lists. `BASE:ADAPTER` stands for an adapter on a base model.
     pub(crate) fn set_models(&self, models: &[&str]) {
         *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
     }
@@ -238,17 +240,17 @@ impl ScriptedBackend {
         self.state.models_requests.load(Ordering::SeqCst)
     }
 
-    /// Sets the list of publishers of KV events. Before, the backend answers 404 to requests for it.
+    /// Sets the list of KV event publishers. Until then, the backend answers requests for it with 404.
     pub(crate) fn set_event_sources(&self, sources: String) {
         *self.state.event_sources.lock().unwrap() = Some(sources);
     }
 
-    /// Sets the response to `/metrics`. `None` restores the page of the server software.
+    /// Sets the response to `/metrics`. `None` restores the metrics page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
         *self.state.page.lock().unwrap() = page.map(Arc::new);
     }
 
-    /// Sets the response to a path that the server itself answers, such as `/is_paused`.
+    /// Sets the response to a path that the server answers itself, not by a script, such as `/is_paused`.
     pub(crate) fn set_page(&self, path: &'static str, status: &'static str, body: &str) {
         self.state.pages.lock().unwrap().insert(path, (status, body.into()));
     }
@@ -288,7 +290,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
         let path = seen.head.split(' ').nth(1).unwrap_or("");
-        // A proxy in front of the engine would remove this prefix.
+        // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
         for (probe_path, count) in PROBE_PATHS.iter().zip(&state.probe_counts) {
             count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
@@ -355,7 +357,7 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
         Page::Cut(_) => {}
         Page::Drip(_) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
         Page::Endless(_) => {
-            // The pieces are large, so that the size limit is reached before the timeout.
+            // The pieces are so large that the gateway reaches its size limit before its timeout.
             let piece = b"vllm:endless 1\n".repeat(4_096);
             while stream.write_all(&piece).await.is_ok() {}
         }
@@ -432,8 +434,8 @@ pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
     [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// The steps of an event stream that begins with the events `begun`, waits for the test, and ends with the
-/// events `rest`.
+/// The steps of an event stream: it begins with the events `begun`, waits until the test releases it, and
+/// ends with the events `rest`.
 pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
     let begun = begun_stream(begun);
@@ -441,7 +443,7 @@ pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
 }
 
-/// A response with these events as a chunked event stream that has not ended.
+/// The first bytes of a response: the head, and these events as a chunked event stream without its end.
 pub(crate) fn begun_stream(events: &[&str]) -> Vec<u8> {
     event_stream_head().into_iter().chain(events.iter().flat_map(|event| chunk(event))).collect()
 }
@@ -463,7 +465,7 @@ pub(crate) fn chunk(event: &str) -> Vec<u8> {
     framed(&[&format!("data: {event}\n\n")])
 }
 
-/// Each piece as one HTTP chunk, so that the gateway reads the pieces separately.
+/// Writes each piece as one HTTP chunk, so that the gateway reads the pieces separately.
 pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
     let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
     pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
@@ -482,7 +484,7 @@ pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
 pub(crate) const ROLE: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
 /// The data of an event with the text `Hi`.
 pub(crate) const WORD: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#;
-/// The data of the event with the finish reason.
+/// The data of the event that has the finish reason.
 pub(crate) const FINISH: &str =
     r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 /// The data of the usage event.

@@ -15,7 +15,7 @@ pub(crate) struct Fleet {
     pub backends: Vec<Arc<SimulatedBackend>>,
     /// Addresses of the backends.
     pub backend_addrs: Vec<SocketAddr>,
-    /// The task of the simulator. Its end closes all connections of the backends.
+    /// The task that runs the simulated backends. When it ends, all their connections close.
     pub serving: JoinHandle<()>,
 }
 
@@ -24,13 +24,14 @@ impl Fleet {
         Self::start_with(count, Setup::default()).await
     }
 
-    /// Starts this many simulated backends, and a gateway with these settings.
+    /// Starts this many simulated backends, and a gateway with the settings `setup`.
     pub(crate) async fn start_with(count: u16, setup: Setup) -> Self {
         let settings = SimulatorSettings { backends: count, ..SimulatorSettings::default() };
         Self::simulate(settings, setup).await
     }
 
-    /// Starts simulated backends with these settings at free ports, and a gateway with these settings.
+    /// Starts simulated backends with the settings `settings` at free ports, and a gateway with the settings
+    /// `setup`.
     pub(crate) async fn simulate(settings: SimulatorSettings, setup: Setup) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let sim = Simulator::bind(&SimulatorSettings { listen, ..settings }).await.unwrap();
@@ -41,7 +42,7 @@ impl Fleet {
         Self { gateway, backends, backend_addrs, serving }
     }
 
-    /// Number of prompt tokens that all engines have counted so far.
+    /// Number of prompt tokens that all simulated engines together have counted so far.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         let load = |backend: &Arc<SimulatedBackend>| EngineLoad::read(backend.metrics().as_bytes());
         self.backends.iter().filter_map(|backend| load(backend).prompt_tokens).sum::<f64>() as u64

@@ -1,10 +1,10 @@
-//! Strict parsers for both sides of the gateway: for requests that a backend received, which no
-//! server may parse differently, and for the responses on a client connection.
+//! Strict parsers for both sides of the gateway. One checks requests that a backend received: no server may
+//! parse them in another way. The other parses the responses on a client connection.
 
 use super::scripted_backend::Seen;
 
-/// Hop-by-hop headers, framing headers and headers that the gateway controls. A backend must
-/// receive none of them.
+/// Headers that a backend may not receive from a client: hop-by-hop headers, framing headers, and headers
+/// that the gateway sets itself.
 const FORBIDDEN_HEADERS: [&str; 13] = [
     "transfer-encoding",
     "connection",
@@ -28,8 +28,9 @@ pub(crate) struct Answered {
     pub body: String,
 }
 
-/// Checks a forwarded request: each line ends in CRLF, each name is a token, one `content-length` of digits
-/// is the length of the body, and no header is in [`FORBIDDEN_HEADERS`]. Returns what is wrong.
+/// Checks a forwarded request. Each line must end with CRLF, and each header name must be a token. There must
+/// be one `content-length`, with the length of the body in digits, and no header of [`FORBIDDEN_HEADERS`].
+/// Returns a text about what is wrong.
 pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
     let require = |holds: bool, problem: &str| {
         if holds { Ok(()) } else { Err(format!("{problem} in {:?}", seen.head)) }
@@ -63,7 +64,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// The final responses on a connection. Returns `Err` for bytes that are no response.
+/// The final responses on a connection, in order. Returns `Err` if the bytes are not valid responses.
 pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! A gateway inside the test process, on real sockets. A test receives the records of its requests.
+//! A gateway inside the test process, on real sockets. The test receives the record of each request.
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use http::{HeaderName, HeaderValue};
@@ -58,7 +58,7 @@ use tokio::task::JoinHandle;
 
 /// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// A complete chat response that is no stream.
+/// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
 /// A running gateway.
@@ -74,7 +74,7 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
-    /// Statistics of the trace capture. `None`: the gateway writes none.
+    /// Statistics of the trace capture. `None`: the gateway captures no trace.
     capture: Option<TraceCaptureStats>,
     _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
     _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
@@ -87,15 +87,15 @@ pub(crate) struct Setup {
     pub header_timeout: Duration,
     /// Maximum size of a request body in bytes.
     pub max_body: usize,
-    /// The memory limit of all request bodies together.
+    /// The memory limit for all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// Maximum pause within a request body.
+    /// Maximum pause between two parts of a request body.
     pub body_idle: Duration,
     /// Maximum time without a byte on a WebSocket connection.
     pub websocket_idle: Duration,
     /// Limits of the listeners, such as timeouts and numbers of connections.
     pub limits: ServerLimits,
-    /// The limits from which on the gateway rejects requests because of its own load.
+    /// The load from which on the gateway rejects requests because it is itself overloaded.
     pub gate: OverloadLimits,
     /// The file descriptors that connections to backends may use.
     pub descriptors: FileDescriptorPool,
@@ -113,11 +113,11 @@ pub(crate) struct Setup {
     pub max_models: usize,
     /// Policies that are evaluated for each decision and never applied.
     pub shadow: Vec<PolicyKind>,
-    /// Number of decisions in the decision log.
+    /// Number of decisions that the decision log keeps.
     pub decision_log_size: usize,
-    /// How the trace context is propagated. `None`: it is not.
+    /// How the gateway propagates the trace context to backends. `None`: it does not.
     pub propagation: Option<Propagation>,
-    /// Whether the gateway requests usage for clients that do not.
+    /// Whether the gateway requests usage for streams whose clients do not request it.
     pub injects_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests continuous usage.
     pub continuous_usage: f64,
@@ -129,16 +129,16 @@ pub(crate) struct Setup {
     pub access: Arc<AccessControl>,
     /// Access control of the admin listener.
     pub guard: AdminAuthorizer,
-    /// How the tier of a request is determined.
+    /// How the gateway determines the tier of a request.
     pub tiers: TierResolver,
-    /// Label values that have series from the start.
+    /// Label values that have time series from the start, before a request uses them.
     pub known: KnownLabelValues,
-    /// The path in the URL of each backend, before the path of a request.
+    /// A path in the URL of each backend, which precedes the path of a request.
     pub prefix: &'static str,
-    /// URL of the metrics page of each backend. `None`: the page is at the address of the backend.
+    /// URL of the metrics page of each backend. `None`: the page is at the URL of the backend.
     pub metrics_url: Option<MetricsUrl>,
-    /// The API key with which the gateway authenticates at the backends. `None`: it forwards the header of
-    /// the client.
+    /// The API key with which the gateway authenticates at the backends. `None`: it forwards the
+    /// `authorization` header of the client.
     pub backend_key: Option<&'static str>,
     /// Number of GPUs of each backend.
     pub gpus: Option<u32>,
@@ -146,23 +146,23 @@ pub(crate) struct Setup {
     pub gpu_hour_price: Option<f64>,
     /// The GPU exporters, which the gateway scrapes every 100 ms.
     pub gpu_exporters: Vec<GpuExporter>,
-    /// Reads user, session and conversation from requests.
+    /// The reader of user, session and conversation in requests.
     pub identities: IdentityReader,
     /// The level of the metrics.
     pub level: MetricsLevel,
     /// Buckets of histograms that differ from the defaults.
     pub buckets: BucketOverrides,
-    /// The objectives whose fulfilment the metrics report.
+    /// The service level objectives whose fulfilment the metrics report.
     pub slos: Vec<Objective>,
     /// Interval between two scrapes of a backend.
     pub scrape_interval: Duration,
-    /// The request headers that can have the session id.
+    /// The request headers in which the gateway looks for the session id.
     pub session_headers: Vec<HeaderName>,
-    /// Settings for requests whose clients may return. `None`: clients may not.
+    /// Settings for resumption: a client that lost its connection may repeat its request. `None`: it may not.
     pub resume: Option<ResumeSettings>,
-    /// Share of requests, from 0 to 1, that the trace capture records.
+    /// Share of the requests, from 0 to 1, that the trace capture records.
     pub captured: f64,
-    /// File of the trace capture. `None`: there is no capture.
+    /// The file of the trace capture. `None`: the gateway captures no trace.
     pub capture: Option<PathBuf>,
     /// Retry settings.
     pub retry: retry::RetrySettings,
@@ -174,7 +174,7 @@ pub(crate) struct Setup {
     pub total: Option<Duration>,
     /// Paths that the configuration adds.
     pub routes: ConfiguredRoutes,
-    /// The diagnosis that the gateway reports.
+    /// The diagnosis whose verdicts the gateway reports.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// Settings of the quality monitor.
     pub quality: quality::QualitySettings,
@@ -186,7 +186,7 @@ pub(crate) struct Setup {
     pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
-    /// The roles of the first backends, in order. The other backends have none.
+    /// The roles of the first backends (prefill or decode), in order. The remaining backends have no role.
     pub roles: &'static [Role],
 }
 
@@ -199,7 +199,7 @@ impl Sink for RecordingSink {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // The test may have ended already.
+            // Sending fails if the test has ended already.
             let _ = self.0.send((*record).clone());
         }
     }
@@ -278,7 +278,7 @@ pub(crate) fn admission_settings(
         thresholds: configured.marks(),
         queue_capacity: configured.queue_capacity,
         max_wait: configured.max_wait,
-        // No configured wait means no wait, so that a refusal comes at once.
+        // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
         max_backend_wait: configured.max_backend_wait.unwrap_or_default(),
         objectives: Vec::new(),
         classes: configured.classes(),
@@ -342,7 +342,7 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// The backend pool of the gateway. No backend has been scraped.
+/// The backend pool of the gateway, before the first scrape.
 fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
@@ -375,7 +375,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     Arc::new(BackendPool::with_settings(backends, &settings))
 }
 
-/// The HTTP client for requests to the backends.
+/// The HTTP client with which the gateway sends requests to backends.
 fn client(setup: &Setup) -> HttpClient {
     let defaults = client::HttpClientTimeouts::default();
     let limits = client::HttpClientTimeouts {
@@ -552,13 +552,13 @@ impl Running {
         self.records.lock().await.recv().await.expect("a request ends")
     }
 
-    /// The records that the test has not taken yet.
+    /// The records of ended requests that the test has not taken yet.
     pub(crate) async fn take_records(&self) -> Vec<RequestRecord> {
         let mut records = self.records.lock().await;
         std::iter::from_fn(|| records.try_recv().ok()).collect()
     }
 
-    /// Fails if there is a record that the test has not taken.
+    /// Fails if there is a record of a request that the test has not taken.
     pub(crate) async fn assert_no_more_records(&self) {
         assert!(self.records.lock().await.try_recv().is_err(), "exactly one record per request");
     }
@@ -573,7 +573,7 @@ impl Running {
     pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.send(request).await;
         let mut answer = Vec::new();
-        // The end of a cut connection can be a reset. The bytes before it count.
+        // The gateway may reset the connection. The bytes before that count.
         let _ = stream.read_to_end(&mut answer).await;
         answer
     }
@@ -616,7 +616,7 @@ impl Running {
         operate(self.admin, "GET", path, &format!("{header}\r\n")).await
     }
 
-    /// Sends a POST to the admin listener as the admin page does. Returns the response.
+    /// Sends a POST to the admin listener, with the headers of the admin page. Returns the response.
     pub(crate) async fn change(&self, path: &str) -> Vec<u8> {
         operate(self.admin, "POST", path, AS_JSON).await
     }
@@ -627,7 +627,7 @@ impl Running {
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// Stops the gateway, waits until open requests have ended, and returns how that went.
+    /// Stops the gateway, waits for the end of open requests, and returns how the drain ended.
     pub(crate) async fn stop(&mut self) -> DrainOutcome {
         self.begin_stop();
         self.serving.take().unwrap().await.unwrap()
@@ -697,10 +697,10 @@ pub(crate) async fn advance_time(time: Duration) {
     tokio::time::resume();
 }
 
-/// Runs a future while the clock of the gateway is paused, so that the speed of the machine does not matter.
+/// Runs a future while the gateway's clock is paused. So the speed of the machine does not matter.
 pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
-    // A paused clock jumps to the next timer when all tasks wait, except while a blocking task
-    // runs.
+    // When all tasks wait, a paused clock jumps to the next timer. It does not while a blocking task runs, so
+    // a blocking task runs here.
     let (done, until_done) = std::sync::mpsc::channel::<()>();
     let blocking = tokio::task::spawn_blocking(move || until_done.recv());
     tokio::time::pause();
@@ -711,13 +711,13 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     result
 }
 
-/// The status code of a raw response. 0 without one.
+/// The status code of a raw response. 0 if there is no response.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
     head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
-/// The body of a raw response without chunked framing, and whether the body is complete.
+/// The body of a raw response, without chunked framing, and whether the body is complete.
 pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
@@ -731,8 +731,8 @@ pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     (chunks.concat(), is_complete)
 }
 
-/// The chunks of a body with chunked framing, and whether the body is complete. The last chunk of an
-/// incomplete body can be cut.
+/// The chunks of a body with chunked framing, and whether the body is complete. If it is not, its last chunk
+/// may be cut.
 pub(crate) fn chunks(mut framed: &[u8]) -> (Vec<&[u8]>, bool) {
     let mut chunks = Vec::new();
     while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {

@@ -1,9 +1,9 @@
-//! Macros that wait for an event of a test.
+//! Macros with which a test waits for an event.
 
-/// Time after which a test fails because an awaited event has not happened.
+/// If an event has not happened after this time, the test that waits for it fails.
 pub(crate) const WAIT_LIMIT: std::time::Duration = std::time::Duration::from_mins(1);
 
-/// Polls an expression until it is `Some`, and returns the value. The expression may await.
+/// Polls an expression until it is `Some`, and returns the value in it. The expression may contain `.await`.
 macro_rules! wait_for {
     ($value:expr) => {{
         let deadline = std::time::Instant::now() + $crate::waiting::WAIT_LIMIT;
@@ -18,7 +18,7 @@ macro_rules! wait_for {
     }};
 }
 
-/// Polls a condition until it holds. The condition may await.
+/// Polls a condition until it is true. The condition may contain `.await`.
 macro_rules! wait_until {
     ($condition:expr) => {
         wait_for!(if $condition { Some(()) } else { None })

@@ -1,4 +1,4 @@
-//! The rule about a backend that fails attempts, at any rate of requests.
+//! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
 
-/// Length of the window in which attempts count.
+/// Length of the window whose attempts are counted.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Length of the window in which attempts count at a backend with few attempts.
+/// Length of the window whose attempts are counted at a backend with few attempts.
 const LONG_WINDOW: Duration = Duration::from_mins(5);
 /// Minimum number of failed attempts in the window.
 const MIN_FAILED: u64 = 3;
 /// Number of successes in succession after which earlier failures do not count any more.
 const RECOVERED_AFTER: u64 = 10;
-/// A backend that is down for this time has the verdict `backend_down`, which covers its failures. A
-/// shorter time does not cover them: a backend that goes up and down with each failure is failing.
+/// If a backend is down for at least this time, the verdict `backend_down` covers its failures. If it is
+/// down for a shorter time, its failures still count: a backend that goes down at each failure and comes
+/// back is failing.
 const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
@@ -45,7 +46,7 @@ pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     pages: false,
 };
 
-/// The attempts of the last minutes at all backends.
+/// The attempts of the last five minutes at all backends.
 #[derive(Debug, Default)]
 pub(super) struct BackendFailures {
     backends: HashMap<BackendId, BackendAttempts>,
@@ -84,7 +85,8 @@ impl BackendFailures {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
             attempts.note_state(backend.is_up, now);
-            // Without any request nothing shows that the condition lasts.
+            // If no backend has got a request for a long time, nothing shows that the condition still
+            // holds.
             attempts.is_failing = !is_idle && attempts.is_failing_at(now);
             let gets_requests =
                 matches!(backend.state, Availability::Available | Availability::Ejected);
@@ -96,8 +98,8 @@ impl BackendFailures {
     }
 }
 
-/// The attempts at a backend. While the gateway refuses requests for lack of capacity, a response
-/// that the backend is full does not count as a failure.
+/// The attempts at a backend that the rule counts. While the gateway refuses requests for lack of capacity,
+/// a response of the backend that it is full does not count as a failure.
 fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
     let mut observed = backend.attempts.clone();
     if fleet.refused > 0 {
@@ -119,8 +121,8 @@ impl BackendAttempts {
         }
     }
 
-    /// Forgets the attempts at a backend that has been down for [`COVERED_BY_DOWN`]: they say nothing
-    /// about the backend that comes back.
+    /// Forgets the attempts at a backend that has been down for [`COVERED_BY_DOWN`]: they do not show whether
+    /// the backend works when it is up again.
     fn note_state(&mut self, is_up: bool, now: Instant) {
         if is_up {
             self.down_since = None;
@@ -148,7 +150,7 @@ impl BackendAttempts {
         };
         let (attempts, failed) = self.sums(WINDOW, now);
         let goes_on = failed >= MIN_FAILED && failed as f64 >= HARMED_SHARE * attempts as f64;
-        // Few attempts are no evidence that the failures have ended.
+        // A few successful attempts do not show that the failures have ended.
         let has_recovered = self.successes >= RECOVERED_AFTER;
         is_above(WINDOW)
             || self.is_failing && (goes_on || !has_recovered)
@@ -270,8 +272,8 @@ mod tests {
             Self { rule: BackendFailures::default(), now: test_instant() }
         }
 
-        /// The verdict about the first backend after an evaluation with these attempts at it. The other
-        /// backend has ten good ones.
+        /// Evaluates the rule after `attempts` attempts at the backend `bad`, of which `failed` failed, and
+        /// ten successful attempts at the backend `good`. Returns the match for `bad`.
         fn step(&mut self, attempts: u64, failed: u64) -> Option<FleetMatch> {
             self.now += Duration::from_secs(5);
             let failure = AttemptFailures { kind: "truncated_cut", status: None, count: failed };
@@ -289,8 +291,8 @@ mod tests {
         FleetBackend { attempts, ..observation::tests::backend(name, Availability::Available) }
     }
 
-    /// The number of evaluations, of `steps`, until the verdict. `every`: evaluations from one attempt
-    /// to the next; `failing`: of ten attempts, so many fail.
+    /// The number of evaluations until the verdict, at most `steps`. Every `every`-th evaluation has
+    /// `per_step` attempts. Of each ten attempts, `failing` fail.
     fn steps_until_found(steps: u64, every: u64, per_step: u64, failing: u64) -> Option<u64> {
         let mut fixture = Fixture::new();
         let mut sent = 0;

@@ -1,7 +1,7 @@
 //! The rule about groups of prompts that evict each other from the prefix cache of a backend.
 //!
-//! Evictions alone are no condition: a cache evicts prefixes that nobody asks for again. The rule counts
-//! blocks that were evicted and then computed again, in both directions.
+//! Evictions alone are no fault: a cache also evicts prefixes that no later request has. The rule counts
+//! the blocks of each group that the other group evicted and that were then computed again.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::{EvictedGroup, EvictingPair};
@@ -10,18 +10,19 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 
-/// Length of the window in which requests count.
+/// Length of the window whose requests are counted.
 const WINDOW: Duration = Duration::from_mins(5);
-/// Time between two stored observations, from which the growth in the window is computed.
+/// Time between two stored observations. The growth of the counts in the window is computed from them.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
-/// Minimum age of the oldest stored observation of a pair of groups. A younger pair is not judged.
+/// Minimum age of the oldest stored observation of a pair of groups. A pair whose observations are all
+/// younger is not judged.
 const MIN_OBSERVED: Duration = Duration::from_mins(1);
-/// Least number of requests of each group in the window.
+/// Minimum number of requests of each group in the window.
 const MIN_REQUESTS: u64 = 5;
-/// Least number of tokens that each group computed again in the window.
+/// Minimum number of tokens of each group that were computed again in the window.
 const MIN_RECOMPUTED_TOKENS: u64 = 4_096;
-/// Least share of the reusable prompt tokens of each group that were computed again because of the other
-/// group. Reusable tokens came from the cache, or were evicted too early.
+/// Minimum share of the reusable prompt tokens of each group that were computed again because of the other
+/// group. Reusable are the tokens that came from the cache, and those that had been evicted too early.
 const MIN_LOST_SHARE: f64 = 0.2;
 
 pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
@@ -59,7 +60,7 @@ struct Counts {
     requests: u64,
     prompt: u64,
     cached: u64,
-    /// Blocks that the other group had evicted and that the backend computed again.
+    /// Number of blocks that the other group had evicted and that the backend computed again.
     evicted_early: u64,
 }
 
@@ -119,7 +120,8 @@ impl Counts {
         }
     }
 
-    /// The growth since `before`. A count that has fallen was reset, so its whole value is growth.
+    /// The growth of the counts since `before`. A count that is lower than before was reset meanwhile, so
+    /// its whole value is growth.
     fn since(self, before: Self, block_tokens: f64) -> Growth {
         let growth = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let cached = growth(self.cached, before.cached);
@@ -194,7 +196,7 @@ mod tests {
             requests: requests * times,
             prompt_tokens: prompt * times,
             cached_tokens: cached * times,
-            // In blocks of 10 tokens.
+            // A block has 10 tokens.
             recomputed_blocks: recomputed / 10 * times,
         }
     }
@@ -205,7 +207,8 @@ mod tests {
         EvictingPair { backend, is_exact: false, block_tokens: 10.0, groups }
     }
 
-    /// The causes after `evaluations` evaluations, 5 s apart, in which the groups gained these counts.
+    /// The causes after `evaluations` evaluations, 5 s apart. From one evaluation to the next, the counts of
+    /// the two groups grow by `gains`.
     fn causes(gains: [Gain; 2], evaluations: u64) -> Vec<String> {
         let (mut rule, start) = (CacheContention::default(), test_instant());
         let mut last = Vec::new();
@@ -284,7 +287,7 @@ mod tests {
     fn a_pair_that_is_new_is_judged_by_its_own_time() {
         let (mut rule, start) = (CacheContention::default(), test_instant());
         let mut is_named = |seconds: u64| {
-            // Their evictions began long ago, and were too rare to be listed.
+            // The groups have large counts from before, but the pair is listed only after 200 s.
             let pairs = [pair(["aa", "bb"], [HARMED; 2], 1_000)];
             let listed = if seconds < 200 { &pairs[..0] } else { &pairs };
             !rule.judge(listed, start + Duration::from_secs(seconds)).is_empty()

@@ -38,7 +38,8 @@ impl FleetDiagnoser {
         let is_named = matches.iter().any(names_wait);
         matches.extend(self.gateway_queue.judge(fleet, is_named, now));
         let failing = self.failures.judge(fleet, now);
-        // The failures are the reason for the ejection, and last longer than it does.
+        // If a backend is failing and ejected, only its failures are reported: they are the reason for
+        // the ejection, and last longer than the ejection.
         let is_named = |found: &FleetMatch| {
             found.rule.name == BACKEND_EJECTED.name
                 && failing.iter().any(|failing| failing.backend == found.backend)
@@ -74,7 +75,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
         backend: found.backend.unwrap_or_default(),
         scope: rule.scope,
         severity: found.severity,
-        // The gateway observes these states directly.
+        // The gateway observes these conditions directly, so the confidence is high.
         confidence: Confidence::High,
         meaning: rule.meaning.into(),
         cause: found.cause.map(Into::into),
@@ -124,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The verdicts as `severity name backend`.
+    /// The verdicts as texts of the form `severity name backend`.
     fn named(fleet: &FleetObservation) -> Vec<String> {
         let verdicts = FleetDiagnoser::default().diagnose(fleet, test_instant());
         let name = |verdict: &Verdict| {

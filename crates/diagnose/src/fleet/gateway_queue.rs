@@ -6,7 +6,7 @@ use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
-/// Minimum number of requests: of those that wait now, or of those that waited and were slow.
+/// Minimum number of requests that wait now, or of ended requests that waited and were slow.
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
 const HARMFUL_WAIT_SECONDS: f64 = 2.0;
@@ -36,8 +36,8 @@ pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
 #[derive(Debug, Default)]
 pub(super) struct GatewayQueue {
     debounce: VerdictDebounce,
-    /// The cause of the verdict, and the remedy that replaces that of the rule, if there is one. `None`:
-    /// no verdict holds.
+    /// The cause of the verdict, and the remedy for this cause, if it differs from the remedy of the rule.
+    /// `None`: no verdict holds.
     cause: Option<CauseAndRemedy>,
 }
 
@@ -62,8 +62,9 @@ impl GatewayQueue {
             self.cause = None;
         }
         self.debounce.since().filter(|_| !is_named)?;
-        // The present load does not explain earlier waits, so the cause is determined only while
-        // the condition is found. A limit stays the cause, because it has moments without use.
+        // The present load does not explain earlier waits, so the cause is determined again only while
+        // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
+        // because at some moments fewer backends are at this limit.
         let is_limit = self.cause.as_ref().is_some_and(|(_, remedy)| remedy.is_some());
         if self.cause.is_none() || is_found && !is_limit {
             self.cause = Some(cause_and_remedy(fleet));
@@ -84,11 +85,11 @@ impl GatewayQueue {
     }
 }
 
-/// Why no backend has capacity, and the remedy that replaces that of the rule, if there is one.
+/// Why no backend has capacity, and the remedy for this cause, if it differs from the remedy of the rule.
 fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
     let limited = fleet.limited_backends;
-    // The engines have no queue, so they have capacity left.
+    // No requests wait in the engines of the limited backends, so these engines have capacity left.
     if limited > 0 && 2 * limited >= up {
         let cause = format!(
             "{limited} of {up} backends have as many requests as admission.max_in_flight allows, and no \

@@ -1,20 +1,20 @@
-//! The rules about the gateway itself: its configuration, its certificates, its collector and its
-//! clients. These conditions change no state of the backends, so operators would not see them in the
-//! state of a backend.
+//! The rules about the gateway itself: its configuration, its certificates, its span collector and its
+//! clients. These conditions do not change the state of a backend, so the states of the backends do not
+//! show them.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::GatewayConditions;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
-/// Seconds before the expiry of a certificate at which the verdict begins.
+/// The verdict about a certificate begins this many seconds before the certificate expires.
 const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
-/// Time after the last failed export for which spans count as lost. Exporters send batches every few
-/// seconds while there are requests.
+/// The verdict about lost spans ends if no further span is lost for this time. While there are requests, the
+/// exporter sends a batch every few seconds.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
-/// Time after the last refused connection for which connections count as refused.
+/// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
-/// Minimum share and number of open streams whose clients do not read.
+/// Minimum share and minimum number of the open streams whose clients do not read, for [`SLOW_CLIENTS`].
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
@@ -156,7 +156,8 @@ impl GatewayRules {
         let unread = gateway.unread_streams;
         let is_unread =
             unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * gateway.open_streams as f64;
-        // A single evaluation can find a client between two of its reads.
+        // Two evaluations in succession must find the clients, because one evaluation can find a
+        // client between two reads.
         if is_unread && self.was_unread {
             let evidence = vec![
                 streams("write_stalled_streams", unread),
@@ -199,7 +200,7 @@ impl GatewayRules {
     }
 }
 
-/// Evidence with a number of streams at the time of the evaluation.
+/// The evidence that `count` streams have the property `measure` at the time of the evaluation.
 fn streams(measure: &'static str, count: usize) -> Evidence {
     Evidence::new(measure, count as f64, "requests", 0.0)
 }

@@ -1,6 +1,6 @@
-//! Verdicts about the fleet: whether backends can be sent requests at all, and whether requests are
-//! refused. Verdicts about the gateway: its configuration, certificates, collectors and clients. All of them
-//! need a gateway, but not the metrics of engines.
+//! Verdicts about the fleet: whether backends can get requests, and whether requests are refused. Verdicts
+//! about the gateway: its configuration, certificates, span collector and clients. All these verdicts
+//! need the observations of a gateway, but not the metrics of engines.
 
 mod observation;
 

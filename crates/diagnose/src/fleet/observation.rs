@@ -1,4 +1,4 @@
-//! The observations of the gateway about all backends, and about itself, at one time.
+//! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
 use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ pub struct FleetObservation {
     pub queued: usize,
     /// Time for which the oldest waiting request has waited, in seconds. `None`: no request waits.
     pub longest_wait_seconds: Option<f64>,
-    /// Number of backends that get no further request because of `admission.max_in_flight`, although no
-    /// request waits in their engines.
+    /// Number of backends that get no further requests because of `admission.max_in_flight`, although no
+    /// requests wait in their engines.
     pub limited_backends: usize,
     /// The models that no backend can serve now and for which requests wait.
     pub awaited_models: Vec<AwaitedModel>,
@@ -39,7 +39,7 @@ pub struct FleetObservation {
     pub gateway: GatewayConditions,
     /// The groups of prompts that evict each other from the cache of a backend.
     pub evicting_pairs: Vec<EvictingPair>,
-    /// The models that no backend lists and that requests named, each with the number of such requests
+    /// The models that requests named although no backend lists them. Each has the number of these requests
     /// so far.
     pub unserved_models: Vec<(String, u64)>,
 }
@@ -77,13 +77,13 @@ pub struct EvictedGroup {
     pub id: String,
     /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured.
     pub tenant: Option<String>,
-    /// Number of requests at the backend.
+    /// Number of requests of the group at the backend.
     pub requests: u64,
-    /// Prompt tokens of the requests at the backend.
+    /// Number of prompt tokens of these requests.
     pub prompt_tokens: u64,
-    /// Prompt tokens of the requests that came from the cache.
+    /// Number of prompt tokens of these requests that came from the cache.
     pub cached_tokens: u64,
-    /// Blocks that the other group had evicted and that were computed again.
+    /// Number of blocks that the other group had evicted and that were computed again.
     pub recomputed_blocks: u64,
 }
 
@@ -93,16 +93,16 @@ pub struct GatewayConditions {
     /// Why the last reload of the configuration, of the API keys or of a discovery file failed. `None`: none
     /// failed.
     pub reload_problem: Option<String>,
-    /// The certificates that the gateway presents: to whom (`client`, `backend` or `collector`), and the
-    /// seconds until the certificate expires.
+    /// The certificates that the gateway presents. Each entry has the kind of the other side (`client`,
+    /// `backend` or `collector`), and the seconds until the certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
     /// Number of reloads of certificate files since the start: those that succeeded, and those that
     /// failed.
     pub certificate_reloads: [u64; 2],
-    /// Number of spans that were not exported since the start, because an export failed or because
-    /// they did not fit into the queue.
+    /// Number of spans that were lost since the start, because their export failed or because they did not
+    /// fit into the queue.
     pub lost_spans: u64,
-    /// Why the last export failed. `None`: none has failed.
+    /// Why the last failed export of spans failed. `None`: no export has failed.
     pub span_export_failure: Option<&'static str>,
     /// Number of client connections that were closed or not accepted since the start, because a limit
     /// of the gateway or of its process was reached.
@@ -122,7 +122,7 @@ pub struct FleetBackend {
     pub models: Vec<Arc<str>>,
     /// The state of the backend.
     pub state: Availability,
-    /// Whether the backend gets new requests. In panic mode, an ejected backend does.
+    /// Whether the backend gets new requests. In panic mode, an ejected backend gets new requests too.
     pub is_up: bool,
     /// Why health checks fail. `None`: they pass, or none has completed.
     pub reason: Option<String>,
@@ -137,7 +137,7 @@ pub struct FleetBackend {
 /// Counts of the attempts at one backend in an interval. Each attempt is one request that was sent there.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptCounts {
-    /// Number of attempts, failed ones included.
+    /// Number of attempts, including failed attempts.
     pub attempts: u64,
     /// The failed attempts, with one entry for each kind and status.
     pub failures: Vec<AttemptFailures>,
@@ -148,7 +148,8 @@ pub struct AttemptCounts {
 pub struct AttemptFailures {
     /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
     pub kind: &'static str,
-    /// The error status of the backend. `None`: it answered with another status or not at all.
+    /// The error status with which the backend answered. `None`: the backend sent no error status, or no
+    /// response.
     pub status: Option<u16>,
     /// Number of attempts of this kind and status.
     pub count: u64,
@@ -207,8 +208,8 @@ impl FleetObservation {
         missing.join(", ")
     }
 
-    /// What the rules about the engine of this backend lack because of its state, as text. `None`: the rules
-    /// can be evaluated, or the backend is unknown.
+    /// The data that the rules about the engine of this backend lack because of the state of the backend, as
+    /// text. `None`: the state does not prevent the evaluation of the rules, or the backend is unknown.
     pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
         let backend = self.backends.iter().find(|backend| backend.id == *id)?;
         match backend.state {
@@ -225,7 +226,7 @@ impl FleetObservation {
     }
 }
 
-/// The name of a state after a number of backends, as in `2 of weight 0`.
+/// The text for a state that follows a number of backends, as in `2 of weight 0`.
 fn label(state: Availability) -> &'static str {
     match state {
         Availability::ZeroWeight => "of weight 0",

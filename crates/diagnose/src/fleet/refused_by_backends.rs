@@ -1,5 +1,5 @@
-//! The rule about requests that every backend refuses for a reason that clients cannot mend: the key of the
-//! gateway or a rate limit.
+//! The rule about requests that every backend refuses for a reason that clients cannot remove: the API key
+//! of the gateway, or a rate limit.
 
 use super::backend_failures::RATE_LIMIT_REMEDY;
 use super::fleet_rule::{FleetMatch, FleetRule};
@@ -9,7 +9,7 @@ use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
-/// The statuses with which a backend refuses the key of a request, or applies a rate limit.
+/// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
 pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
@@ -31,7 +31,7 @@ pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
 #[derive(Debug, Default)]
 pub(super) struct RefusedByBackends {
     debounce: VerdictDebounce,
-    /// The status that most refused requests got.
+    /// The HTTP status of most refused requests.
     status: u16,
 }
 

@@ -1,4 +1,4 @@
-//! The rule about a backend that repeatedly restarts, or goes down and comes back.
+//! The rule about a backend that repeatedly restarts, or repeatedly goes down and comes up again.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::FleetObservation;
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
 
-/// Length of the window in which interruptions count: restarts of the process, and changes to the state down.
+/// Length of the window whose interruptions are counted. An interruption is a restart of the process of the
+/// backend, or a change of its state to down.
 const WINDOW: Duration = Duration::from_mins(10);
 /// Minimum number of interruptions in the window.
 const MIN_INTERRUPTIONS: usize = 3;
-/// The condition has ended when the last interruption is older than this time plus twice the mean time
-/// between two interruptions.
+/// The verdict ends when the last interruption is older than this time plus twice the mean time between two
+/// interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
@@ -41,7 +42,8 @@ pub(super) struct Restarts(HashMap<BackendId, Interruptions>);
 struct Interruptions {
     /// The times of the restarts of the process in the window, the oldest first.
     restarts: VecDeque<Instant>,
-    /// The times at which the backend went down in the window, the oldest first. Most restarts are here, too.
+    /// The times at which the backend went down in the window, the oldest first. At most restarts, the
+    /// backend also goes down.
     downs: VecDeque<Instant>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
@@ -89,8 +91,8 @@ impl Interruptions {
         }
     }
 
-    /// The number of interruptions, and their kind as text. `None`: there were too few
-    /// interruptions, or they have ended.
+    /// The number of interruptions in the window, and their kind as text. `None`: there were too few
+    /// interruptions, or the last one is too long ago.
     fn repeated(&self, now: Instant) -> Option<(usize, &'static str)> {
         let (times, cause) = if self.restarts.len() >= MIN_INTERRUPTIONS {
             (&self.restarts, "its process ends and starts again (crash loop)")
@@ -112,8 +114,8 @@ mod tests {
     use super::super::observation::{self, FleetBackend};
     use super::*;
 
-    /// The seconds of ten minutes at which the condition holds. `at(second)`: the number of restarts and
-    /// the state.
+    /// Evaluates the rule every 5 s for ten minutes. Returns the seconds at which its condition holds.
+    /// `at(second)`: the number of restarts and the state of the backend at this second.
     fn named(at: impl Fn(u64) -> (u64, Availability)) -> Vec<u64> {
         let (mut rule, start) = (Restarts::default(), crate::history::test_instant());
         let mut is_named = |second: &u64| {

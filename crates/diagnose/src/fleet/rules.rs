@@ -1,4 +1,4 @@
-//! The rules about the fleet, one row each, and their conditions.
+//! The rules about the fleet: the texts of each rule, and the evaluation of its condition.
 
 use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
@@ -19,9 +19,9 @@ use tokenweir_routing::resilience::{Availability, DownKind};
 const MIN_REFUSED_SHARE: f64 = 0.01;
 /// Minimum number of refused requests for the rule `shedding`.
 const MIN_REFUSED: u64 = 3;
-/// Age in seconds from which a drain without an end is a warning.
+/// A drain without an end is a warning if it is at least this many seconds old.
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
-/// Number of models that the cause of `backend_awaited` names.
+/// Maximum number of models that the cause of the verdict `backend_awaited` names.
 const MAX_NAMED: usize = 3;
 /// The severities of a verdict about a backend that gets no requests, in words.
 const STATE_SEVERITY: &str = "warning, critical if `no_capacity` holds or more than 5 % of requests \
@@ -136,8 +136,8 @@ pub static FLEET_RULES: [&FleetRule; 17] = [
     &SLOW_CLIENTS,
 ];
 
-/// The matches of the rules of this module: about missing capacity, and about backends that are down, ejected
-/// or drained.
+/// The matches of the rules of this module. They are about missing capacity, and about backends that are
+/// down, ejected or drained.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
     let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
@@ -274,7 +274,7 @@ fn drain_cause(drain: &DrainSummary) -> String {
     cause
 }
 
-/// A time in its largest unit: seconds, minutes or hours.
+/// A time as text, in the largest suitable unit: seconds, minutes or hours.
 fn minutes(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 120.0 => format!("{seconds:.0} s"),

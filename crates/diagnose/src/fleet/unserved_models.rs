@@ -1,4 +1,4 @@
-//! The rule about a model for which requests come and that no backend lists any more.
+//! The rule about a model that no backend lists any more, although clients still send requests for it.
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::FleetObservation;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 /// Time without a request for a model after which the verdict does not name the model any more.
 const FORGET_AFTER: Duration = Duration::from_mins(5);
-/// The time in which requests count for the severity.
+/// Length of the window whose requests determine the severity.
 const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
-/// Number of models that the cause names.
+/// Maximum number of models that the cause of the verdict names.
 const MAX_NAMED: usize = 3;
 
 pub(super) static MODEL_GONE: FleetRule = FleetRule {
@@ -36,7 +36,8 @@ pub(super) struct UnservedModels(BTreeMap<String, UnservedModel>);
 struct UnservedModel {
     /// Number of requests for the model so far, as of the last evaluation.
     total: u64,
-    /// The evaluations that found new requests, with their number, the oldest first.
+    /// The evaluations that found new requests for the model, each with the number of these requests. The
+    /// oldest evaluation is first.
     recent: VecDeque<(Instant, u64)>,
 }
 

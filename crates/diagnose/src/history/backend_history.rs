@@ -16,12 +16,13 @@ use tokenweir_engine::dialect::EngineLoad;
 pub struct BackendHistory {
     /// What happened between each two samples of the last five minutes, the oldest first.
     steps: VecDeque<HistoryStep>,
-    /// The last sample. If it had no metrics page, its page is replaced by the last known page.
+    /// The last sample. If this sample had no metrics page, it has the last known page instead.
     last_sample: Option<DiagnosisSample>,
     /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the
     /// backend process clears them.
     minutes: VecDeque<MinuteMeasures>,
-    /// The baseline of each measure, computed from `minutes`. `None`: fewer than five values.
+    /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
+    /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
@@ -30,7 +31,7 @@ pub struct BackendHistory {
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
-    /// The memory of the GPUs over hours. A restart of the backend process clears it.
+    /// The used memory of the GPUs over the last hours. A restart of the backend process clears it.
     gpu_memory: GpuMemoryTrend,
 }
 
@@ -60,15 +61,15 @@ impl BackendHistory {
         }
     }
 
-    /// Maximum memory of a history, in bytes.
+    /// Maximum memory that one history occupies, in bytes.
     pub const fn max_bytes() -> usize {
         let steps = MAX_STEPS * size_of::<HistoryStep>();
         let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
         size_of::<Self>() + steps + minutes + GpuMemoryTrend::max_bytes()
     }
 
-    /// Adds a sample. `is_healthy` is true if no verdict holds at the backend. Only minutes in
-    /// which it is always true enter the baselines.
+    /// Adds a sample. `is_healthy`: no verdict holds at the backend. Only minutes in which `is_healthy` is
+    /// true for all samples are used for the baselines.
     pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
         let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
@@ -84,7 +85,8 @@ impl BackendHistory {
         if !sample.is_up {
             self.last_unavailable_at = Some(sample.at);
         } else if self.last_sample.is_some_and(|last| !last.is_up) {
-            // The backend had no requests in these steps, so they say nothing about its load.
+            // The earlier steps include times without requests, because the backend was not up. They
+            // do not show its load.
             self.steps.clear();
         }
         if self.steps.len() == MAX_STEPS {
@@ -98,8 +100,8 @@ impl BackendHistory {
         self.update_baselines(sample.at, is_healthy && sample.is_up);
     }
 
-    /// Adds the measures of a completed minute to the baselines. A minute starts again if a verdict
-    /// holds in it.
+    /// Adds the measures of a completed minute to the baselines. If a verdict holds or the backend is not
+    /// up, the current minute begins again.
     fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
@@ -162,13 +164,13 @@ impl BackendHistory {
         self.last_sample?.gateway?.slots
     }
 
-    /// Whether a sample of the last `span` before the newest step found the backend not up.
+    /// Whether the backend was not up in a sample of the last `span` before the newest step.
     pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
         self.is_within(self.last_unavailable_at, span)
     }
 
-    /// Whether the backend had no request in each step of the last `span`. False if that is not
-    /// known.
+    /// Whether the backend had no requests in any step of the last `span`. False if the number of requests
+    /// is not known.
     pub(crate) fn has_no_load_for(&self, span: Duration) -> bool {
         let window = self.window(span);
         window.seconds() >= span.as_secs_f64() && window.has_no_load()
@@ -185,7 +187,7 @@ impl BackendHistory {
         then.and_then(age).is_some_and(|age| age < span)
     }
 
-    /// The memory of the GPUs over hours.
+    /// The used memory of the GPUs over the last hours.
     pub(crate) fn gpu_memory(&self) -> &GpuMemoryTrend {
         &self.gpu_memory
     }

@@ -10,12 +10,12 @@ use tokenweir_engine::gpu::GpuCondition;
 /// The used memory of the GPUs of a backend: one value for each five minutes of the last six hours.
 #[derive(Debug, Default)]
 pub(crate) struct GpuMemoryTrend {
-    /// The lowest used memory of each interval, in bytes, the oldest first. Peaks of single requests
-    /// are no growth.
+    /// The lowest used memory of each interval, in bytes, the oldest first. It is the lowest value, so
+    /// that peaks of single requests do not count as growth.
     intervals: VecDeque<f64>,
     /// Start of the current interval, and its lowest used memory so far. `None`: no sample yet.
     current: Option<(Instant, f64)>,
-    /// Total memory of the GPUs in the last sample, used or free, in bytes.
+    /// Size of the memory of all GPUs of the backend in the last sample, in bytes.
     total_bytes: f64,
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct GpuMemoryTrend {
 pub(crate) struct GpuMemoryGrowth {
     /// The growth in bytes per hour.
     pub(crate) bytes_per_hour: f64,
-    /// Hours until no memory of the GPU is free, at this rate.
+    /// Hours until no GPU memory is free, if the memory grows at this rate.
     pub(crate) hours_until_full: f64,
-    /// Length of the observed time in which the used memory of the GPU grew, in seconds.
+    /// Length of the observed time in which the used GPU memory grew, in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -35,22 +35,24 @@ const INTERVAL: Duration = Duration::from_mins(5);
 const MAX_INTERVALS: usize = 72;
 /// Minimum number of intervals for a growth: half an hour.
 const MIN_INTERVALS: usize = 6;
-/// Minimum growth as a share of the whole memory. Allocators and CUDA graphs take less.
+/// Minimum growth as a share of the whole GPU memory. The growth that allocators and CUDA graphs cause is
+/// smaller.
 const MIN_GROWTH_SHARE: f64 = 0.02;
-/// Minimum share of the growth in the second half of the time, so that one step is no growth.
+/// Minimum share of the growth that must be in the second half of the observed time. A single early rise of
+/// the used memory is thus not a growth.
 const MIN_LATE_SHARE: f64 = 0.25;
 
 impl GpuMemoryTrend {
-    /// Maximum memory of the values, in bytes.
+    /// Maximum memory that the stored values occupy, in bytes.
     pub(crate) const fn max_bytes() -> usize {
         MAX_INTERVALS * size_of::<f64>()
     }
 
-    /// Adds a sample.
+    /// Adds a sample of the GPU memory. A sample without the memory sizes is ignored.
     pub(crate) fn push(&mut self, gpus: &GpuCondition, now: Instant) {
         let (Some(used), Some(total)) = (gpus.memory_used_bytes, gpus.memory_bytes) else { return };
-        // The total memory has changed, so these are other GPUs: the process has moved, or the
-        // assignment of GPUs has changed.
+        // If the size of the memory has changed, the backend uses other GPUs than before: its process
+        // has moved, or the assignment of GPUs has changed.
         if (total - self.total_bytes).abs() > 0.01 * total {
             *self = Self { intervals: VecDeque::with_capacity(MAX_INTERVALS), ..Self::default() };
         }
@@ -67,12 +69,13 @@ impl GpuMemoryTrend {
         self.current = Some((now, used));
     }
 
-    /// Whether the memory has been observed for at least half an hour.
+    /// Whether the GPU memory has been observed for at least half an hour.
     pub(crate) fn is_known(&self) -> bool {
         self.intervals.len() >= MIN_INTERVALS
     }
 
-    /// The growth of the used memory. `None`: the memory does not grow, or is not known long enough.
+    /// The growth of the used memory. `None`: the used memory does not grow steadily, or it has been
+    /// observed for less than half an hour.
     pub(crate) fn growth(&self) -> Option<GpuMemoryGrowth> {
         let (first, last) = (*self.intervals.front()?, *self.intervals.back()?);
         let growth = last - first;

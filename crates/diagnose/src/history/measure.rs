@@ -1,5 +1,5 @@
-//! The measures of a window of steps, one row each: name, unit and computation. Rules evaluate the
-//! measures, evidence contains them, and each measure has a baseline.
+//! The table of the measures of a window of steps, with the name, the unit and the computation of each
+//! measure. Rules evaluate the measures, evidence contains them, and each measure has a baseline.
 
 use super::step::StepSignal;
 use super::window::StepWindow;
@@ -50,7 +50,7 @@ pub(crate) struct MeasureDefinition {
     pub(crate) name: &'static str,
     /// The unit of the value.
     pub(crate) unit: &'static str,
-    /// Computes the value. `None`: too little data.
+    /// Computes the value of the measure in a window. `None`: the window has too little data.
     compute: fn(&StepWindow<'_>) -> Option<f64>,
 }
 
@@ -155,11 +155,11 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     }),
 ];
 
-/// The mean number of running requests without a first token. The sum of the times between tokens per second
-/// is the mean number of requests that generate (Little's law); the other running requests are in prefill. A
-/// prompt counts while it is computed: its prefill time is reported only after its end. If no times between
-/// tokens are known, it is the mean prefill time of the requests that ended × first tokens per second.
-/// `None`: too little data.
+/// The mean number of requests in prefill: running requests without a first token. The sum of the times
+/// between tokens per second is the mean number of requests that generate tokens (Little's law). All other
+/// running requests are in prefill. So a prompt is counted while it is computed, although the engine reports
+/// its prefill time only after the end of the request. If the times between tokens are not known, the result
+/// is the mean prefill time of the requests that ended × first tokens per second. `None`: too little data.
 fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
     match window.rate(StepSignal::InterTokenSeconds) {
         Some(generating) => Some((window.mean(StepSignal::Running)? - generating).max(0.0)),
@@ -184,10 +184,11 @@ impl StepWindow<'_> {
         measure.definition().value_in(self)
     }
 
-    /// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
-    /// not count the same requests. They count the same requests if the gateway had at least
-    /// `min_streams` first outputs, at most 10 % of its ended requests were no streams, and the counts of
-    /// both differ by at most one fifth.
+    /// The lag of the front end: the mean TTFT of the gateway minus the mean TTFT of the engine, in seconds.
+    /// `None`: the gateway and the engine do not count the same requests. They count the same requests if
+    /// the gateway had at least `min_streams` first outputs, at least 90 % of its ended requests were
+    /// streams, and the number of first outputs and the engine's number of first tokens differ by at most
+    /// one fifth.
     pub(crate) fn front_end_lag(&self, min_streams: f64) -> Option<f64> {
         let (outputs, tokens) =
             (self.sum(StepSignal::FirstOutputs)?, self.sum(StepSignal::FirstTokens)?);
@@ -211,8 +212,8 @@ impl MeasureDefinition {
         Self { measure, name, unit, compute }
     }
 
-    /// The smallest relevant deviation of the value, in its unit. A change of six deviations is
-    /// an anomaly: 6 points of a ratio, 3 requests, 3 ms.
+    /// The smallest relevant deviation of the value, in the unit of the measure. A change of six deviations
+    /// is an anomaly: for example 0.06 for a ratio, 3 requests, or 3 ms.
     pub(crate) fn min_deviation(&self) -> f64 {
         match self.unit {
             "ratio" | "1/s" => 0.01,
@@ -226,8 +227,9 @@ impl MeasureDefinition {
     pub(crate) fn adverse_change(&self) -> AdverseChange {
         match self.measure {
             WindowMeasure::PrefixHitRatio | WindowMeasure::GenerationRate => AdverseChange::Fall,
-            // The clients choose their prompts, and longer ones are in prefill for longer. GPUs follow
-            // the load, and rules judge them.
+            // A change of these measures is no harm. Clients choose their prompts, and longer prompts
+            // are in prefill for longer. The values of GPUs follow the load; faults have rules of
+            // their own.
             WindowMeasure::ReusablePrompt
             | WindowMeasure::Prefilling
             | WindowMeasure::GpuUtilization

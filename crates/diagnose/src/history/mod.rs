@@ -1,4 +1,4 @@
-//! The history of one backend: samples, steps between them, and measures of windows of steps.
+//! The history of one backend: samples, steps between two samples, and measures of windows of steps.
 
 mod sample;
 mod statistics;

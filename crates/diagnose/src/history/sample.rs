@@ -7,10 +7,10 @@ use tokenweir_engine::gpu::GpuCondition;
 
 /// Interval between two samples of a backend.
 pub const EVERY: Duration = Duration::from_secs(5);
-/// A longer TTFT, in seconds, counts as slow even if it is usual for the backend.
+/// A TTFT above this value, in seconds, counts as slow even if it is usual for the backend.
 pub const SLOW_START: f64 = 2.0;
 
-/// Minimum number of tokens of a prompt whose prefill takes many steps of any engine.
+/// A prompt with at least this many tokens is long: its prefill takes many scheduler steps of any engine.
 pub(crate) const LONG_PROMPT_TOKENS: f64 = 8_000.0;
 
 /// One sample of a backend.
@@ -21,9 +21,10 @@ pub struct DiagnosisSample {
     /// Whether the backend can get requests: it serves, is neither drained nor asleep, and its weight is
     /// above 0.
     pub is_up: bool,
-    /// The load from the metrics page. `None`: there is no fresh page that the gateway understands.
+    /// The load from the metrics page of the backend. `None`: there is no recent page that the gateway can
+    /// read.
     pub page: Option<EngineLoad>,
-    /// The observations of the gateway. `None`: there is no gateway.
+    /// The observations of the gateway about the backend. `None`: the diagnosis runs without a gateway.
     pub gateway: Option<GatewayObservations>,
     /// The GPUs of the backend. `None`: no GPU exporter reports them.
     pub gpus: Option<GpuCondition>,
@@ -62,8 +63,8 @@ pub struct GatewayObservations {
 pub struct BackendRequestCounts {
     /// Number of streams that had their first output.
     pub first_outputs: u64,
-    /// Sum, over these streams, of the time from sending the request to the backend to its first
-    /// output, in seconds.
+    /// Sum of the times from sending the request to the backend to the first output of these streams, in
+    /// seconds.
     pub first_output_seconds: f64,
     /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,

@@ -10,15 +10,15 @@ const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 pub(crate) struct RobustBaseline {
     /// The median: the usual value.
     pub(crate) median: f64,
-    /// 1.4826 times the median absolute deviation, which is the standard deviation if the values
-    /// have a normal distribution. It is at least 1 % of the median and at least the smallest
-    /// relevant deviation, because otherwise any change of a constant value would be significant.
+    /// 1.4826 times the median absolute deviation. If the values have a normal distribution, this is their
+    /// standard deviation. It is at least 1 % of the median and at least the smallest relevant deviation of
+    /// the measure, because otherwise any change of a constant value would be significant.
     pub(crate) deviation: f64,
 }
 
 impl RobustBaseline {
-    /// The baseline of these values. `min_deviation` is the smallest relevant deviation, above 0.
-    /// `None`: fewer than `min_count` values.
+    /// The baseline of these values. `min_deviation` is the smallest relevant deviation. It must be above
+    /// 0. `None`: there are fewer than `min_count` values.
     pub(crate) fn from_values(
         values: impl Iterator<Item = f64>,
         min_count: usize,
@@ -43,8 +43,8 @@ impl RobustBaseline {
     }
 }
 
-/// Spearman's rank correlation of pairs, from -1 to 1. Equal values share their mean rank. `None`:
-/// fewer than `min_count` pairs, or the first or the second values are constant.
+/// Spearman's rank correlation of pairs, from -1 to 1. Equal values get the mean of their ranks. `None`:
+/// there are fewer than `min_count` pairs, or all first values or all second values are equal.
 pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option<f64> {
     if pairs.len() < min_count {
         return None;
@@ -62,7 +62,7 @@ pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option
     has_variance.then(|| covariance / (first_variance * second_variance).sqrt())
 }
 
-/// The rank of each value, from 0. Equal values share their mean rank.
+/// The rank of each value, from 0. Equal values get the mean of their ranks.
 fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<(usize, f64)> = values.enumerate().collect();
     sorted.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));

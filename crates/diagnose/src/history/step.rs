@@ -14,10 +14,11 @@ pub(crate) enum StepSignal {
     Waiting,
     /// Number of requests that run in the engine.
     Running,
-    /// Seconds since the previous metrics page. Unknown if a page is missing or the backend process
-    /// restarted.
+    /// Seconds from the previous metrics page to the page of this sample. Unknown if one of the two pages is
+    /// missing or the backend process restarted.
     Elapsed,
-    // The signals from `Preemptions` to `Gaps` are the growth of counters of the page in this time.
+    // The signals from `Preemptions` to `Gaps` are the growth of counters of the metrics page in the time
+    // `Elapsed`.
     /// Number of preemptions.
     Preemptions,
     PrefixQueries,
@@ -44,7 +45,7 @@ pub(crate) enum StepSignal {
     GatewayQueue,
     /// Number of streams of this gateway at the backend without a first output.
     Pending,
-    /// Prompt tokens that the engine has to compute for these streams.
+    /// Prompt tokens that the engine has to compute for the streams without a first output.
     PendingTokens,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
@@ -84,7 +85,8 @@ pub(crate) struct HistoryStep {
     values: [f32; SIGNAL_COUNT],
 }
 
-/// A signal, and the function that reads the counter whose growth is the value of the signal.
+/// A signal whose value is the growth of a counter of the metrics page, and the function that reads the
+/// counter.
 type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
 
 const LOAD_COUNTERS: [LoadCounter; 13] = [
@@ -106,8 +108,8 @@ const LOAD_COUNTERS: [LoadCounter; 13] = [
 // === impl StepSignal ===
 
 impl StepSignal {
-    /// The name of the source of the values: a signal of the metrics page, as in `/status`, or
-    /// `gateway` for values that only a gateway has.
+    /// The name of the source of the signal's values: the name of an engine metric as in `/status`, `gpus`
+    /// for values of GPU exporters, or `gateway` for values that only a gateway has.
     pub(crate) const fn source(self) -> &'static str {
         match self {
             Self::KvUsage => "kv_usage",
@@ -130,8 +132,8 @@ impl StepSignal {
 // === impl HistoryStep ===
 
 impl HistoryStep {
-    /// The step from the previous sample to `sample`. `before`: the previous sample, or `None` for the first
-    /// one.
+    /// The step from the previous sample to `sample`. `before`: the previous sample, or `None` if `sample` is
+    /// the first sample.
     pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
         let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
         if let Some(page) = &sample.page {

@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokenweir_protocol::histogram::sample_quantile;
 
-/// Length of the short window, in which a condition must hold.
+/// Length of the short window. A rule matches if its condition holds in this window.
 pub const FAST: Duration = Duration::from_mins(1);
-/// Length of the window in which a condition must still hold, so that a verdict ends within a minute
-/// after its cause.
+/// Length of the window in which a condition must still hold. A verdict thus ends within a minute after its
+/// cause has ended.
 pub(crate) const RECENT: Duration = Duration::from_secs(20);
 /// Length of the long window, for the lengths of sequences and for correlated pairs.
 pub const LONG_WINDOW: Duration = Duration::from_mins(5);
 
-/// The steps of the history from a start to the newest step.
+/// The steps of the history from a start index to the newest step.
 #[derive(Clone, Copy)]
 pub(crate) struct StepWindow<'a> {
     steps: &'a VecDeque<HistoryStep>,
@@ -64,8 +64,8 @@ impl<'a> StepWindow<'a> {
         self.steps.range(self.start..).filter(is_idle).filter_map(move |step| step.get(signal))
     }
 
-    /// Whether each step had no request at the backend: the gauges of the engine and of the gateway
-    /// are zero, and no request began or ended. False if a step has neither gauge.
+    /// Whether the backend had no requests in any step: the numbers of requests that the engine and the
+    /// gateway report are zero, and no request began or ended. False if a step has neither number.
     pub(crate) fn has_no_load(&self) -> bool {
         let signals = [
             StepSignal::Running,
@@ -82,7 +82,7 @@ impl<'a> StepWindow<'a> {
     }
 
     /// For each step: the number of requests in the engine minus the number of requests of this
-    /// gateway at the backend. Steps with an unknown number are omitted.
+    /// gateway at the backend. A step in which one of the numbers is unknown is omitted.
     pub(crate) fn foreign_requests(&self) -> impl Iterator<Item = f64> {
         self.steps.range(self.start..).filter_map(|step| {
             let in_engine = step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?;
@@ -90,7 +90,7 @@ impl<'a> StepWindow<'a> {
         })
     }
 
-    /// Two values of each step in which both are known.
+    /// The values of `first` and `second` in each step in which both values are known.
     pub(crate) fn pairs(&self, first: StepValueFn, second: StepValueFn) -> Vec<(f64, f64)> {
         let steps = self.steps.range(self.start..);
         steps.filter_map(|step| Some((first(step)?, second(step)?))).collect()

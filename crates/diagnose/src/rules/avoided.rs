@@ -6,17 +6,19 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
 use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
-/// Routing avoids a backend that gets less than this part of its share of the requests by weight.
+/// A backend counts as avoided if its share of the requests is less than this part of its share of the
+/// weights.
 const AVOIDED_PART: f64 = 1.0 / 3.0;
 /// Minimum number of requests of all backends in five minutes.
 const MIN_REQUESTS: f64 = 30.0;
-/// Minimum number of streams, of the backend and of its peers, for a comparison of their TTFT.
+/// Minimum number of streams of the backend, and of all its peers together, for a comparison of their TTFT.
 const MIN_STREAMS: f64 = 3.0;
-/// A TTFT of at least this multiple of the TTFT of the peers, and at least this many seconds longer, is
-/// a reason to avoid the backend. Smaller differences come from prompts and caches.
+/// If the TTFT of a backend is at least `SLOW_FACTOR` times the TTFT of its peers, and at least
+/// `SLOW_SECONDS` longer, routing has a reason to avoid the backend. Different prompts and caches cause
+/// smaller differences.
 const SLOW_FACTOR: f64 = 1.5;
 const SLOW_SECONDS: f64 = 0.05;
-/// Minimum ratio of the p99 of the times between outputs to the highest one of a peer.
+/// Minimum ratio of the p99 of the times between outputs of the backend to the highest such p99 of a peer.
 const SLOW_GAP_FACTOR: f64 = 2.0;
 
 pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
@@ -88,8 +90,8 @@ fn requests(window: &StepWindow<'_>) -> f64 {
     ended + window.latest(StepSignal::InFlight).unwrap_or(0.0)
 }
 
-/// The cause of [`BACKEND_AVOIDED`], a latency in which the backend is slower than its peers, with the values
-/// of both. `None`: the backend is not slower.
+/// The cause of [`BACKEND_AVOIDED`]: the latency in which the backend is slower than its peers. The evidence
+/// has the value of the backend and the value of the peers. `None`: the backend is not slower.
 fn slowness(
     own: &StepWindow<'_>,
     others: &[StepWindow<'_>],

@@ -1,5 +1,5 @@
-//! Rules about the KV cache: it is too small for the running batch, it is full while requests wait, or
-//! prefixes are computed again.
+//! Rules about the KV cache: the cache is too small for the running batch, the cache is full while requests
+//! wait, or prefixes that were in the cache are computed again.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
@@ -8,11 +8,12 @@ use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// KV usage from which the cache counts as full: it has too few free blocks for another request.
+/// The KV cache counts as full at this KV usage or above: it has too few free blocks for another request.
 pub(super) const FULL_CACHE_USAGE: f64 = 0.88;
-/// KV usage below which the cache has free blocks for another request.
+/// Below this KV usage, the KV cache has free blocks for another request.
 pub(super) const FREE_CACHE_USAGE: f64 = 0.80;
-/// The rule `kv_backlog` needs at least this share of the requests in the engine to wait, or [`MIN_WAITING`].
+/// For the rule `kv_backlog`, at least this share of the requests in the engine must wait, or at least
+/// [`MIN_WAITING`] requests.
 const MIN_WAITING_SHARE: f64 = 0.2;
 /// Number of waiting requests that is enough for the rule `kv_backlog`, whatever their share.
 const MIN_WAITING: f64 = 8.0;
@@ -20,10 +21,10 @@ const MIN_WAITING: f64 = 8.0;
 const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
 /// Minimum number of preemptions per request for the rule `kv_thrashing`.
 const MIN_PREEMPTED_RATIO: f64 = 0.01;
-/// Number of preemptions per request from which preemptions alone count as harm to clients.
+/// At this number of preemptions per request or above, preemptions alone count as harm to clients.
 const HARMFUL_PREEMPTED_RATIO: f64 = 0.05;
-/// Share of the blocks that a safe batch fills on average. The other blocks are a margin for
-/// sequences that are longer than the mean.
+/// Share of the blocks of the KV cache that a batch of a safe size fills on average. The other blocks are a
+/// margin for sequences that are longer than the mean.
 const SAFE_BLOCK_FILL_RATIO: f64 = 0.9;
 
 pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
@@ -132,8 +133,8 @@ fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     })
 }
 
-/// The number, rounded down by at most an eighth of its value: the mean sequence length from which it
-/// follows is not more precise.
+/// Rounds a number down, by at most an eighth of its value. The number follows from a mean sequence length,
+/// which is not more precise.
 fn rounded_down(number: u32) -> u32 {
     let step = (number.next_power_of_two() / 16).max(1);
     number - number % step
@@ -212,7 +213,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(rule_match.because(prefix_miss_cause(&window)))
 }
 
-/// The cause of the prefix misses in a window, if the rule applies.
+/// The cause of the prefix misses in a window. Only called if the rule `prefix_cache_misses` matches.
 fn prefix_miss_cause(window: &StepWindow<'_>) -> &'static str {
     let reusable_here =
         window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
@@ -240,7 +241,7 @@ mod tests {
     fn a_safe_batch_fills_nine_tenths_of_the_blocks() {
         let page =
             EngineLoad { block_size: Some(16.0), blocks: Some(1_000.0), ..EngineLoad::default() };
-        // 161 tokens take 11 blocks.
+        // A sequence of 161 tokens occupies 11 blocks.
         assert_eq!(safe_max_num_seqs(&page, 161.0), Some(81));
         assert_eq!(safe_max_num_seqs(&page, 1e9), Some(1));
         assert_eq!(safe_max_num_seqs(&EngineLoad::default(), 161.0), None);

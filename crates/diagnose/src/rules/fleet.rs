@@ -7,12 +7,13 @@ use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, StepWindow, 
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
-/// Time after a restart, a drain or another exclusion in which few requests at a backend show no fault,
-/// because it gets requests gradually.
+/// Time after a restart, a drain or another exclusion of a backend in which few requests at the backend are
+/// no fault, because the number of its requests grows gradually.
 const WARMUP_PERIOD: Duration = Duration::from_mins(2);
-/// Minimum ratio of the requests at the busiest backend to those at the least busy one.
+/// Minimum ratio of the number of requests at the busiest backend to the number at the least busy backend.
 const IMBALANCE_FACTOR: f64 = 2.0;
-/// Minimum ratio of the requests of a backend with a queue to those of a backend that is underused.
+/// Minimum ratio of the number of requests that a backend with a queue started to the number that an
+/// underused backend started.
 const UNDERUSE_FACTOR: f64 = 2.0;
 /// Minimum difference of KV usage between the busiest and the least busy backend.
 const MIN_KV_USAGE_DIFFERENCE: f64 = 0.30;
@@ -69,7 +70,8 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
 
 fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
-    // The backend must still be idle: the last step of a drain or of a burst is no evidence.
+    // The backend must also be idle in the newest step: if it has just got requests, for example after
+    // a drain, it is no longer underused.
     let is_below = |signal, limit| window.latest(signal).is_none_or(|value| value < limit);
     let is_idle = window.fraction_at_least(StepSignal::Running, 1.5) <= 0.2
         && window.fraction_at_least(StepSignal::Waiting, 1.0) <= 0.2
@@ -103,15 +105,15 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
 }
 
 /// Whether `other` started at least [`UNDERUSE_FACTOR`] times as many requests as `own` in the short window.
-/// If not, `own` gets its share of the requests and completes them faster: the queue of `other` is its own
-/// fault. True if a number is unknown.
+/// If not, `own` gets its share of the requests and completes them faster, so `other` has a queue because it
+/// is slow, and not because `own` is underused. True if one of the numbers is unknown.
 fn gets_more(other: &BackendHistory, own: &BackendHistory) -> bool {
     let started = |history: &BackendHistory| history.window(FAST).sum(StepSignal::FirstTokens);
     let (Some(other), Some(own)) = (started(other), started(own)) else { return true };
     own < 1.0 || other >= UNDERUSE_FACTOR * own
 }
 
-/// Whether the backend has neither restarted nor been excluded in the last [`WARMUP_PERIOD`].
+/// Whether the backend has neither restarted nor been excluded from requests in the last [`WARMUP_PERIOD`].
 fn is_warm(history: &BackendHistory) -> bool {
     !history.has_restarted_within(WARMUP_PERIOD) && !history.was_unavailable_within(WARMUP_PERIOD)
 }

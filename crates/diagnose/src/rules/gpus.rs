@@ -1,11 +1,11 @@
-//! The rules about the GPUs of a backend, from the pages of GPU exporters.
+//! The rules about the GPUs of a backend. Their data comes from the metrics pages of GPU exporters.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{StepSignal, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
-/// Utilisation below which a GPU that has a queue is idle.
+/// Below this utilisation, the GPUs count as idle although requests wait in the engine.
 const IDLE_UTILIZATION: f64 = 0.3;
 /// If the GPU memory will be full within this number of hours at the present rate, the cause of the verdict
 /// says so.
@@ -82,7 +82,7 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
 }
 
 /// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
-/// minute, and still does. False if no exporter reports it.
+/// minute, and still lowers it. False if no exporter reports whether the GPUs lower their clocks.
 pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
     let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|it| it >= 0.5);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.
 const MIN_ORPHANED_REQUESTS: f64 = 3.0;
-/// Minimum KV usage of an idle engine that counts as a leak.
+/// Minimum KV usage of an idle engine for a leak of KV blocks.
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
 /// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);
@@ -68,10 +68,10 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(rule_match.because("the engine runs requests that no client waits for"))
 }
 
-/// Whether other clients probably send requests directly to the backend. The requests of other
-/// clients end, so the engine processes more requests than this gateway, and the number of requests
-/// that are not from this gateway varies. `variation` is the range of this number. The number of
-/// leaked requests is almost constant.
+/// Whether other clients probably send requests directly to the backend. The requests of other clients end,
+/// so the engine processes more requests than this gateway sends, and the number of requests in the engine
+/// that are not from this gateway varies. The number of leaked requests is almost constant. `variation`:
+/// highest minus lowest number of requests in the engine that are not from this gateway.
 fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
     let window = evaluation.short_window();
     let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);

@@ -1,8 +1,8 @@
-//! The rules, one row each: the meaning of the condition, the required signals, the rules that
-//! explain it, the remedy and the disproof. A function beside each row evaluates it.
+//! The table of the rules. Each row has the meaning of the condition, the required signals, the rules that
+//! explain the condition, the remedy and the disproof. A function beside each row evaluates the rule.
 //!
-//! Rules about load require harm to clients. For example, a full KV cache alone is no condition,
-//! because it is well used.
+//! Rules about load match only if clients are harmed. For example, a full KV cache alone is no fault,
+//! because a full cache is well used.
 
 mod rule;
 
@@ -26,12 +26,13 @@ pub use rule::DiagnosisRule;
 pub(crate) enum LoadDependence {
     /// The condition can hold without load.
     None,
-    /// The load of the backend itself.
+    /// The condition needs load at the backend itself.
     Backend,
-    /// The requests of the backend. Routing may send it none because of the condition. While other backends
-    /// get requests, a lack of requests here does not show that the condition has ended.
+    /// The condition needs requests at the backend. Because of the condition, routing may send the backend
+    /// none. While other backends get requests, a lack of requests at this backend therefore does not show
+    /// that the condition has ended.
     Requests,
-    /// The load of any backend.
+    /// The condition needs load at any backend.
     Fleet,
 }
 
@@ -56,8 +57,8 @@ pub const RULES: [DiagnosisRule; 17] = [
     avoided::BACKEND_AVOIDED,
 ];
 
-/// The requests that show whether a condition has ended. `sum` ÷ `count`, both summed over steps of the
-/// history, is the value of the condition. It needs a `count` of at least `min_count`.
+/// The signals of requests that show whether a condition has ended. `sum` ÷ `count`, both summed over steps
+/// of the history, is the value of the condition. The value is used if `count` is at least `min_count`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestEvidence {
     pub(crate) sum: StepSignal,
@@ -76,16 +77,17 @@ impl DiagnosisRule {
             {
                 LoadDependence::None
             }
-            // The condition is that this backend has no load while others have load, so the load of
-            // the others counts.
+            // The condition is that this backend has no load while other backends have load, so the
+            // load of the other backends counts.
             name if name == fleet::GPU_UNDERUSED.name => LoadDependence::Fleet,
             _ if self.request_evidence().is_some() => LoadDependence::Requests,
             _ => LoadDependence::Backend,
         }
     }
 
-    /// The values of requests that show whether the condition has ended. `None`: the rule needs none, because
-    /// the metrics of the engine show it, or because the condition cannot hold without load.
+    /// The signals of requests that show whether the condition has ended. `None`: no requests are needed to
+    /// show this, because the metrics of the engine show it, or because the condition cannot hold without
+    /// load.
     pub(crate) fn request_evidence(&self) -> Option<RequestEvidence> {
         let (sum, count, min_count) = match self.name {
             name if name == slow_engine::SLOW_ENGINE.name => {

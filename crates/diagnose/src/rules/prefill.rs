@@ -1,4 +1,5 @@
-//! Rules about prefill and decode, which share a batch, so that one of them can starve the other.
+//! Rules about prefill and decode. Both share the batch of the engine, so prefill can delay decode, and
+//! decode can delay prefill.
 
 use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
 use super::rule::DiagnosisRule;
@@ -6,29 +7,31 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Number of tokens from which a prompt counts as long if the mean prompt is much shorter.
+/// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
-/// Minimum ratio of the length of a prompt to the mean length of prompts from which the prompt counts
-/// as long.
+/// Minimum ratio of the length of a prompt to the mean length of prompts, for a prompt that counts as long
+/// although it has fewer than [`LONG_PROMPT_TOKENS`] tokens.
 const LONGER_PROMPT_FACTOR: f64 = 4.0;
-/// Mean number of requests in prefill below which the token budget of a scheduler step
+/// If the mean number of requests in prefill is below this value, the token budget of the scheduler steps
 /// (`--max-num-batched-tokens`) is not used up.
 const MAX_IDLE_PREFILL: f64 = 0.7;
-/// Mean number of requests in prefill from which a prompt is in prefill in every scheduler step.
+/// If the mean number of requests in prefill is at least this value, a prompt is in prefill in almost every
+/// scheduler step.
 const MIN_BUSY_PREFILL: f64 = 0.9;
 /// The value of [`MAX_IDLE_PREFILL`] for a small batch, of which each request is a large share.
 const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
-/// A batch counts as full although this share of the maximum number of running requests is missing,
-/// because some sequences have just ended. In a batch that is not small, one request may always be
-/// missing.
+/// A batch counts as full even if it has fewer running requests than the maximum, by up to this share of the
+/// maximum: some sequences may just have ended. Unless the batch is small, one missing request is always
+/// allowed.
 const CEILING_SLACK: f64 = 0.1;
-/// Number of running requests below which a batch is small.
+/// A batch with fewer running requests than this is small.
 const SMALL_BATCH: f64 = 8.0;
-/// Minimum number of requests that wait in the engine during a burst. Fewer wait by chance.
+/// Minimum number of requests that wait in the engine during a burst. Fewer requests can wait by chance.
 const MIN_BURST: f64 = 5.0;
-/// Running requests between bursts, relative to their maximum, below which slots of the engine are free.
+/// Sequence slots of the engine count as free between bursts if the number of running requests is below this
+/// share of its maximum.
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
-/// Mean time in the engine's queue, in seconds, from which a burst harms clients.
+/// A burst harms clients if the mean time in the engine's queue is at least this many seconds.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 
 pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
@@ -132,21 +135,22 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let limit = if is_burst { None } else { scheduler_limit(evaluation, &window) };
     let (cause, remedy) =
         if is_burst { BURST_CAUSE_AND_REMEDY } else { queue_cause_and_remedy(limit) };
-    // Without a cause the queue and the late tokens remain, so the confidence is at most medium.
+    // If the measures prove no scheduler limit, only the queue and the late first tokens show the
+    // condition, so the confidence is at most medium.
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
     let rule_match = RuleMatch::new(signals, evidence).because(cause);
     RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
 }
 
-/// The cause of a queue that is empty at times, and its remedy.
+/// The cause of a queue that is empty between bursts of requests, and the remedy.
 const BURST_CAUSE_AND_REMEDY: (&str, &str) = (
     "requests come in bursts: the queue is empty between them",
     "Spread the requests of batch jobs over time, or give them a lower class (admission.classes).",
 );
 
-/// Whether requests wait long in the engine's queue, although it has become empty and slots have become free
-/// at least twice in the last five minutes: many arrive at once. If the batch stays full while the queue is
-/// empty, this is no burst: the batch is at its limit, and the gateway holds further requests back.
+/// Whether requests come in bursts: they wait long in the engine's queue, although at least twice in the
+/// last five minutes the queue became empty and sequence slots became free. If the batch stays full while
+/// the queue is empty, this is no burst: the batch is at its limit, and further requests wait in the gateway.
 fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long_window();
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
@@ -163,7 +167,8 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     ends >= 2 && queue.is_some_and(|queue| queue >= BURST_QUEUE_SECONDS)
 }
 
-/// The cause of a queue in an engine that has free KV blocks, and its remedy. A `limit` of `None`: unknown.
+/// The cause of a queue in an engine that has free KV blocks, and the remedy. `limit`: the scheduler limit
+/// that is reached, or `None` if it is unknown.
 fn queue_cause_and_remedy(limit: Option<SchedulerLimit>) -> (&'static str, &'static str) {
     match limit {
         Some(SchedulerLimit::Sequences) => (
@@ -192,15 +197,15 @@ enum SchedulerLimit {
     Tokens,
 }
 
-/// The scheduler limit that the measures prove. `None`: they prove neither.
+/// The scheduler limit that the measures prove. `None`: the measures prove neither limit.
 ///
-/// A request that waits although blocks are free was left out of a scheduler step because the batch had
-/// `--max-num-seqs` sequences, or because the tokens of the step were used up. Only prefill uses up
-/// tokens, so in the second case a prompt is in prefill in every step: on average at least one
-/// request is. Fewer requests in prefill therefore prove the first case. In the first case a new
-/// sequence replaces each one that ends, so the number of running requests stays at its maximum. A
-/// full batch whose time is mostly prefill proves neither: a step with a prompt is longer than one
-/// without, so most of the time can be prefill although few steps have a prompt.
+/// A request that waits although blocks are free was left out of a scheduler step for one of two reasons:
+/// the batch had `--max-num-seqs` sequences, or the token budget of the step was used up. Only prefill uses
+/// up the token budget. So in the second case a prompt is in prefill in every step, and the mean number of
+/// requests in prefill is at least one. A lower mean therefore proves the first case. In the first case a
+/// new sequence replaces each sequence that ends, so the number of running requests stays at its maximum. A
+/// full batch with much prefill proves neither case: a step with a prompt is longer than a step without,
+/// so most of the time can be prefill although few steps have a prompt.
 fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<SchedulerLimit> {
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
     // Steps without waiting requests do not show whether a limit was reached.
@@ -212,7 +217,8 @@ fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Opti
     let is_small = max_running < SMALL_BATCH;
     let slack = if is_small { 0.0 } else { (CEILING_SLACK * max_running).max(1.0) };
     let is_at_ceiling = window.step_fraction_at_least(while_waiting, max_running - slack) >= 0.8;
-    // A batch of one sequence is no limit that anybody sets, and the engine has run more at once.
+    // The batch limit is not reached if the engine has run clearly more sequences at once before. Nobody
+    // sets a batch limit of one sequence.
     let slots = evaluation.history.slots().unwrap_or(0.0);
     let is_below_slots = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * slots;
     let max_idle = if is_small { MAX_IDLE_PREFILL_OF_SMALL_BATCH } else { MAX_IDLE_PREFILL };

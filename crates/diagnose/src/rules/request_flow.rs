@@ -1,5 +1,5 @@
-//! Rules about the flow of requests: unreadable metrics, stalled streams, disconnecting clients,
-//! and time that is lost before the engine.
+//! Rules about the flow of requests: unreadable metrics, stalled streams, clients that disconnect,
+//! and time that requests lose before they reach the engine.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome, windows};
@@ -12,11 +12,12 @@ use std::time::Duration;
 
 /// Minimum number of steps (samples) without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
-/// Minimum number of requests with output that ended while no counter of the metrics page changed.
+/// Minimum number of requests with output that must end while no counter of the metrics page changes, for
+/// the rule `blind`.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
-/// Length of the window in which the rule `blind` tests whether the counters of the page stand still.
-/// Requests must end in at least [`MIN_UNCOUNTED_STEPS`] of its steps, because the page can count a request a
-/// moment before the gateway has the record of the request.
+/// Length of the window in which the rule `blind` tests whether the counters of the metrics page change.
+/// Requests must end in at least [`MIN_UNCOUNTED_STEPS`] steps of this window, because the page can count a
+/// request a moment before the gateway has the record of the request.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
 /// Counters of the metrics page. At least one of them changes with each request.
@@ -30,23 +31,26 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
 /// gateway minus that of the engine.
 const MIN_LAG_SECONDS: f64 = 0.1;
-/// The lag of the recent window is compared with the lags of the peers. Each backend needs at least
-/// `MIN_RECENT_STREAMS` streams in this window, and no peer may have more than `MAX_LAG_OF_PEER`
-/// times the lag of the backend. A window of a minute would include the time before the fault, and
-/// routing soon sends few requests to the backend.
+/// The rule `front_end_gap` compares the lag of the backend in the recent window with the lags of its peers.
+/// A backend needs at least `MIN_RECENT_STREAMS` streams in this window, and the lag of each peer may be at
+/// most `MAX_LAG_OF_PEER` times the lag of the backend. The window is short: a window of a minute would
+/// include the time before the fault, and routing soon sends few requests to the backend.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
-/// The rule `abort_spike` uses this value as the usual share of clients that disconnect if that share is
-/// lower.
+/// Minimum of the usual share of clients that disconnect, for the rule `abort_spike`. If the usual share is
+/// lower, the rule uses this value.
 const MIN_CANCEL_RATIO: f64 = 0.05;
-/// Minimum lag of the front end of a backend with few requests, in the last five minutes, in seconds.
+/// Minimum lag of the front end for the rule `front_end_gap` at a backend with few requests, in seconds. It
+/// applies to the lag of the last five minutes.
 const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
-/// If few streams begin in a minute, the stalls of five minutes count instead: at least
-/// `MIN_STALLS_OF_FEW` stalls, of which the last began within `LAST_STALL_WITHIN`.
+/// If fewer than `FEW_STREAMS` streams begin in a minute, the rule `stalls` counts the stalls of five
+/// minutes. At least `MIN_STALLS_OF_FEW` stalls are then needed, and the last one must have begun within
+/// `LAST_STALL_WITHIN`.
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
-/// Minimum number of stalls for the rule `stalls`, and of stalled streams if no stream begins.
+/// Minimum number of stalls for the rule `stalls`. If no stream begins, it is also the minimum number of
+/// stalled streams.
 const MIN_STALLS: f64 = 3.0;
 /// Minimum lag of the front end as a share of the TTFT, for the rule `front_end_gap`.
 const MIN_LAG_RATIO: f64 = 0.2;
@@ -171,8 +175,8 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // One stalled stream among many streams is no condition, and neither is one pause, for example of
-    // the machine, which stalls all open streams once.
+    // One stalled stream among many streams is no fault of the backend. A single pause, for example of
+    // the machine, which stalls all open streams once, is no fault either.
     let has_stalled = |step: &HistoryStep| {
         let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
         values.into_iter().flatten().reduce(f64::max)
@@ -180,7 +184,8 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_repeated = window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64;
     let has_many_stalls =
         stalls >= MIN_STALLS && stalls >= HARMED_SHARE * (streams + in_flight) && is_repeated;
-    // New requests to a stuck engine wait for their first output and do not stall.
+    // If an engine makes no progress, its new requests wait for their first output, and do not count
+    // as stalled.
     let has_stalled_streams =
         stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
     let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
@@ -210,7 +215,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(rule_match.because(stall_cause(evaluation, &window)))
 }
 
-/// Whether a backend with few streams has stalled them repeatedly, at a share that is no chance.
+/// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
 fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long_window();
     let sum = |signal| window.sum(signal).unwrap_or(0.0);
@@ -224,7 +229,8 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
         && is_share_above(stalls as u64, total as u64, HARMED_SHARE)
 }
 
-/// The cause of the verdict `stalls`, from a window of the backend and those of the others.
+/// The cause of the verdict `stalls`. It follows from `window`, which is a window of the backend, and from
+/// the windows of the other backends.
 fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
     let others = windows(evaluation.others.iter().copied(), FAST);
     let has_stalls =
@@ -256,7 +262,8 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
             "its usual share of disconnecting clients, which is known after five minutes",
         );
     };
-    // By chance alone, a number of disconnects above this bound occurs less than once in a year.
+    // A number of disconnects of at least `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance
+    // less than once in a year.
     let (usual, count) = (usual.median.max(MIN_CANCEL_RATIO), cancelled / ratio);
     let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
     if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
@@ -301,7 +308,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
     let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
-    // A lag of the usual length is attributed to the network, not to the front end.
+    // A lag of less than twice its usual length is attributed to the network, and not to the front end.
     let is_new =
         evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
     let (recent, min_count) = if has_few { (short, 2.0) } else { (recent, 5.0) };
@@ -332,7 +339,8 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
 }
 
 /// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
-/// is far smaller, so that the gateway is not the cause. `None`: it is not, or there are too few streams.
+/// is far smaller. The gateway is then not the cause. `None`: the lag is not significant, a peer has a
+/// similar lag, or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
     let lag = evaluation.recent_window().front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);

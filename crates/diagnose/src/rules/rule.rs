@@ -6,7 +6,7 @@ use crate::verdict::VerdictSeverity;
 
 /// A rule, which detects one condition.
 pub struct DiagnosisRule {
-    /// The name of the rule, which is its label value, its name in JSON and the anchor of its
+    /// The name of the rule. It is also its label value in metrics, its name in JSON, and the anchor of its
     /// documentation.
     pub name: &'static str,
     /// The lowest severity that a verdict of the rule has.
@@ -15,7 +15,7 @@ pub struct DiagnosisRule {
     pub meaning: &'static str,
     /// The values that show the condition, in words.
     pub evidence: &'static str,
-    /// When the rule does not apply, as clauses. Empty: the rule always applies.
+    /// The conditions under which the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
     /// What an operator can do against the condition.
     pub remedy: &'static str,
@@ -33,7 +33,7 @@ pub struct DiagnosisRule {
 }
 
 impl DiagnosisRule {
-    /// Evaluates the rule. The error is the list of the sources of missing signals.
+    /// Evaluates the rule. If signals are missing, the error is the list of the sources of these signals.
     pub(crate) fn judge(
         &self,
         evaluation: &Evaluation<'_>,

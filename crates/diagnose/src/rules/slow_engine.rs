@@ -1,4 +1,4 @@
-//! The rule about an engine that is far slower than the engines of the backends with the same models.
+//! The rule about an engine that is far slower than the engines of its peers, which serve the same models.
 
 use super::gpus;
 use super::rule::DiagnosisRule;
@@ -8,12 +8,14 @@ use crate::verdict::VerdictSeverity;
 
 /// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;
-/// Minimum time between tokens, in seconds, that harms clients: about the speed of reading aloud.
+/// Minimum mean time between tokens, in seconds, that harms clients. At this time, text comes about as fast
+/// as people read aloud.
 const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
 /// Minimum number of observed times between tokens.
 const MIN_GAPS: f64 = 30.0;
-/// A batch of up to `BATCH_FACTOR` times the mean number of running requests of the peers, plus
-/// `BATCH_SURPLUS`, is too small to explain times between tokens that are three times as long.
+/// The rule does not match if the batch of the engine is larger than `BATCH_FACTOR` times the mean number of
+/// running requests of the peers, plus `BATCH_SURPLUS`. A smaller batch cannot explain times between tokens
+/// that are three times as long as those of the peers.
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
 
@@ -48,7 +50,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let Some(own) = own else { return RuleOutcome::Absent };
     let peers = windows(evaluation.peers(), FAST);
     let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
-    // The median of the peers: half of them are as fast as this value or faster.
+    // The median of the times of the peers: at least half of the peers are as fast or faster.
     let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
     times.sort_by(f64::total_cmp);
     let Some(median) = times.get(times.len() / 2).copied() else { return RuleOutcome::Absent };
@@ -69,7 +71,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
         + usize::from(!evaluation.slow_start_evidence().is_empty());
-    // With a single peer, that peer may be unusually fast.
+    // If there is only one peer, this peer may be unusually fast, so the confidence is lower.
     let is_one = peers.len() == 1;
     let comparison = format!(
         "Its mean time between tokens is {:.0} ms; that of the other{} is {:.0} ms.",
@@ -88,8 +90,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
 }
 
-/// Whether the engine computes prompts that are so long that they delay the tokens of all its streams: the
-/// prompts of the streams without output, or those of the requests of the last minute.
+/// Whether the engine computes prompts that are so long that they delay the tokens of all its streams. The
+/// function tests the prompts of the streams without output, and the prompts of the last minute.
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);

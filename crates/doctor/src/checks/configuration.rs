@@ -4,8 +4,8 @@ use crate::configuration::{ConfiguredModel, GatewaySettings};
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 
-/// Reports configured model names that are mapped to a model that no backend serves, and objectives for such
-/// a model.
+/// Reports configured model names that are mapped to a model that no backend serves. Also reports objectives
+/// for a model that no backend serves.
 pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     let has_all_lists = facts.backends.iter().all(|backend| backend.served().is_some());
     // If the model list of a backend is unknown, the backend may serve the model.
@@ -52,7 +52,7 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     names.chain(facts.config.objective_models.iter().filter_map(objective)).collect()
 }
 
-/// Reports what keeps a gateway from starting with the configuration file on this machine.
+/// Reports the problems that prevent a gateway from starting with the configuration file on this machine.
 pub(super) fn start(facts: &DoctorFacts) -> Vec<Remark> {
     let remark = |problem: &String| {
         let reason = "A gateway does not start with this configuration on this machine.";
@@ -61,8 +61,8 @@ pub(super) fn start(facts: &DoctorFacts) -> Vec<Remark> {
     facts.start_problems.iter().map(remark).collect()
 }
 
-/// Reports listeners that other machines can reach without a key or token, and keys that are sent
-/// without TLS.
+/// Reports listeners that other machines can reach without a key or token. Also reports backends to which the
+/// gateway sends keys without TLS.
 pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
     if !facts.is_configured {
         return Vec::new();

@@ -8,8 +8,8 @@ use http::header::{CONTENT_ENCODING, DATE};
 use std::time::{Duration, SystemTime};
 use tokenweir_protocol::headers::media_type;
 
-/// Maximum age of the `Date` header of a server with a correct clock: the header has whole seconds,
-/// and servers renew it once per second.
+/// Maximum age of the `Date` header of a server with a correct clock. The header has whole seconds, and
+/// servers update it once per second.
 const MAX_DATE_LAG: Duration = Duration::from_secs(2);
 /// Maximum clock skew that is not reported.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     ]
 }
 
-/// The minimum skew of the server's clock relative to the local clock, and its direction. `None`:
-/// no skew, or no `Date` header.
+/// The minimum difference between the server's clock and the local clock, and its direction. `None`: the
+/// clocks may be equal, or there is no `Date` header.
 fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     let date = httpdate::parse_http_date(answer.header(DATE)?).ok()?;
     let [sent, received] = answer.clock;
@@ -150,7 +150,7 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 
 fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
     let severity = match probe.status {
-        // The check `key` reports this.
+        // The check `key` reports a missing or wrong key.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return None,
         status if status.is_server_error() => FindingSeverity::Error,
         _ => FindingSeverity::Warning,
@@ -162,7 +162,8 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
     Some(remark.because(format!("The response is: {}", probe.excerpt.trim())))
 }
 
-/// Reports tokens that arrive several at a time. `None`: they arrive one by one, or are too few.
+/// Reports tokens that arrive several at a time. `None`: the tokens arrive one by one, or there are too few
+/// of them.
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();

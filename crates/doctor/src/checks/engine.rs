@@ -1,4 +1,4 @@
-//! Checks settings of the engine that its metrics reveal.
+//! Checks settings of an engine that its metrics page shows.
 
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::{FindingSeverity, Remark};
@@ -31,8 +31,8 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec
     vec![remark.because(reason).remedy("vllm serve --enable-prefix-caching")]
 }
 
-/// Reports that it is unknown whether the queue of the engine has a limit. vLLM does not report this limit,
-/// only the number of requests that it rejected because of it.
+/// Reports that it is unknown whether the queue of the engine has a limit. vLLM reports only the number of
+/// requests that it rejected because of a limit, and this number is 0.
 pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
     let Some(version) = backend.version_number() else { return Vec::new() };
     if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {
@@ -63,8 +63,8 @@ impl BackendFacts {
         Some(value.split('"').next()?.to_owned())
     }
 
-    /// Whether the engine has rejected a request because its queue was full. `None`: its metrics do
-    /// not show it.
+    /// Whether the engine has rejected a request because its queue was full. `None`: its metrics page does
+    /// not have the counter.
     pub(crate) fn has_rejected_requests(&self) -> Option<bool> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let series =

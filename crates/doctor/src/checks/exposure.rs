@@ -1,4 +1,4 @@
-//! Checks which sensitive paths and sockets of a backend any client can reach.
+//! Checks which sensitive paths and sockets of a backend are open to any client.
 
 use crate::endpoints::{ENDPOINT_GROUPS, EndpointGroup, UNAUTHENTICATED_PATHS};
 use crate::facts::{BackendFacts, DoctorFacts};
@@ -43,7 +43,7 @@ fn kv_event_sources(backend: &BackendFacts) -> Option<Remark> {
     Some(remark.because(reason).remedy(remedy))
 }
 
-/// Reports paths that a backend with a key serves without a key.
+/// Reports paths that a backend serves without a key, although the backend requires a key for other paths.
 pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(open) =
         backend.open_paths(&UNAUTHENTICATED_PATHS).filter(|_| backend.is_key_required())
@@ -57,8 +57,7 @@ pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Re
 }
 
 impl BackendFacts {
-    /// The paths among `paths` that exist on the backend, separated by spaces. `None`: no path
-    /// exists.
+    /// Those of `paths` that exist on the backend, separated by spaces. `None`: no path exists.
     fn open_paths(&self, paths: &[&str]) -> Option<String> {
         let open = paths.iter().copied().filter(|path| self.has_path(path) == Some(true));
         let open = open.collect::<Vec<_>>().join(" ");

@@ -109,7 +109,7 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
     different.map(remark).collect()
 }
 
-/// The backends with a readable model list, and their models.
+/// The names and the models of the backends whose model list could be read.
 fn backends_with_models(backends: &[BackendFacts]) -> Vec<(&str, Arc<[ServedModel]>)> {
     backends.iter().filter_map(|backend| Some((backend.id.as_str(), backend.served()?))).collect()
 }

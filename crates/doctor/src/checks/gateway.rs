@@ -64,8 +64,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     remarks
 }
 
-/// The remark about paths that a backend lacks although others serve them, as requests have shown. `None`: it
-/// lacks none.
+/// The remark about paths that a backend does not serve although other backends do. The gateway learned this
+/// from responses to requests. `None`: the backend lacks no such path.
 fn unserved_remark(backend: &Value) -> Option<Remark> {
     let paths = backend["unserved"].as_array()?.iter().filter_map(Value::as_str);
     let paths = paths.collect::<Vec<_>>().join(" ");
@@ -78,7 +78,7 @@ fn unserved_remark(backend: &Value) -> Option<Remark> {
     Some(remark.because(reason).remedy("run one version and one front end on all backends"))
 }
 
-/// The remark about spans that were not exported. `None`: every span was exported.
+/// The remark about trace spans that the gateway could not export. `None`: every span was exported.
 fn failed_spans_remark(status: &Value) -> Option<Remark> {
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");
@@ -118,7 +118,7 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     Some(remark.because("The gateway routes by its own requests in flight there."))
 }
 
-/// Remarks about values that the gateway cannot read from a GPU exporter.
+/// The remarks about a GPU exporter that the gateway cannot read, or that lacks values.
 fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
     let name = exporter["exporter"].as_str().unwrap_or("a GPU exporter");
     let mut remarks = Vec::new();
@@ -153,7 +153,8 @@ fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
     let Some(collector) = &facts.collector else {
-        // A running gateway may have a collector from its environment variables, which are unknown.
+        // A running gateway may have the URL of a collector from its environment variables, which are unknown
+        // here.
         if !facts.is_configured || facts.gateway.is_some() {
             return Vec::new();
         }

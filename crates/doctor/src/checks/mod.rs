@@ -17,9 +17,9 @@ use super::finding::{Finding, Remark};
 
 /// One check: a row of [`CHECKS`].
 pub struct DoctorCheck {
-    /// The name in reports.
+    /// The name of the check in reports.
     pub name: &'static str,
-    /// For which facts the check runs.
+    /// Whether the check runs for each backend or once, and under which condition.
     scope: CheckScope,
 }
 
@@ -31,7 +31,8 @@ enum CheckScope {
     /// The check runs for each configured backend, even if it does not respond or is a listener of
     /// a gateway.
     AllBackends(BackendCheck),
-    /// The check runs once, for all facts, if `needs` returns true: its facts were gathered.
+    /// The check runs once, for all facts, if `needs` returns true, that is, if the facts that it needs were
+    /// gathered.
     Once { needs: fn(&DoctorFacts) -> bool, check: fn(&DoctorFacts) -> Vec<Remark> },
 }
 
@@ -51,7 +52,7 @@ const fn once(
     DoctorCheck { name, scope: CheckScope::Once { needs, check } }
 }
 
-/// Whether a backend responds and is no listener of a gateway.
+/// Whether at least one backend responds and is no listener of a gateway.
 fn has_reached(facts: &DoctorFacts) -> bool {
     facts.backends.iter().any(BackendFacts::is_backend)
 }
@@ -90,7 +91,7 @@ pub const CHECKS: [DoctorCheck; 30] = [
     once("traces", |facts| facts.collector.is_some(), gateway::traces),
 ];
 
-/// Number of checks that [`examine`] can run, because their facts were gathered.
+/// Number of checks that [`examine`] can run, because the facts that they need were gathered.
 pub fn made(facts: &DoctorFacts) -> usize {
     let is_made = |check: &&DoctorCheck| match check.scope {
         CheckScope::ReachedBackends(_) => has_reached(facts),
@@ -114,7 +115,7 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
             }
         }
     }
-    // The sort is stable: findings of equal severity stay in the order of the table.
+    // The sort is stable: findings of equal severity stay in the order of [`CHECKS`].
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }

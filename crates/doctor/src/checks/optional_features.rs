@@ -23,7 +23,7 @@ pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark>
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(probe) = backend.completed_probe() else { return Vec::new() };
-    // The Rust front end omits the field if no token of the prompt was cached.
+    // The Rust front end omits the field for cached tokens if no token of the prompt was cached.
     let is_reported = probe.observed.usage.cached.is_some() || backend.is_rust_front_end();
     if is_reported || probe.observed.usage.output.is_none() {
         return Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
 }
 
-/// Reports whether the gateway receives the KV events of a backend, and what keeps it from that.
+/// Reports whether the gateway receives the KV events of a backend, and if not, why not.
 pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
     let setting = facts.config.kv_events_of(&backend.id);
     let endpoints = backend.event_endpoints();
@@ -87,8 +87,7 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
     vec![remark]
 }
 
-/// Reports that vLLM adds usage to every event, although the probe does not request continuous
-/// usage.
+/// Reports that vLLM adds `usage` to every event of a stream, although the probe requests it only at the end.
 pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(probe) = backend.completed_probe() else { return Vec::new() };
     if probe.observed.output_events < 2 || probe.observed.counted_event_tokens == 0 {

@@ -27,8 +27,8 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
     vec![Remark::error(error).because(reason).remedy(remedy)]
 }
 
-/// The reason and the remedy for a backend that is down, in the words of the verdict `backend_down`. `kind`:
-/// why it is down, or `None` if unknown.
+/// The reason and the remedy for a backend that is down, with the words of the verdict `backend_down`.
+/// `kind`: why the backend is down. `None`: unknown.
 fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     match kind {
         Some(kind) => {
@@ -40,7 +40,7 @@ fn advice(kind: Option<DownKind>) -> (String, &'static str) {
 
 pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     match &backend.health {
-        // A server without /health may be no inference server, which the check `server` reports.
+        // A server without /health may be no inference server. In that case the check `server` reports it.
         Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => {
             Vec::new()
         }
@@ -83,7 +83,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     }
 }
 
-/// The remark about a tokenweir gateway in the place of a backend.
+/// The remark about a tokenweir gateway that responds at the URL of a backend.
 fn gateway(backend: &BackendFacts, listener: GatewayListener) -> Remark {
     match listener {
         GatewayListener::Clients { has_metrics: true } => Remark::note("is a tokenweir gateway")

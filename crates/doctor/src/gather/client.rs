@@ -55,17 +55,17 @@ pub type ExtraHeader = Option<(HeaderName, HeaderValue)>;
 #[derive(Debug, Clone)]
 pub struct ServerClient {
     client: HttpClient,
-    /// Idle connections to the server.
+    /// Idle connections to the server, for further requests.
     idle: IdlePool,
     url: BackendAddress,
-    /// The `Authorization` header. `None`: requests have no key.
+    /// The value of the `Authorization` header. `None`: requests have no key.
     key: Option<HeaderValue>,
     /// Time limit for a complete response.
     timeout: Duration,
 }
 
 impl ServerClient {
-    /// Creates a client that sends the key of its target.
+    /// Creates a client for a server. Its requests have the key of `target`.
     pub fn to(target: &GatherTarget, options: &GatherOptions) -> Self {
         let timeouts = HttpClientTimeouts {
             connect: options.timeout,
@@ -87,12 +87,13 @@ impl ServerClient {
         Self { key: None, ..self.clone() }
     }
 
-    /// A client without a key and with connections of its own.
+    /// A client without a key that shares no connections with this one.
     pub(super) fn on_new_connections(&self) -> Self {
         Self { idle: IdlePool::default(), ..self.without_key() }
     }
 
-    /// An idle connection to the server. `None`: the server has closed the connections of all responses.
+    /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
+    /// connection after its response.
     pub(super) fn take_idle_connection(&self) -> Option<Connection> {
         let limits = ConnectionLimits { idle: IDLE_CONNECTION_TIMEOUT, age: None, requests: None };
         self.idle.take(&limits, clock::now())
@@ -103,13 +104,12 @@ impl ServerClient {
         self.timeout
     }
 
-    /// Sends `GET` for a path.
+    /// Sends `GET` for a path and reads the complete response.
     pub async fn get(&self, path: &str) -> GatherResult {
         self.request(Method::GET, path, None).await
     }
 
-    /// Sends a request without a body and reads the complete response. Both must be complete within
-    /// the time limit.
+    /// Sends a request without a body and reads the complete response. The time limit covers both.
     pub async fn request(
         &self,
         method: Method,
@@ -139,8 +139,8 @@ impl ServerClient {
         answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
     }
 
-    /// Sends a request and returns the response head with the unread body. If the server had closed
-    /// the reused idle connection, the request is sent once more.
+    /// Sends a request. Returns the response head with the body still unread. If the server had closed the
+    /// idle connection that was reused, the request is sent once more.
     pub(super) async fn send(
         &self,
         method: Method,

@@ -1,4 +1,4 @@
-//! Reads the state, the backends and the configuration of a running gateway from its admin
+//! Reads the state, the backends and the configuration of a running gateway from the gateway's admin
 //! listener.
 
 use super::client::ServerClient;
@@ -12,8 +12,8 @@ use tokenweir_engine::address::BackendAddress;
 pub struct GatewayAnswers {
     /// The facts from `/status`, or why the gateway did not respond.
     pub gateway: Result<GatewayFacts, GatherError>,
-    /// The values of the configuration from `/config`, without their sources, or why the values are
-    /// unknown. `None`: the gateway did not respond.
+    /// The values of the configuration from `/config`, without the place where each was set, or why the
+    /// values are unknown. `None`: the gateway did not respond.
     pub config: Option<Result<Value, String>>,
     /// The names and URLs of the backends of the gateway, from `/status`.
     pub backends: Vec<(String, BackendAddress)>,
@@ -52,14 +52,14 @@ fn parse_backends(status: &Value) -> Vec<(String, BackendAddress)> {
     backends.filter_map(parse).collect()
 }
 
-/// The configuration from the document of `/config`, without the sources of its values.
+/// The configuration from the document of `/config`, without the place where each value was set.
 fn parse_configuration(view: GatherResult) -> Result<Value, String> {
     let view = parse_document(&view.map_err(|error| error.to_string())?)?;
     Ok(bare(view["config"].clone()))
 }
 
-/// Removes the sources from the document of `/config`. Each setting of this document is an object
-/// with a `value` and a `source`, which is replaced by its value.
+/// Removes the `source` of each value from the document of `/config`. In this document, each setting is an
+/// object with a `value` and a `source`. The value replaces the object.
 pub fn bare(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {

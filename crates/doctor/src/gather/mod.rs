@@ -1,6 +1,6 @@
-//! Gathers facts over the network. No request has a side effect on a backend. Pages are read with
-//! `GET`. Paths whose own method has side effects are tested with `OPTIONS`, for which servers
-//! perform no action. Only the probe puts load on an engine, and it is optional.
+//! Gathers facts over the network. No request has a side effect on a backend. Most paths are read with `GET`.
+//! A path whose own method has side effects is tested with `OPTIONS`, for which servers perform no action.
+//! Only the optional probe puts load on an engine.
 
 mod client;
 mod gateway;
@@ -21,17 +21,17 @@ use tokenweir_engine::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
-/// A path that exists on no server.
+/// A path that no server has.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
 
-/// The request id in the request for `/version`.
+/// The value of the request id header in the request for `/version`.
 pub(super) const PROBE_REQUEST_ID: HeaderValue = HeaderValue::from_static("tokenweir-doctor");
-/// The header of the request id.
+/// The name of the request id header.
 pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gathers all facts about one backend. The pages are fetched one after the other, while the idle
-/// timeout is measured on another connection. The probe, if requested, follows. If the backend does
-/// not respond to `/health`, no further request is sent.
+/// Gathers all facts about one backend. If the backend does not respond to `/health`, no further request is
+/// sent. The pages are fetched one after the other, while another connection measures the idle timeout. The
+/// probe follows if it was requested.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
     let client = ServerClient::to(&target, options);
     let metrics = target.metrics_url.clone().map(|url| {
@@ -94,8 +94,8 @@ fn unreached_backend(target: GatherTarget) -> BackendFacts {
     }
 }
 
-/// Fetches all pages one after the other over one reused connection.
-/// `metrics` is the client and the path of a metrics page with a URL of its own.
+/// Fetches all pages of a backend one after the other over one reused connection. `metrics`: the client and
+/// the path of the metrics page, if this page has a URL of its own.
 async fn fetch_pages(
     client: &ServerClient,
     metrics: Option<&(ServerClient, PathAndQuery)>,
@@ -129,8 +129,9 @@ async fn fetch_pages(
     backend
 }
 
-/// Whether a connection to the first publisher of KV events can be opened, at the host of the backend as the
-/// gateway does. `None`: the backend lists no publisher with a port.
+/// Whether a connection to the first publisher of KV events can be opened. Like the gateway, the doctor
+/// connects to the port of the publisher on the host of the backend. `None`: the backend lists no publisher
+/// with a port.
 async fn try_publisher(backend: &BackendFacts, timeout: Duration) -> Option<bool> {
     let endpoints = backend.event_endpoints();
     let port: u16 = endpoints.first()?.rsplit_once(':')?.1.parse().ok()?;
@@ -144,9 +145,9 @@ fn is_metrics_page(page: &[u8]) -> bool {
     EngineLoad::read(page).is_understood()
 }
 
-/// Measures how long the backend keeps an idle connection open: reads one response on a new connection,
-/// and waits up to `options.idle` until the backend closes it. `None`: the measurement is not requested,
-/// or there was no response.
+/// Measures how long the backend keeps an idle connection open: reads one response on a new connection, and
+/// waits up to `options.idle` until the backend closes the connection. `None`: the measurement is not
+/// requested, or there was no response.
 async fn measure_idle_connection(
     client: &ServerClient,
     options: &GatherOptions,

@@ -15,19 +15,19 @@ use tokenweir_request::record::Timings;
 /// Number of requested output tokens: enough to see whether tokens arrive one by one.
 const PROBE_MAX_TOKENS: u32 = 16;
 const PROBE_PROMPT: &str = "Count from one to twenty.";
-/// Maximum number of body bytes that are kept for messages.
+/// Maximum number of bytes of the response body that are kept for messages.
 const MAX_EXCERPT_BYTES: usize = 300;
 
-/// The path and the API of the first and the second choice for the probe. A model without a chat
-/// template serves completions only.
+/// The path and the API of the probe: first chat completions, and if the server rejects these, completions. A
+/// model without a chat template serves completions only.
 const PROBE_APIS: [(&str, Api); 2] =
     [("/v1/chat/completions", Api::Chat), ("/v1/completions", Api::Completions)];
 
-/// Maximum number of attempts. Bunched tokens are reported only if they occur in each attempt,
-/// because a busy machine can delay the reader for the duration of one short stream.
+/// Maximum number of attempts. Tokens that arrive several at a time are reported only if this happens in each
+/// attempt, because a busy machine can delay the reader for the duration of one short stream.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// Sends the probe, and repeats it while its tokens arrive bunched.
+/// Sends the probe, and repeats the probe while its tokens arrive several at a time.
 pub(super) async fn run_probe(
     client: &ServerClient,
     model: Option<&str>,
@@ -67,7 +67,7 @@ async fn send(
     observer.on_head(media_type(&head.headers), false);
     let mut arrivals = Vec::new();
     let mut excerpt = Vec::new();
-    // A stream that has not ended by the deadline is a result too: its first part is observed.
+    // A stream that has not ended by the deadline is a result too, with the events that have arrived.
     let deadline = clock::now() + client.timeout();
     let mut gave_up_after = None;
     loop {

@@ -22,7 +22,8 @@ named_enum! {
 }
 
 impl EngineKind {
-    /// Parses the field `owned_by` of a model list entry. `None`: the owner is unknown.
+    /// Derives the engine kind from the field `owned_by` of a model list entry. `None`: no known engine
+    /// writes this value.
     pub fn from_owned_by(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),

@@ -3,7 +3,7 @@
 use super::engine_kind::EngineKind;
 use super::lora_adapters::LoraAdapters;
 
-/// The caches that can supply prompt tokens, as vLLM names them.
+/// The caches that can supply prompt tokens, by the names that vLLM gives them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
 /// Greatest plausible capacity of a KV cache in tokens. A greater value counts as not reported.
@@ -55,43 +55,43 @@ pub struct EngineLoad {
     pub prompt_tokens: Option<f64>,
     /// Generated tokens since the start of the process.
     pub generation_tokens: Option<f64>,
-    /// Tokens per KV block.
+    /// Tokens in one KV block.
     pub block_size: Option<f64>,
-    /// Blocks of the KV cache, over all engines.
+    /// Number of blocks of the KV cache, over all engines.
     pub blocks: Option<f64>,
     /// Capacity of the KV cache in tokens, over all engines, if the page reports it as one metric.
     /// [`EngineLoad::capacity`] prefers the product of `blocks` and `block_size`.
     pub kv_tokens: Option<f64>,
     /// Sum of the queue times in the engine since the start of the process, in seconds.
     pub queue_seconds: Option<f64>,
-    /// Number of requests whose queue times `queue_seconds` contains.
+    /// Number of requests whose queue times are in the sum `queue_seconds`.
     pub queued: Option<f64>,
     /// Sum of the prefill times since the start of the process, in seconds.
     pub prefill_seconds: Option<f64>,
-    /// Number of requests whose prefill times `prefill_seconds` contains.
+    /// Number of requests whose prefill times are in the sum `prefill_seconds`.
     pub prefilled: Option<f64>,
     /// Sum of the times from arrival to first token since the start of the process, in seconds.
     pub first_token_seconds: Option<f64>,
-    /// Number of requests whose times to first token `first_token_seconds` contains.
+    /// Number of requests whose times are in the sum `first_token_seconds`.
     pub first_tokens: Option<f64>,
-    /// Sum of the inter-token latencies since the start of the process, in seconds.
+    /// Sum of the inter-token latencies of all streams since the start of the process, in seconds.
     pub gap_seconds: Option<f64>,
-    /// Number of inter-token latencies that `gap_seconds` contains.
+    /// Number of inter-token latencies in the sum `gap_seconds`.
     pub gaps: Option<f64>,
-    /// Times of KV blocks.
+    /// Lifetimes, idle times and reuse gaps of KV blocks.
     pub kv_blocks: KvBlockTimes,
     /// 1 if all engines are awake, 0 if an engine is asleep: its weights are not on the GPU.
     pub awake: Option<f64>,
     /// Start time of the process, in seconds since the Unix epoch.
     pub started: Option<f64>,
-    /// LoRA adapters of running and waiting requests.
+    /// The LoRA adapters that running and waiting requests use.
     pub adapters: Option<LoraAdapters>,
     /// The engine kind whose metrics were read.
     pub server: Option<EngineKind>,
 }
 
-/// Times of KV blocks since the start of the process: for each, the sum in seconds and the number of
-/// times.
+/// Times of KV blocks since the start of the process. Each field has the sum of the times in seconds, and the
+/// number of times in the sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvBlockTimes {
     /// Time from the allocation of a block to its eviction.
@@ -108,7 +108,8 @@ impl EngineLoad {
         self.waiting.is_some() && self.running.is_some()
     }
 
-    /// Whether the engine has no requests. `None`: the page does not report it.
+    /// Whether the engine has no running and no waiting requests. `None`: the page lacks one of the two
+    /// numbers.
     pub fn is_idle(&self) -> Option<bool> {
         Some(self.waiting? < 1.0 && self.running? < 1.0)
     }

@@ -1,19 +1,19 @@
-//! The values on a metrics page that move only when the engine works.
+//! The values on a metrics page that change only when the engine computes.
 
 use memchr::{memchr_iter, memmem};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Prefixes of metrics of the process and its web server, which move without the engine.
+/// Prefixes of the names of metrics of the process and its web server. These metrics also change while the
+/// engine computes nothing.
 const PROCESS_PREFIXES: [&[u8]; 6] =
     [b"process_", b"python_", b"http_", b"go_", b"promhttp_", b"scrape_"];
-/// Parts of names of metrics that move when requests arrive, and when their clients leave.
+/// Parts of the names of metrics that change when requests arrive, or when clients disconnect.
 const ARRIVAL_PARTS: [&[u8]; 4] = [b"request", b"reqs", b"queue", b"abort"];
-/// Part of the names of counters of finished requests, which the engine moves.
+/// Part of the names of counters of finished requests. Only the engine increments these counters.
 const FINISHED_PART: &[u8] = b"success";
 
-/// A hash of the lines of a metrics page that only the work of the engine changes. The lines of
-/// metrics that are known to change without work are left out. A change of an unknown metric counts
-/// as a sign of work.
+/// A hash of the lines of a metrics page that change only when the engine computes. The lines of metrics that
+/// are known to change at other times are left out. A change of an unknown metric counts as a sign of work.
 pub fn hash_engine_values(page: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut start = 0;

@@ -38,7 +38,8 @@ impl LoraAdapters {
         &self.hashes[..usize::from(self.count)]
     }
 
-    /// Greatest number of adapters in one batch (`--max-loras`). `None`: the page does not have it.
+    /// Greatest number of adapters in one batch of the engine (`--max-loras`). `None`: the page does not
+    /// report this number.
     pub fn max_loras(&self) -> Option<u32> {
         self.max_loras
     }

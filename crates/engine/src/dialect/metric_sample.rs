@@ -1,5 +1,5 @@
-//! Parses the part of a sample in the Prometheus text format after the metric name: the labels and
-//! the value.
+//! Parses a sample, that is, a line in the Prometheus text format, after its metric name: the labels and the
+//! value.
 
 use memchr::{memchr, memchr2};
 use tokenweir_protocol::json::find_string_end;
@@ -51,8 +51,8 @@ impl<'a> MetricSample<'a> {
     }
 }
 
-/// Greatest magnitude of a number on a page. Counters of tokens and bytes, and timestamps in
-/// milliseconds, stay below it. Sums and products of such numbers are finite.
+/// Greatest number that is accepted from a page. Counters of tokens and bytes, and timestamps in
+/// milliseconds, stay below it. The bound keeps sums and products of such numbers finite.
 pub(super) const MAX_NUMBER: f64 = 1e15;
 
 /// Parses a number of the Prometheus text format. `None`: the text is no number, or the number is
@@ -62,8 +62,8 @@ pub(super) fn parse_number(text: &[u8]) -> Option<f64> {
     (number.abs() <= MAX_NUMBER).then_some(number)
 }
 
-/// The offset of the brace that closes the labels, in the text after the opening brace. Braces
-/// inside label values are skipped. `None`: there is no closing brace.
+/// The offset of the brace that closes the labels. `labels`: the text after the opening brace. Braces inside
+/// label values are skipped. `None`: there is no closing brace.
 fn find_labels_end(labels: &[u8]) -> Option<usize> {
     let mut position = 0;
     loop {

@@ -1,8 +1,8 @@
 //! Parses the metrics pages of inference engines into an [`EngineLoad`].
 //!
-//! One pass over the bytes of a page reads the few metrics that the gateway uses, under every name
-//! that versions of the engines have given them. Each engine kind has a table in `tables`. A test
-//! reads a page of each engine kind from `tests/pages` or `tests/wire/metrics`.
+//! One pass over the bytes of a page reads the few metrics that the gateway uses. The parser knows every name
+//! that versions of the engines have given these metrics. The module `tables` has one table for each engine
+//! kind. A test reads a page of each engine kind from `tests/pages` or `tests/wire/metrics`.
 
 mod engine_kind;
 mod engine_values;
@@ -32,5 +32,6 @@ pub use rank_loads::RankLoad;
 /// The paths at which backends serve metrics pages, in the order in which they are tried.
 /// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.
 pub const PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
-/// The health check of a Ray Serve proxy. Its applications for language models have no `/health`.
+/// The path of the health check of a Ray Serve proxy. Language model applications under Ray Serve have no
+/// `/health`.
 pub const RAY_SERVE_HEALTH_PATH: &str = "/-/healthz";

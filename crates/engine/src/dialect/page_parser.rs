@@ -14,12 +14,13 @@ pub(super) struct PageParser {
     /// The engine kind of the first metric whose value was used. Metrics of other engine kinds on
     /// the same page are ignored, because they would set the same fields. `None`: no value yet.
     engine_kind: Option<EngineKind>,
-    /// The engine kind of the last metric with the prefix of an engine kind, used or not.
+    /// The engine kind of the last metric whose name has the prefix of an engine kind, whether its value was
+    /// used or not.
     prefix_engine_kind: Option<EngineKind>,
-    /// For each row of each dialect, the index in its names of the name that its value was read from.
-    /// `u8::MAX`: no value was read.
+    /// For each row of each dialect: the metric name that the value of the row was read from, as its index in
+    /// the names of the row. `u8::MAX`: no value was read.
     ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
-    /// Newest timestamp of the adapter series read so far, in seconds since the Unix epoch.
+    /// The newest timestamp among the series of LoRA adapters read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,
 }
 
@@ -52,7 +53,7 @@ impl PageParser {
         if line.first() == Some(&b'#') {
             return;
         }
-        // Ray adds this prefix to every metric of its actors.
+        // Ray adds the prefix `ray_` to every metric of its actors.
         let line = line.strip_prefix(b"ray_").unwrap_or(line);
         let Some(head) = line_head(line) else { return };
         for (dialect, index) in DIALECTS.iter().zip(0..) {
@@ -83,7 +84,7 @@ impl PageParser {
         row_match: &RowMatch<'_>,
     ) -> bool {
         let rank = &mut self.ranks[index][row_match.row];
-        // The value was already read from a metric with a preferred name.
+        // The value was already read from a metric whose name has a lower index, which is preferred.
         if row_match.rank > *rank {
             return false;
         }
@@ -117,7 +118,7 @@ impl PageParser {
             for row in dialect.rows {
                 if let RowTarget::Number { field, .. } = row.target {
                     let field = field(&mut load);
-                    // The sum over the series can exceed the bound of one number.
+                    // The sum over several series can exceed the bound that each single number has.
                     *field = field.filter(|value| *value <= MAX_NUMBER);
                 }
             }

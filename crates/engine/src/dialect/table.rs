@@ -1,8 +1,8 @@
 //! The lookup table of a metrics dialect: a name prefix, and rows that map metrics to fields of
 //! [`EngineLoad`].
 //!
-//! The rows of a line are found by the first eight bytes of the metric name, without a search for
-//! the end of the name. Most lines are histogram buckets, of which only these bytes are read.
+//! The first eight bytes of a metric name select the rows to compare, without a search for the end of the
+//! name. Most lines of a page are histogram buckets, and of these lines only the first bytes are read.
 
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
@@ -12,10 +12,10 @@ use super::metric_sample::{MetricSample, parse_number};
 pub(super) struct MetricsDialect {
     /// The engine kind. `None`: the metrics describe the process, whichever engine it runs.
     pub(super) engine_kind: Option<EngineKind>,
-    /// The prefix of the metric names, without the `:` or `_` after it. Some exporters write
-    /// `vllm_x` instead of `vllm:x`.
+    /// The prefix of the metric names, without the `:` or `_` that follows it. Some exporters write `vllm_x`
+    /// instead of `vllm:x`.
     prefix: NameHead,
-    /// Number of leading bytes of the prefix that are compared: all, but at most [`HEAD_BYTES`].
+    /// Number of leading bytes of the prefix that are compared: all of them, but at most [`HEAD_BYTES`].
     prefix_length: usize,
     /// The bytes that can follow the compared bytes of the prefix.
     separators: [u8; 2],
@@ -25,19 +25,19 @@ pub(super) struct MetricsDialect {
 
 /// One value, and the metric names under which versions of the engine export it.
 pub(super) struct MetricRow {
-    /// Names without the prefix of the dialect, the preferred name first. A page can have the value
+    /// Names without the prefix of the dialect, the preferred name first. A page can have the same value
     /// under several names, so the values of different names are never summed.
     names: &'static [&'static str],
     pub(super) target: RowTarget,
 }
 
-/// The part of the load that a row sets.
+/// The part of the [`EngineLoad`] that a row sets.
 pub(super) enum RowTarget {
     /// A field of the load.
     Number {
         /// The source of the number: the value of the sample, or one of its labels.
         source: ValueSource,
-        /// The aggregation over the series of several engines.
+        /// How the values of several series, one of each engine, become one number.
         aggregation: Aggregation,
         /// Borrows the field from the load.
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
@@ -57,7 +57,7 @@ pub(super) enum ValueSource {
     Label(&'static str),
 }
 
-/// The aggregation of several values.
+/// How several values become one.
 #[derive(Clone, Copy)]
 pub(super) enum Aggregation {
     Sum,
@@ -97,7 +97,7 @@ pub(super) type NameHead = u64;
 pub(super) const MAX_ROWS: usize = 48;
 /// Greatest number of names in all rows of a dialect.
 const MAX_NAMES: usize = 64;
-/// Number of bytes in a [`NameHead`]. Names must not be shorter. Prefixes may be longer by one.
+/// Number of bytes in a [`NameHead`]. Metric names must not be shorter. A prefix may be one byte longer.
 const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
@@ -106,14 +106,14 @@ const NO_NAME: u8 = u8::MAX;
 // === impl MetricsDialect ===
 
 impl MetricsDialect {
-    /// Builds the table. The build fails if a name is too short, or if there are too many names or
-    /// rows.
+    /// Builds the table. It is built at compile time, which fails if a name is too short, or if there are too
+    /// many names or rows.
     pub(super) const fn new(
         engine_kind: Option<EngineKind>,
         prefix: &'static str,
         rows: &'static [MetricRow],
     ) -> Self {
-        // Of a prefix that is longer than a name head, the letter after the head is compared as the
+        // If the prefix is longer than a name head by one letter, this letter is compared as if it were the
         // separator.
         let (prefix_length, separators) = if prefix.len() > HEAD_BYTES {
             (HEAD_BYTES, [prefix.as_bytes()[HEAD_BYTES]; 2])
@@ -186,7 +186,7 @@ impl MetricRow {
         Self::number(names, Aggregation::Sum, ValueSource::Value, field)
     }
 
-    /// A row with the highest value of the engines.
+    /// A row whose value is the highest value of all engines.
     pub(super) const fn max(
         names: &'static [&'static str],
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
@@ -219,7 +219,7 @@ impl MetricRow {
         Self { names, target: RowTarget::Adapters }
     }
 
-    /// A row with any aggregation and source.
+    /// A row with the given aggregation and source.
     pub(super) const fn number(
         names: &'static [&'static str],
         aggregation: Aggregation,
@@ -251,8 +251,8 @@ impl ValueSource {
 // === impl Aggregation ===
 
 impl Aggregation {
-    /// The aggregate after a further value. `before`: the aggregate of the earlier values. `None`:
-    /// there are no earlier values.
+    /// The aggregate after one more value. `before`: the aggregate of the earlier values. `None`: there are
+    /// no earlier values.
     pub(super) fn combine(self, before: Option<f64>, value: f64) -> f64 {
         match (self, before) {
             (Self::Count, before) => before.unwrap_or(0.0) + 1.0,

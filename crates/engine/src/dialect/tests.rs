@@ -1,4 +1,4 @@
-//! Tests with small metrics pages. Complete pages of every dialect are in the integration tests.
+//! Tests with small metrics pages. The integration tests read complete pages of every dialect.
 
 use super::*;
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ fn adapters_are_read_from_the_newest_series() {
     assert_eq!(adapters.hashes(), ["sql", "chat", "poem"].map(adapter_hash));
     assert!(adapters.has(adapter_hash("poem")) && !adapters.has(adapter_hash("old")));
     assert_eq!(adapters.max_loras(), Some(4));
-    // Published values of FNV-1a.
+    // Published test values of the hash function FNV-1a.
     assert_eq!(adapter_hash(""), 0xcbf2_9ce4_8422_2325);
     assert_eq!(adapter_hash("foobar"), 0x8594_4171_f739_67e8);
 }

@@ -1,7 +1,8 @@
-//! The parser of pages of dcgm-exporter.
+//! The parser of the metrics pages of dcgm-exporter, NVIDIA's exporter of GPU metrics.
 //!
 //! Names, units and labels are those of the exporter's `etc/default-counters.csv`, `METRICS.md` and
-//! templates. DCGM writes blank values as large numbers, which are ignored.
+//! templates. For a value that it does not have, DCGM writes a large number (a blank value), which the parser
+//! ignores.
 
 use super::gpu_values::{GpuIndex, GpuValues};
 use super::throttle_reason::ThrottleReasons;
@@ -13,7 +14,7 @@ use memchr::memchr_iter;
 pub struct GpuPage {
     /// The GPUs, in the order of the page, at most [`MAX_GPUS`].
     pub gpus: Vec<GpuReading>,
-    /// Whether the page has more than [`MAX_GPUS`] GPUs. The gateway ignores the others.
+    /// Whether the page has more than [`MAX_GPUS`] GPUs. The gateway ignores the GPUs after that number.
     pub is_truncated: bool,
 }
 
@@ -22,8 +23,8 @@ pub struct GpuPage {
 pub struct GpuReading {
     /// The index of the GPU on its host.
     pub index: GpuIndex,
-    /// The label `Hostname`: the host of the exporter, or the name of the exporter's pod. `None`:
-    /// the page does not have it.
+    /// The label `Hostname`: the host of the exporter, or the name of the exporter's pod. `None`: the page
+    /// does not have the label.
     pub host_name: Option<Box<str>>,
     /// The Kubernetes pods that use the GPU. Empty outside of Kubernetes.
     pub pods: Vec<Box<str>>,
@@ -33,7 +34,7 @@ pub struct GpuReading {
 
 /// Maximum number of GPUs and MIG instances of one page. Eight GPUs have up to 56 instances.
 pub const MAX_GPUS: usize = 128;
-/// Maximum number of pods of one GPU. Time slicing shares a GPU between pods.
+/// Maximum number of pods of one GPU. Several pods share a GPU with time slicing.
 const MAX_PODS: usize = 16;
 /// Maximum length of a host name or of a pod name, in bytes. A longer name is ignored.
 const MAX_NAME_BYTES: usize = 253;
@@ -44,24 +45,25 @@ const BLANK: f64 = 140_737_488_355_328.0;
 const BLANK_32: std::ops::RangeInclusive<f64> = 2_147_483_632.0..=2_147_483_647.0;
 const MIB: f64 = 1_048_576.0;
 
-/// Where the value of a metric is stored.
+/// The field of [`GpuValues`] in which the value of a metric is stored.
 enum ValueTarget {
     /// A field, and the factor that converts the value of the metric to the unit of the field.
     Field(fn(&mut GpuValues) -> &mut Option<f64>, f64),
-    /// A field that another metric with a preferred value may have set already.
+    /// A field that is set only if no preferred metric has set it before.
     Fallback(fn(&mut GpuValues) -> &mut Option<f64>),
-    /// The seconds of the throttle cause with this index. The unit depends on the version of dcgm-exporter.
+    /// The time for which the GPU was slowed by the throttle cause with this index, in seconds. The unit on
+    /// the page depends on the version of dcgm-exporter.
     ThrottledTime(usize),
-    /// The bits of the throttle reasons.
+    /// The current throttle reasons, as bits.
     ThrottleBits,
     /// The number of events of the throttle reason in the label `clock_event`.
     ThrottleEvents,
 }
 
-/// The metrics that the gateway reads.
+/// The metrics that the gateway reads, and where it stores each value.
 const METRICS: [(&str, ValueTarget); 20] = [
     ("DCGM_FI_DEV_GPU_UTIL", ValueTarget::Field(|gpu| &mut gpu.utilization, 0.01)),
-    // DCGM has no GPU_UTIL for a MIG instance.
+    // For a MIG instance, DCGM has no GPU_UTIL but only this metric.
     ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", ValueTarget::Fallback(|gpu| &mut gpu.utilization)),
     ("DCGM_FI_DEV_FB_USED", ValueTarget::Field(|gpu| &mut gpu.memory_used_bytes, MIB)),
     ("DCGM_FI_DEV_FB_FREE", ValueTarget::Field(|gpu| &mut gpu.memory_free_bytes, MIB)),
@@ -70,7 +72,7 @@ const METRICS: [(&str, ValueTarget); 20] = [
     ("DCGM_FI_DEV_POWER_USAGE", ValueTarget::Field(|gpu| &mut gpu.power_watts, 1.0)),
     ("DCGM_FI_DEV_SM_CLOCK", ValueTarget::Field(|gpu| &mut gpu.clock_hertz, 1e6)),
     ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", ValueTarget::ThrottleBits),
-    // The name before DCGM 3.3.
+    // The name of the previous metric before DCGM 3.3.
     ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", ValueTarget::ThrottleBits),
     ("DCGM_EXP_CLOCK_EVENTS_COUNT", ValueTarget::ThrottleEvents),
     ("DCGM_FI_DEV_POWER_VIOLATION", ValueTarget::ThrottledTime(0)),
@@ -85,11 +87,11 @@ const METRICS: [(&str, ValueTarget); 20] = [
 ];
 
 impl GpuPage {
-    /// Parses a page. `None`: the page has no value of a GPU.
+    /// Parses a page of dcgm-exporter. `None`: the page has no value of a GPU.
     pub fn read(page: &[u8]) -> Option<Self> {
         let mut parsed = Self::default();
-        // Older versions state violations in microseconds, newer ones in nanoseconds. The help text
-        // before the samples states the unit.
+        // Older versions of dcgm-exporter state violations (times of slowing) in microseconds, newer versions
+        // in nanoseconds. The help text before the samples states the unit.
         let mut violation_unit = 1e-6;
         let mut start = 0;
         for end in memchr_iter(b'\n', page).chain([page.len()]) {
@@ -146,7 +148,7 @@ impl GpuPage {
         Some(())
     }
 
-    /// The reading of a GPU, which is added if it is new. `None`: the page has too many GPUs.
+    /// The reading of a GPU. A GPU that is not in the list yet is added. `None`: the list is full.
     fn reading_of(&mut self, index: GpuIndex) -> Option<&mut GpuReading> {
         // A page lists the GPUs of each metric in the same order, so the search is short.
         let position = self.gpus.iter().position(|gpu| gpu.index == index);
@@ -169,7 +171,7 @@ impl GpuReading {
         if self.host_name.is_none() {
             self.host_name = name("Hostname").map(Into::into);
         }
-        // Prometheus renames the label if the page passed through it.
+        // If the page passed through Prometheus, the label `pod` of the exporter has the name `exported_pod`.
         let pod = name("exported_pod").or_else(|| name("pod"));
         if let Some(pod) = pod
             && self.pods.len() < MAX_PODS

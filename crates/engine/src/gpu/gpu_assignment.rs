@@ -1,5 +1,5 @@
-//! The assignment of the GPUs of a page to backends: by rules of the configuration, or else by the
-//! pod or by the host.
+//! Assigns the GPUs of an exporter's page to backends: by the rules of the configuration, or without rules by
+//! the pod or by the host.
 
 use super::dcgm_page::GpuReading;
 use super::gpu_values::GpuIndex;
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// The identity of a backend and its host.
+/// The name, the host and the pod of a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendPlace<'a> {
     /// The name of the backend.
@@ -35,7 +35,7 @@ pub struct GpuRule {
     pub host_name: Option<String>,
 }
 
-/// The host of a page of a GPU exporter, and the rules that assign the GPUs of the page to backends.
+/// The host of a GPU exporter's page, and the rules that assign the GPUs of the page to backends.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuSourcePlace<'a> {
     /// The host of the URL of the page.
@@ -44,12 +44,12 @@ pub struct GpuSourcePlace<'a> {
     pub rules: &'a [GpuRule],
 }
 
-/// The owners of a GPU.
+/// The backends to which a GPU belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GpuOwners {
     /// The indexes of the backends that use the GPU.
     Backends(Vec<usize>),
-    /// No backend matches.
+    /// The GPU belongs to no backend.
     None,
     /// Several backends have the host of the GPU, and no rule tells which one uses it.
     Ambiguous,
@@ -111,14 +111,14 @@ impl GpuRule {
     }
 }
 
-/// The first label of a host name, such as `vllm-0` of `vllm-0.vllm.default.svc`. Empty: the host
-/// is an IP address.
+/// The first label of a host name, such as `vllm-0` of `vllm-0.vllm.default.svc`. The result is empty if the
+/// host is an IP address.
 fn first_label(host: &str) -> &str {
     let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     if is_address { "" } else { host.split('.').next().unwrap_or_default() }
 }
 
-/// Whether two host names are equal, or one is the other with its domain.
+/// Whether two host names are equal, or one is the other plus a domain.
 fn is_same_host(a: &str, b: &str) -> bool {
     let has_domain = |long: &str, short: &str| {
         long.get(..short.len()).is_some_and(|start| start.eq_ignore_ascii_case(short))

@@ -1,12 +1,12 @@
-//! The GPUs of one backend in one value, for verdicts and slow causes.
+//! Combines the values of all GPUs of one backend, for verdicts and for the causes of slow requests.
 
 use super::gpu_values::GpuValues;
 use super::throttle_reason::ThrottleReasons;
 
-/// The condition of all GPUs of one backend. `None`: no GPU reports the value.
+/// The condition of all GPUs of one backend. `None` in a field: no GPU reports the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GpuCondition {
-    /// Number of GPUs.
+    /// Number of GPUs of the backend.
     pub count: usize,
     /// Mean utilisation, 0 to 1.
     pub utilization: Option<f64>,
@@ -22,7 +22,7 @@ pub struct GpuCondition {
 }
 
 impl GpuCondition {
-    /// The condition of these GPUs.
+    /// Combines the values of these GPUs.
     pub fn of<'a>(gpus: impl Iterator<Item = &'a GpuValues>) -> Self {
         let gpus: Vec<&GpuValues> = gpus.collect();
         let used = sum(gpus.iter().map(|gpu| gpu.memory_used_bytes));

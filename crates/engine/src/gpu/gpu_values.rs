@@ -1,4 +1,4 @@
-//! The values of one GPU, and the groups of values that a page can lack.
+//! The values of one GPU, and the groups of values that the page of an exporter can lack.
 
 use super::throttle_reason::ThrottleReasons;
 use schemars::JsonSchema;
@@ -28,7 +28,7 @@ enum ListedGpu {
     Text(String),
 }
 
-/// The values of one GPU. `None`: the page does not have the value.
+/// The values of one GPU. `None` in a field: the page does not have the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct GpuValues {
     /// Share of time in which the GPU computed, 0 to 1.
@@ -63,7 +63,7 @@ pub struct GpuValues {
 pub const THROTTLE_CAUSES: [&str; 6] =
     ["power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"];
 
-/// A group of values that a page can lack.
+/// A group of values that the page of an exporter can lack.
 pub struct GpuSignal {
     /// The name of the group in `/status`.
     pub name: &'static str,
@@ -158,7 +158,7 @@ impl From<GpuIndex> for ListedGpu {
     }
 }
 
-/// A number without sign. `u16::from_str` also accepts `+1`.
+/// Parses a number without a sign. `u16::from_str` also accepts `+1`.
 fn parse_number(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

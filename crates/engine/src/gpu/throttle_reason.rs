@@ -1,8 +1,8 @@
 //! Why a GPU lowers its clock: the bits of DCGM's clock event reasons.
 //!
-//! Source of the bits and of the names in `DCGM_EXP_CLOCK_EVENTS_COUNT`: `dcgm_fields.h` and
+//! Source of the bits and of the names in `DCGM_EXP_CLOCK_EVENTS_COUNT`: `dcgm_fields.h`, and
 //! `clock_events_collector.go` of dcgm-exporter. The reasons `gpu_idle`, `clocks_setting` and
-//! `display_clocks` are left out, because they are no loss of performance under load.
+//! `display_clocks` are left out, because they do not slow down a GPU under load.
 
 use serde::{Serialize, Serializer};
 use tokenweir_protocol::named_enum;
@@ -55,17 +55,18 @@ impl ThrottleReason {
 // === impl ThrottleReasons ===
 
 impl ThrottleReasons {
-    /// The reasons of a value of `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`. Other bits are ignored.
+    /// Reads the reasons from a value of `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`. Bits of other reasons are
+    /// ignored.
     pub fn from_bits(value: f64) -> Self {
         let all = ThrottleReason::ALL.iter().fold(0, |bits, reason| bits | reason.bit());
-        // The cast of a negative or too large number saturates.
+        // The cast saturates if the number is negative or too large.
         Self((value as u64 & u64::from(all)) as u8)
     }
 
     /// Adds the reason with this name in the label `clock_event`. Unknown names are ignored.
     pub fn add_named(&mut self, name: &[u8]) {
         let named = ThrottleReason::ALL.iter().find(|reason| reason.as_str().as_bytes() == name);
-        // Older versions of dcgm-exporter name this reason differently.
+        // Older versions of dcgm-exporter name the reason `PowerCap` differently.
         let named = named.or((name == b"sw_power_cap").then_some(&ThrottleReason::PowerCap));
         if let Some(reason) = named {
             self.0 |= reason.bit();

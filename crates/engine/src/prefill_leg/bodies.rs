@@ -1,4 +1,4 @@
-//! The bodies of both legs: edited copies of the request.
+//! The bodies of the prefill leg and the decode leg: edited copies of the body of the client's request.
 
 use super::PrefillSkip;
 use bytes::Bytes;
@@ -6,15 +6,17 @@ use serde::Deserialize;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::{Api, Splice};
 
-/// The field of a request and of a response with the parameters of the transfer.
+/// The field of requests and responses that has the parameters of the KV cache transfer.
 const PARAMETERS: &str = "kv_transfer_params";
-/// The `kv_transfer_params` of a prefill leg. The engine returns them with the `null`s filled in.
+/// The `kv_transfer_params` of a prefill leg. In its response, the engine returns them with values instead of
+/// `null`.
 const PREFILL_PARAMETERS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
 /// The values that the gateway reads from the response to a prefill leg.
 #[derive(Debug, Default, PartialEq)]
 pub struct PrefillResponse {
-    /// The parameters of the decode leg, as the engine wrote them. `None`: the engine keeps no blocks.
+    /// The parameters for the decode leg, as the engine wrote them. `None`: the engine keeps no blocks for
+    /// the decode leg.
     pub parameters: Option<String>,
     /// Tokens of the prompt. `None`: not reported.
     pub prompt_tokens: Option<u64>,
@@ -22,7 +24,7 @@ pub struct PrefillResponse {
     pub cached_tokens: Option<u64>,
 }
 
-/// The part of `usage` that chat completions and completions have alike.
+/// The fields of `usage` that the responses of chat completions and of completions have in common.
 #[derive(Deserialize)]
 struct Usage {
     prompt_tokens: Option<u64>,
@@ -78,8 +80,8 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     Ok(Splice::apply(&edits, body))
 }
 
-/// The body of the decode leg of a request, with the parameters from the response to its prefill leg.
-/// `None`: the body is no object.
+/// The body of the decode leg of a request, with the parameters from the response to its prefill leg. `None`:
+/// `body` is no JSON object.
 pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
     let mut edits = Vec::new();
     visit_members(body, |member| {
@@ -93,8 +95,9 @@ pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
     Some(Splice::apply(&edits, body))
 }
 
-/// Whether a request with this field can be split into a prefill leg and a decode leg: one sequence from
-/// one prompt, whose first token follows from the KV cache of the prompt alone.
+/// Whether a request with this field can be split into a prefill leg and a decode leg. A request can be split
+/// if it asks for one sequence from one prompt, and if the KV cache of the prompt is enough to generate the
+/// first token.
 fn allows_split(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"n" | b"best_of" => !is_set(value) || number(value) == Some(1.0),
@@ -105,13 +108,13 @@ fn allows_split(name: &[u8], value: &[u8]) -> bool {
         | b"vllm_xargs"
         | b"ec_transfer_params" => !is_set(value),
         b"prompt" => is_one_prompt(value),
-        // A name with escapes could be any of these.
+        // With escape sequences, a name could be any of the names above.
         _ => !name.contains(&b'\\'),
     }
 }
 
-/// Whether the prompt of a completion is one prompt: a text or a list of token ids, and not a list
-/// of texts or of lists.
+/// Whether the field `prompt` has one prompt: a text or a list of token ids, and not a list of texts or a
+/// list of lists.
 fn is_one_prompt(value: &[u8]) -> bool {
     let mut is_one = true;
     let _ = visit_elements(value, |element| is_one &= !matches!(value[element.start], b'"' | b'['));
@@ -119,7 +122,7 @@ fn is_one_prompt(value: &[u8]) -> bool {
 }
 
 impl PrefillResponse {
-    /// Reads a complete response. If the response is no JSON object, all values are missing.
+    /// Reads a complete response to a prefill leg. If the response is no JSON object, all values are missing.
     pub fn read(body: &[u8]) -> Self {
         let mut response = Self::default();
         let read = visit_members(body, |member| {

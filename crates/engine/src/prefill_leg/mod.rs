@@ -1,11 +1,12 @@
-//! Prefill and decode of one request on different backends, in the pull mode of vLLM's
-//! `NixlConnector`: the roles of backends, and the bodies of both legs.
+//! Lets one backend compute the prompt of a request (prefill) and another backend the output (decode), in the
+//! pull mode of vLLM's `NixlConnector`. This module has the roles of backends, and the bodies of both
+//! requests (legs).
 //!
-//! The prefill leg is the request with a limit of one token. Its response has parameters that name the
-//! blocks of the KV cache that the prefill backend keeps for some seconds. The decode leg is the request
-//! of the client with these parameters: its backend reads the blocks. vLLM does not check that the blocks
-//! still belong to the request, and releases them after the first read. So the parameters of a prefill
-//! leg must reach at most one engine, and soon.
+//! The prefill leg is the client's request with a limit of one token. The prefill backend keeps the KV cache
+//! blocks of the prompt for some seconds, and its response has parameters that name these blocks. The decode
+//! leg is the client's request with these parameters: the decode backend reads the blocks. vLLM does not
+//! check that the blocks still belong to the request, and releases them after the first read. So the gateway
+//! must send the parameters of a prefill leg to at most one engine, and soon.
 
 mod bodies;
 mod role;

@@ -1,4 +1,4 @@
-//! The legs of requests that a backend serves.
+//! The role of a backend: the legs of requests that the backend serves.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -11,13 +11,13 @@ named_enum! {
         Api = "api",
         /// A field of the request rules out a prefill leg, or the request may have side effects.
         Field = "field",
-        /// A header has a digest of the body, which must not be edited.
+        /// A request header has a digest of the body, so the gateway must not edit the body.
         SignedBody = "signed_body",
         /// No prefill backend is available.
         NoBackend = "no_backend",
-        /// With a prefill leg, the first output would probably not come earlier.
+        /// The gateway expects that the first output would not come earlier with a prefill leg.
         NotFaster = "not_faster",
-        /// All prefill legs failed, or the decode backend did not get the blocks.
+        /// All prefill legs failed, or the decode backend did not receive the KV blocks.
         Failed = "failed",
     }
 }

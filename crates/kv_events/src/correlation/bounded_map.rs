@@ -1,6 +1,6 @@
-//! A map of bounded size in two generations. New entries go to the young generation. When that is
-//! full, the old generation is dropped and the young one becomes old. An entry that is inserted again
-//! is young again, so entries that are used often stay.
+//! A map of bounded size that keeps its entries in two tables, `young` and `old`. New entries go to `young`.
+//! When `young` is full, it replaces `old`, whose entries are lost. An entry that is inserted again goes to
+//! `young` again, so entries that are inserted often stay in the map.
 
 use crate::key_hash::position;
 use hashbrown::HashTable;
@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 pub(super) struct BoundedMap<V> {
     young: HashTable<(u64, V)>,
     old: HashTable<(u64, V)>,
-    /// Greatest number of entries of a generation, `young` or `old`.
+    /// Greatest number of entries in each of the tables `young` and `old`.
     generation: usize,
     seed: u64,
 }

@@ -1,13 +1,12 @@
-//! Learns which text the cached blocks of an engine contain. The gateway divides the text of a
-//! prompt into *text blocks* of 512 bytes. The engine divides the prompt into *engine blocks* of
-//! tokens, and names each by a hash of tokens. The gateway gives each request a session id of its
-//! own. The events that the request causes have this id, so they show the *chain* of the engine
-//! blocks of its prompt. The *place* of a text block is the last engine block of the chain that
-//! ends within the text up to the end of the text block.
+//! Learns which text the cached blocks of an engine contain. The gateway divides the text of a prompt into
+//! *text blocks* of 512 bytes. The engine divides the prompt into *engine blocks* of tokens, and names each
+//! engine block by a hash of tokens. The gateway gives each request a session id of its own. The events that
+//! the request causes have this id, so they show the *chain* of the engine blocks of its prompt. The *place*
+//! of a text block is the last engine block that ends before or at the end of the text block.
 //!
-//! Gateways with a shared key write an *outline* of each prompt into the session id: hashes of some
-//! of its text blocks, the *anchors*. So each gateway also learns from requests that other gateways
-//! sent.
+//! Gateways with a shared key write an *outline* of each prompt into the session id. An outline has hashes of
+//! some text blocks of the prompt, the *anchors*. So each gateway also learns from requests that other
+//! gateways sent.
 //!
 //! The gateway ignores a request whose events do not form one chain, or whose events contradict the
 //! number of cached tokens that the engine reported.

@@ -1,5 +1,5 @@
-//! Finds how much of one prompt each of several engines has in its cache. The places of the text
-//! blocks are looked up once for all engines that give equal blocks the same hash.
+//! Finds how many tokens of one prompt each of several engines has in its cache. The last engine block of
+//! each text block is looked up once for all engines that give equal blocks the same hash.
 
 use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
@@ -14,22 +14,23 @@ pub struct PromptText<'a> {
     pub whole: u64,
 }
 
-/// Looks one prompt up in the caches of engines that share an index. The index knows some text blocks or
-/// anchors of the prompt, that is, the last engine block within the text up to their end.
+/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. For some text blocks or anchors
+/// of the prompt, the index knows the last engine block that ends within the text up to them.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of leading text blocks whose last engine block the index knows, plus one if it knows the
-    /// whole text. With `is_outline`: the number of anchors of which it knows the last engine block.
+    /// Without `is_outline`: number of leading text blocks whose last engine block the index knows, plus one
+    /// if the index knows the whole text. With `is_outline`: number of anchors whose last engine block the
+    /// index knows.
     known: usize,
     /// Whether `known` counts anchors, which the index learned from an outline, and not all text blocks.
     is_outline: bool,
     /// Whether the index knows the last engine block of the whole text.
     is_whole: bool,
-    /// The last engine blocks within the first and within the last text block that `known` counts. Most
-    /// engines have nothing or all of a prompt in the cache, so most lookups need only these two.
+    /// The last engine blocks of the first and of the last text block that `known` counts. Most engines have
+    /// nothing or all of a prompt in the cache, so most lookups need only these two engine blocks.
     ends: [Option<ChainBlock>; 2],
-    /// The engine blocks between the ends of two successive known text blocks. They are kept for further
-    /// engines whose cached part of the prompt ends there.
+    /// The engine blocks between the ends of two successive known text blocks. They are kept for the next
+    /// engine whose cached part of the prompt ends between the same two text blocks.
     span: Vec<ChainBlock>,
     /// Number of the known text block at whose end `span` ends. `None`: `span` is not filled yet.
     span_place: Option<usize>,
@@ -42,8 +43,8 @@ pub struct CachedPrompt {
     pub tokens: u64,
     /// Number of leading text blocks that are cached completely.
     pub text_blocks: usize,
-    /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine
-    /// lacks a known block, or the index knows the whole text.
+    /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine lacks a
+    /// block that the index knows, or the index knows the whole text.
     pub is_decided: bool,
     /// Whether `tokens` is an estimate: the index learned an engine block near the end of the cached
     /// prompt from an outline of another gateway.
@@ -114,8 +115,8 @@ impl PromptLookup {
         contents: &CacheContents,
     ) -> CachedPrompt {
         let known = self.known;
-        // Engine blocks up to the last known place that is cached. Each place for which the closure
-        // returns true is after the previous such place.
+        // Engine blocks up to the last known text block that is cached. Whenever the closure returns true,
+        // its text block is later in the prompt than at the previous time.
         let mut whole_blocks = 0;
         let resident = leading(known, |number| match self.place(number, text, index) {
             Some(place) if place.blocks() > 0 && !contents.contains(place.hash()) => false,
@@ -139,12 +140,13 @@ impl PromptLookup {
         }
     }
 
-    /// Number of leading text blocks that the first `count` known text blocks or anchors cover.
+    /// Number of leading text blocks up to the end of the first `count` known text blocks or anchors.
     fn text_blocks(&self, count: usize) -> usize {
         if self.is_outline && count > 0 { anchor(count - 1) } else { count }
     }
 
-    /// Whether the engine block of the known text block `resident`, or of the one before, is from an outline.
+    /// Whether the engine block of the known text block `resident`, or of the text block before it, is an
+    /// estimate from an outline.
     #[cold]
     fn is_expected(&self, resident: usize, text: PromptText<'_>, index: &TextIndex) -> bool {
         let numbers = resident.saturating_sub(1)..(resident + 1).min(self.known);
@@ -154,7 +156,7 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The last engine block within the known text block or anchor `number`, counted from 0.
+    /// The last engine block of the known text block or anchor `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],
@@ -164,7 +166,7 @@ impl PromptLookup {
     }
 
     /// The engine blocks of the prompt after the first `before` ones, up to the end of the known text block
-    /// `number`. Empty: there are more than [`MAX_SPAN_BLOCKS`].
+    /// `number`. The result is empty if there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
         number: usize,
@@ -173,7 +175,7 @@ impl PromptLookup {
         index: &TextIndex,
     ) -> &[ChainBlock] {
         if self.span_place != Some(number) {
-            // The memory is used again.
+            // `clear` keeps the allocated memory of `span` for the new blocks.
             self.span.clear();
             let end = self.place(number, text, index);
             let mut next = end.filter(|end| end.blocks().saturating_sub(before) <= MAX_SPAN_BLOCKS);
@@ -188,8 +190,8 @@ impl PromptLookup {
     }
 }
 
-/// The index of the text block that ends at the anchor `number`. A function that is not inlined, so
-/// that the code of a lookup without outlines stays short.
+/// The index of the text block that ends at the anchor `number`. `cold` keeps this function out of the code
+/// of a lookup without outlines, so that this code stays short.
 #[cold]
 fn anchored_block(number: usize) -> usize {
     anchor(number) - 1

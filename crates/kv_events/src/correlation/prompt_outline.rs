@@ -1,7 +1,6 @@
-//! The outline of a prompt: hashes of some of its leading text blocks, short enough for a session
-//! id. The gateway that sends a prompt writes its outline into the session id. The events of the
-//! engine carry the id, so each gateway that receives the events learns which text the engine
-//! blocks contain, although it did not send the prompt.
+//! The outline of a prompt: hashes of some of its leading text blocks, short enough for a session id. The
+//! gateway that sends a prompt writes the outline into the session id. The events of the engine carry the
+//! session id. So every other gateway that receives the events learns which text the engine blocks contain.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -17,13 +16,13 @@ pub struct PromptOutline {
     hashes: Vec<u64>,
 }
 
-/// Number of blocks at the beginning of a prompt that are all in the outline.
+/// Number of text blocks at the beginning of a prompt that each have a hash in the outline.
 const LEADING_BLOCKS: usize = 8;
-/// Number of blocks in the outline for each doubling of the length of the text, after the first
-/// [`LEADING_BLOCKS`] blocks.
+/// Number of hashes in the outline for each doubling of the length of the text, after the first
+/// [`LEADING_BLOCKS`] text blocks.
 const PER_DOUBLING: usize = 4;
-/// Maximum number of hashes: an outline of 8,192 text blocks has so many. The gateway hashes no
-/// more blocks of a prompt.
+/// Maximum number of hashes in an outline. A prompt of 8,192 text blocks has this number. The gateway hashes
+/// no more text blocks of a prompt.
 const MAX_HASHES: usize = 48;
 /// Number of bytes before the hashes in an encoded outline: two numbers of 32 bits.
 const HEAD_BYTES: usize = 8;
@@ -46,8 +45,8 @@ impl PromptOutline {
         (0..anchor_count(blocks)).map(anchor)
     }
 
-    /// The outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes of its blocks
-    /// of `block_bytes` bytes, each of the block and everything before it.
+    /// The outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes of the text blocks
+    /// of the prompt, of `block_bytes` bytes each. Each hash covers the block and all text before it.
     pub fn new(blocks: &[u64], block_bytes: u32, bytes: u64, tokens: u64) -> Self {
         let hashes = Self::anchors(blocks.len()).map(|anchor| blocks[anchor - 1]);
         Self {
@@ -57,8 +56,8 @@ impl PromptOutline {
         }
     }
 
-    /// Each hash, with the expected number of complete engine blocks of `block_size` tokens in the
-    /// text that it covers.
+    /// Each hash of the outline, with the expected number of complete engine blocks in the text that the hash
+    /// covers. `block_size`: tokens of an engine block.
     pub(super) fn places(&self, block_size: u32) -> impl Iterator<Item = (u64, u32)> {
         let place = move |index| {
             let tokens = (anchor(index) as f32 * self.block_tokens).min(self.tokens as f32);
@@ -98,8 +97,8 @@ impl PromptOutline {
         })
     }
 
-    /// The expected number of prompt tokens in an outline that was encoded as text. Does not check
-    /// that the outline is authentic.
+    /// The expected number of prompt tokens in the encoded outline `text`. Does not check that the outline is
+    /// authentic.
     pub(super) fn peek_tokens(text: &str) -> Option<u32> {
         let mut buffer = [0; 6];
         BASE64_URL_SAFE_NO_PAD.decode_slice(text.get(..8)?, &mut buffer).ok()?;

@@ -4,7 +4,7 @@ use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 use std::collections::HashMap;
 
-/// Identifies a request: its backend, and the number of its session id. No other request has this
+/// Identifies a request by its backend and by the number of its session id. No other request has this session
 /// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
@@ -17,8 +17,8 @@ pub struct RequestKey {
 /// The engine blocks that one request stored. Each is the child of the block before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChain {
-    /// The block of the prompt before the first of `blocks`: the last block that the engine reused.
-    /// `None`: the engine reused no block.
+    /// The block of the prompt before the first of `blocks`: the last block that the engine reused from its
+    /// cache. `None`: the engine reused no block.
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first of `blocks`.
     pub first_depth: u32,
@@ -75,7 +75,8 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// Removes a request that has ended. Returns the blocks that it stored. `None`: no block is known.
+    /// Removes a request that has ended. Returns the blocks that the request stored. `None`: no stored block
+    /// of the request is known.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
@@ -106,7 +107,7 @@ mod tests {
     use crate::encoder::{PublishedEvent, StoredBlocks, encode_batch};
     use crate::residency::CacheContents;
 
-    /// A cache, and the requests whose events it receives.
+    /// A cache that KV events fill, and the requests that caused the events.
     struct Fixture {
         contents: CacheContents,
         chains: RequestChains,

@@ -1,5 +1,5 @@
-//! The session ids that the gateway sets on its requests. A client cannot guess one: each begins with
-//! a random number of the process, which only backends see.
+//! The session ids that the gateway sets on its requests. A client cannot guess a session id: each begins
+//! with a random number of the gateway process, which only backends see.
 //!
 //! ```text
 //! tw . PROCESS . NUMBER [ . OUTLINE ]
@@ -69,8 +69,8 @@ impl SessionIds {
     pub fn outline(&self, id: &str, first_token: u64) -> Option<PromptOutline> {
         let key = self.outline_key.as_ref()?;
         let (head, outline) = id.strip_prefix(MARK).and_then(|_| id.rsplit_once('.'))?;
-        // The events of all blocks of output have the same id. This check rejects them, and costs
-        // less than the HMAC.
+        // The engine's events for blocks of output have the session id of the request too. This check rejects
+        // them before the HMAC is computed, which costs more.
         if first_token >= u64::from(PromptOutline::peek_tokens(outline)?) {
             return None;
         }

@@ -1,12 +1,12 @@
-//! The place of each known text block: the last engine block within the text. One index serves all
-//! engines that give equal blocks the same hash: vLLM since 0.30 with its default hash function. An
-//! engine whose hashes begin with a random seed needs an index of its own.
+//! For each known text block, the last engine block that ends within the text. One index serves all engines
+//! that give equal blocks the same hash: vLLM since 0.30 with its default hash function. An engine whose
+//! hashes begin with a random seed needs an index of its own.
 //!
-//! The text of a request and its chain of blocks are aligned in proportion to their lengths. The
-//! alignment can be wrong by some tokens, because tokens differ in length. So the place of a text
-//! block can include text that follows the block. When a second request has the same text block,
-//! its chain shows this, and the index moves the place back to the last engine block that both
-//! chains have.
+//! The text of a request and its chain of engine blocks are aligned in proportion to their lengths. The
+//! alignment can be wrong by some tokens, because tokens differ in length. So the engine block that the index
+//! stores for a text block can include text after the text block. When a second request has the same text
+//! block but a different engine block there, the index goes back to the last engine block that both chains
+//! have.
 
 use super::bounded_map::BoundedMap;
 use super::prompt_outline::PromptOutline;
@@ -22,7 +22,7 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether the index has learned an engine block from an outline.
+    /// Whether the index has ever learned an engine block from an outline.
     has_outlines: bool,
 }
 
@@ -31,16 +31,15 @@ pub struct TextIndex {
 pub struct ChainBlock {
     /// The hash in two halves, so that the struct is aligned to 4 bytes.
     hash: [u32; 2],
-    /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter
-    /// than one engine block. The bit [`EXPECTED`] is set if the place was estimated from an
-    /// outline.
+    /// Number of engine blocks of the prompt up to and including this block. 0: the text is shorter than one
+    /// engine block. The bit [`EXPECTED`] is set if this block was estimated from an outline.
     blocks: u32,
 }
 
 /// The bit of `ChainBlock::blocks` that is set if the block was estimated from another gateway's outline.
 const EXPECTED: u32 = 1 << 31;
 
-/// The prompt of a request whose response has ended, for [`TextIndex::align`].
+/// The prompt of a request whose response has ended. [`TextIndex::align`] reads it.
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredRequest<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers a text block and all text before
@@ -92,7 +91,7 @@ impl TextIndex {
         }
     }
 
-    /// Whether the index knows which engine block precedes this one.
+    /// Whether the index knows the engine block before the engine block `hash`.
     pub fn has_block(&self, hash: BlockHash) -> bool {
         self.parents.get(hash).is_some()
     }
@@ -112,8 +111,8 @@ impl TextIndex {
             return None;
         }
         let prompt_blocks = (request.prompt_tokens / u64::from(block_size)) as u32;
-        // An engine stores all full blocks of a prompt. A shorter chain means that the tokens
-        // belong to more than this text, for example to several prompts.
+        // An engine stores all full blocks of a prompt. If the chain is shorter, the reported prompt tokens
+        // belong to more than this text, for example to several prompts of one request.
         if (chain.first_depth as usize).saturating_add(chain.blocks.len()) < prompt_blocks as usize
         {
             return None;
@@ -152,9 +151,9 @@ impl TextIndex {
         }
     }
 
-    /// Estimates which of the blocks that an engine stored for a request of another gateway contain the text
-    /// of its prompt. `outline`: the outline of the prompt. What the index learned from a request of this
-    /// gateway is more exact, and is kept.
+    /// Learns from a request of another gateway: estimates which of the blocks that the engine stored for it
+    /// contain the text of its prompt. `outline`: the outline of the prompt. An entry that the index learned
+    /// from a request of this gateway is more exact, so it is kept.
     pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
         let first = stored.first_depth;
         let blocks = stored.event.block_hashes.iter();
@@ -178,13 +177,13 @@ impl TextIndex {
         self.has_outlines = true;
     }
 
-    /// Whether the index has learned engine blocks from outlines. Blocks between two of them can be
-    /// unknown.
+    /// Whether the index has ever learned engine blocks from outlines. The index may lack the engine blocks
+    /// between two anchors of an outline.
     pub(super) fn has_outlines(&self) -> bool {
         self.has_outlines
     }
 
-    /// The last engine block within the text with this hash. `None`: the index does not know the text.
+    /// The last engine block within the text whose hash is `text`. `None`: the index does not know the text.
     pub fn block(&self, text: u64) -> Option<ChainBlock> {
         self.texts.get(text)
     }

@@ -1,4 +1,4 @@
-//! Tests of the text index against an engine that makes tokens of different lengths.
+//! Tests of the text index with a simulated engine whose tokens have different lengths.
 
 use super::super::prompt_lookup::{CachedPrompt, PromptLookup, PromptText};
 use super::super::request_chains::{RequestChains, RequestKey};
@@ -88,7 +88,7 @@ enum Sender {
     PeerWithKey,
 }
 
-/// An engine with a cache of bounded size, and a gateway that receives its events.
+/// An engine with a cache of bounded size, and a gateway that receives the KV events of the engine.
 struct Fixture {
     contents: CacheContents,
     chains: RequestChains,
@@ -122,7 +122,7 @@ impl Fixture {
         count as u64 * u64::from(BLOCK_SIZE)
     }
 
-    /// The estimate of the gateway. `None`: nothing is known about the text.
+    /// The number of cached tokens that the gateway expects. `None`: the index knows nothing about the text.
     fn lookup(&self, prompt: &Prompt) -> Option<CachedPrompt> {
         let blocks = prompt.text_blocks();
         let text = PromptText { blocks: &blocks, whole: prompt.whole() };
@@ -212,7 +212,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
     prompt
 }
 
-/// Number of tokens, rounded up, in a text block and an engine block together.
+/// Number of tokens, rounded up, in one text block plus one engine block.
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
@@ -241,7 +241,7 @@ fn a_prefix_that_another_gateway_sent_is_known_after_one_own_request() {
     let predicted = fixture.predicted(&questions[2]).unwrap();
     let reported = fixture.true_cached(&questions[2]);
     assert!(reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted} {reported}");
-    // Another gateway makes the engine evict it.
+    // A prompt of another gateway makes the engine evict the system prompt.
     fixture.max_blocks = 300;
     fixture.send(&Prompt::random(&mut random, 4_800), false);
     assert_eq!(
@@ -254,7 +254,7 @@ fn a_prefix_that_another_gateway_sent_is_known_after_one_own_request() {
 fn predictions_are_right_to_a_block_of_text_under_eviction_and_with_a_second_gateway() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut fixture = Fixture::new(3_000);
-    // Prompts that this gateway sent, and prompts of the other gateway.
+    // Two lists: the prompts that the other gateway sent, and the prompts that this gateway sent.
     let first = Prompt::random(&mut random, 2_000);
     let mut prompts = [vec![first.clone()], vec![first]];
     let (mut known, mut wrong, mut above) = (0, 0, 0_u64);
@@ -342,19 +342,19 @@ fn a_prompt_of_another_gateway_is_known_by_its_outline_before_an_own_request() {
     let reported = fixture.true_cached(&questions[1]);
     assert!(cached.is_expected);
     assert!(cached.tokens <= reported + TEXT_BLOCK_TOKENS, "{} {reported}", cached.tokens);
-    // The last anchor before the end of the text is at most a fifth before it.
+    // The last anchor of the outline lies before the end of the text by at most a fifth of the text.
     assert!(
         cached.tokens * 5 >= reported * 4 - 5 * TEXT_BLOCK_TOKENS,
         "{} {reported}",
         cached.tokens
     );
-    // An own request is exact, and a later outline does not change this.
+    // What the index learns from a request of this gateway is exact, and a later outline does not change it.
     fixture.send(&questions[1], true);
     fixture.send_as(&questions[0], Sender::PeerWithKey);
     let cached = fixture.lookup(&questions[1]).unwrap();
     assert!(cached.is_decided && !cached.is_expected);
     assert!(fixture.true_cached(&questions[1]).abs_diff(cached.tokens) <= u64::from(BLOCK_SIZE));
-    // Nothing is left after the eviction.
+    // After the eviction, no token of the prompt counts as cached.
     fixture.max_blocks = 100;
     fixture.send(&Prompt::random(&mut random, 1_600), false);
     assert_eq!(fixture.predicted(&questions[2]), Some(0));
@@ -388,7 +388,7 @@ fn between_two_distant_anchors_nothing_counts_as_cached() {
     let prompt = Prompt::random(&mut random, 80_000);
     let mut fixture = Fixture::new(5_000);
     fixture.send_as(&prompt, Sender::PeerWithKey);
-    // The last two anchors are 448 and 512 text blocks, and some 3,600 and 4,100 of the engine.
+    // The last two anchors end after 448 and 512 text blocks, which are some 3,600 and 4,100 engine blocks.
     fixture.send(&Prompt::random(&mut random, 1_100 * 16), false);
     assert_eq!(fixture.true_cached(&prompt), 3_900 * 16);
     let cached = fixture.lookup(&prompt).unwrap();

@@ -18,8 +18,8 @@ pub struct Events<'a> {
 }
 
 impl<'a> EventBatch<'a> {
-    /// Reads the head of a batch: `[timestamp, [event, …], data-parallel rank]`. Elements after the
-    /// events are ignored.
+    /// Reads the start of a batch, up to its first event. The batch is `[timestamp, [event, …], data-parallel
+    /// rank]`. Elements after the list of events are ignored.
     pub fn parse(payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let Value::Array(2..) = reader.value()? else { return Err(DecodeError::WrongType) };

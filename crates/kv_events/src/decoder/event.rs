@@ -1,4 +1,4 @@
-//! One event: its fields from either encoding.
+//! One event: its fields, in the array encoding or in the map encoding.
 
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
@@ -52,7 +52,7 @@ pub struct BlockRemoved<'a> {
     pub group: Option<u32>,
 }
 
-/// The fields of all kinds of events together.
+/// The fields of all kinds of events. Each event sets some of them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fields<'a> {
     block_hashes: Option<BlockHashes<'a>>,
@@ -67,7 +67,7 @@ struct Fields<'a> {
     has_extra_keys: bool,
 }
 
-/// A field, as the map encoding names it.
+/// A field of an event, as the map encoding names it.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     BlockHashes,
@@ -83,7 +83,8 @@ enum Field {
     SessionId,
 }
 
-/// Fields of `BlockStored` in the array encoding, after the type. Later elements are skipped.
+/// Fields of `BlockStored` in the array encoding, in order, after the element with the event type. Later
+/// elements are skipped.
 const STORED_FIELDS: [Field; 10] = [
     Field::BlockHashes,
     Field::Parent,
@@ -96,7 +97,7 @@ const STORED_FIELDS: [Field; 10] = [
     Field::Group,
     Field::CacheKind,
 ];
-/// Fields of `BlockRemoved` in the array encoding, after the type.
+/// Fields of `BlockRemoved` in the array encoding, in order, after the element with the event type.
 const REMOVED_FIELDS: [Field; 3] = [Field::BlockHashes, Field::Medium, Field::Group];
 
 /// Reads the next event.

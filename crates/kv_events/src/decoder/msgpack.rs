@@ -1,7 +1,6 @@
-//! Reader of MessagePack values in a byte slice. It accepts values whose head is longer than
-//! necessary, which newer versions of msgspec write. No function recurses, and a length that
-//! exceeds the rest of the input is an error, so hostile input costs at most one pass over its
-//! bytes.
+//! Reader of MessagePack values in a byte slice. It accepts values whose head (type and length) is longer
+//! than necessary, which newer versions of msgspec write. No function recurses, and a length that exceeds the
+//! rest of the input is an error. So the reader passes over the bytes of hostile input at most once.
 //!
 //! <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
@@ -137,8 +136,8 @@ impl<'a> Reader<'a> {
         self.count(length, 2).map(Value::Map)
     }
 
-    /// Returns `length`, a number of elements, if the rest of the input can hold as many elements
-    /// of at least `size` bytes. Otherwise returns an error.
+    /// Returns `length`, a number of elements, if the rest of the input can hold this number of elements of
+    /// at least `size` bytes each. Otherwise returns an error.
     fn count(&self, length: u64, size: usize) -> Result<usize, DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Truncated)?;
         if length > self.rest.len() / size { Err(DecodeError::Truncated) } else { Ok(length) }

@@ -15,7 +15,8 @@ const MAPS: &str = "93cb3ff8000000000000938ca474797065ab426c6f636b53746f726564ac
      5f6b696e64ae66756c6c5f617474656e74696f6eaa73657373696f6e5f6964b374772e30313233343536373839 \
      61626364656684a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739107a66d656469 \
      756da3475055a967726f75705f6964780081a474797065b0416c6c426c6f636b73436c656172656400";
-/// A batch with `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0`: hashes of 32 and 16 bytes, and an offload tier.
+/// A batch with `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0`: hashes of 32 and 16 bytes, and blocks in an offload
+/// tier.
 const BYTES: &str = "93cb3ff8000000000000928aa474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392c420 \
      000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fc410000102030405060708090a \
      0b0c0d0e0fb1706172656e745f626c6f636b5f68617368c410000102030405060708090a0b0c0d0e0fa9746f6b \
@@ -114,7 +115,7 @@ fn an_event_of_version_0_11_and_an_unknown_event_are_read() {
 fn every_truncation_of_a_batch_is_an_error() {
     for hex in [ARRAYS, MAPS, BYTES] {
         let whole = bytes(hex);
-        // The last element, the rank, is not read.
+        // The loop leaves out the last byte, the data-parallel rank: the decoder does not read it.
         for length in 0..whole.len() - 1 {
             assert!(events(&whole[..length]).is_err(), "{length}");
         }

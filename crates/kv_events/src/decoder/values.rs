@@ -2,8 +2,8 @@
 
 use super::msgpack::{DecodeError, Reader, Value};
 
-/// Hash of an engine block and all blocks before it, as the engine computes it: the lowest 64 bits.
-/// The gateway never computes this hash itself, because the engine may use a random seed.
+/// Hash of an engine block and all blocks before it, as the engine computes it. Of a longer hash, only the
+/// lowest 64 bits. The gateway never computes this hash itself, because the engine may use a random seed.
 pub type BlockHash = u64;
 
 /// The block hashes of an event.
@@ -25,11 +25,11 @@ pub enum Medium {
 /// The kind of cache of a group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CacheKind {
-    /// The blocks of a prompt are cached from its beginning without holes: full attention and MLA.
-    /// An event that names no kind means this one.
+    /// The cache keeps all blocks of a prompt from its beginning on: full attention and MLA. An event that
+    /// names no kind has this kind.
     Contiguous,
-    /// The cache drops old blocks (sliding windows), or holds states instead of blocks (Mamba).
-    /// Also any other kind.
+    /// The cache drops old blocks (sliding windows), or stores states instead of blocks (Mamba). Every other
+    /// kind of cache also counts as `Other`.
     Other,
 }
 

@@ -1,8 +1,8 @@
-//! The last blocks that a cache has evicted, each with the group that took its space. A block that is
-//! stored again was evicted too early.
+//! The last blocks that a cache has evicted, each with the group of prompts that took its space. If the cache
+//! stores such a block again, the block was evicted too early.
 //!
-//! The table has a fixed size. A later block replaces an earlier block at the same position. The
-//! table then no longer knows the earlier block, and does not count that it is computed again.
+//! The table has a fixed size. A later block replaces an earlier block at the same position. The table then
+//! no longer knows the earlier block, so nothing counts if that block is computed again.
 
 use super::group_number::{FreedGroups, GroupNumber};
 use crate::decoder::BlockHash;
@@ -11,8 +11,8 @@ use crate::key_hash::position;
 /// A table of blocks that a cache has evicted, each with the group of prompts that took its space.
 #[derive(Debug)]
 pub(super) struct EvictedBlocks {
-    /// Each entry has a tag in the upper 24 bits, derived from the hash of the evicted block, and
-    /// the group that took its space in the lower 8 bits. 0: no block. The table is empty before
+    /// Each entry has a tag in the upper 24 bits, derived from the hash of the evicted block. The lower 8
+    /// bits are the group of prompts that took the space of the block. 0: no block. The table is empty before
     /// the first eviction.
     entries: Box<[u32]>,
     /// Number of entries of the table after the first eviction.
@@ -43,15 +43,16 @@ impl EvictedBlocks {
         self.entries[index] = tag | u32::from(group.0);
     }
 
-    /// Removes a block that is stored again. Returns the group that had taken its space. `None`: not known.
+    /// Removes a block that is stored again. Returns the group that had taken the space of the block. `None`:
+    /// the table does not know the block.
     pub(super) fn take(&mut self, block: BlockHash) -> Option<GroupNumber> {
         let (index, tag) = self.place(block);
         let entry = self.entries.get_mut(index).filter(|entry| **entry & !GROUP_MASK == tag)?;
         Some(GroupNumber((std::mem::take(entry) & GROUP_MASK) as u8))
     }
 
-    /// Assigns the blocks whose space these groups took to [`GroupNumber::OTHER`], because new
-    /// groups get the numbers.
+    /// Assigns the blocks whose space the `freed` groups took to [`GroupNumber::OTHER`], because new groups
+    /// get the numbers of the `freed` groups.
     pub(super) fn forget_groups(&mut self, freed: &FreedGroups) {
         for entry in &mut self.entries {
             if freed.contains(GroupNumber((*entry & GROUP_MASK) as u8)) {

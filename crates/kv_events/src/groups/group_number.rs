@@ -1,5 +1,5 @@
-//! Numbers of groups within one cache. A number takes one byte, because the table stores one for
-//! each block.
+//! Numbers of groups of prompts within one cache. A number takes one byte, because the table of cached blocks
+//! stores one for each block.
 
 /// The number of a group of prompts within one prefix cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! Groups of prompts in one prefix cache. The prompts of a group begin with the same text. Counts
+//! Groups of prompts in one prefix cache. All prompts of a group begin with the same text. The module counts
 //! how many blocks of each group the cache has, and which other groups evicted blocks of the group.
 //!
 //! [`PrefixGroups`] keeps these counts. The events of an engine show which blocks it stores and

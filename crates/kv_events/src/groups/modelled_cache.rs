@@ -1,5 +1,5 @@
-//! A model of the prefix cache of one engine, from the prompts that were sent to the engine. Like
-//! vLLM, the model evicts the least recently used blocks first, and of one prompt the last block
+//! A model of the prefix cache of one engine, built from the prompts that were sent to the engine. Like vLLM,
+//! the model evicts the least recently used blocks first. Of the blocks of one prompt, it evicts the last one
 //! first.
 
 use super::group_number::GroupNumber;
@@ -34,7 +34,7 @@ pub struct UsedPrompt<'a> {
 const MAX_BLOCKS: usize = 1 << 14;
 /// Number of evicted blocks that are remembered.
 const EVICTED_BLOCKS: usize = 1 << 13;
-/// Allocated bytes of a block: its entry, and its share of the hash table.
+/// Estimated allocated bytes for each block: its entry, and its share of the hash table.
 const BLOCK_BYTES: usize = 80;
 
 impl ModelledCache {
@@ -54,8 +54,8 @@ impl ModelledCache {
         self.blocks.len() * BLOCK_BYTES + self.groups.bytes()
     }
 
-    /// Records that the engine has computed a prompt. Its cache holds `capacity` blocks. Returns
-    /// the number of the group of the prompt, and whether the group is new.
+    /// Records that the engine has computed a prompt. `capacity`: number of blocks that the engine's cache
+    /// holds. Returns the number of the group of the prompt, and whether the group is new.
     pub fn use_prompt(&mut self, prompt: UsedPrompt<'_>, capacity: usize) -> (GroupNumber, bool) {
         let capacity = capacity.clamp(1, MAX_BLOCKS);
         let prompt_blocks = &prompt.blocks[..prompt.blocks.len().min(capacity)];
@@ -74,7 +74,8 @@ impl ModelledCache {
                 (group, is_new)
             }
         };
-        // The engine protects the cached blocks of the prompt before it evicts others.
+        // Like the engine, the model marks the cached blocks of the prompt as used before it evicts other
+        // blocks.
         let cached = prompt_blocks.iter().take_while(|block| self.blocks.promote(block)).count();
         for _ in 0..prompt.unmatched.min(capacity - prompt_blocks.len()) {
             self.unmatched += 1;
@@ -86,7 +87,7 @@ impl ModelledCache {
         for block in prompt_blocks[..cached].iter().rev() {
             self.blocks.promote(block);
         }
-        // The capacity may have fallen.
+        // The capacity may be smaller than in the last call.
         self.evict_to(capacity);
         (group, is_new)
     }

@@ -1,7 +1,7 @@
-//! The groups of one cache: their blocks, and their evictions.
+//! The groups of prompts in one prefix cache: the number of blocks of each, and the evictions between them.
 //!
-//! An engine removes the blocks whose space a request needs, and then stores the blocks of the request. So
-//! the group of the next stored block has evicted the blocks that were removed before.
+//! An engine first removes the blocks whose space a request needs, and then stores the blocks of the request.
+//! So the removed blocks were evicted by the group of the next stored block.
 
 use super::evicted_blocks::EvictedBlocks;
 use super::group_number::{FreedGroups, GroupNumber};
@@ -27,7 +27,7 @@ pub struct PrefixGroups {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
-    /// Hash of the block by which the prompts of the group are recognised.
+    /// Hash of the block that all prompts of the group share and that identifies the group.
     key: u64,
     text: Option<u64>,
     blocks: u32,
@@ -40,7 +40,8 @@ struct Group {
 pub struct GroupCounts {
     /// The number of the group.
     pub number: GroupNumber,
-    /// Hash of the block by which the prompts of the group are recognised. 0 for [`GroupNumber::OTHER`].
+    /// Hash of the block that all prompts of the group share and that identifies the group. 0 for
+    /// [`GroupNumber::OTHER`].
     pub key: u64,
     /// Hash of the text with which the prompts of the group begin. `None`: not known.
     pub text: Option<u64>,
@@ -57,9 +58,9 @@ pub struct EvictionCounts {
     pub recomputed: u64,
 }
 
-/// Number of groups that lose their numbers when a new group needs one and none is free.
+/// Number of groups that lose their numbers at once, when a new group needs a number and none is free.
 const FREED_AT_ONCE: usize = 64;
-/// Greatest number of pairs of groups with evictions.
+/// Greatest number of entries of `PrefixGroups::evictions`, each a pair of groups.
 const MAX_PAIRS: usize = 1_024;
 /// Maximum number of removed blocks whose space no stored block has taken yet.
 const MAX_REMOVED: usize = 4_096;
@@ -79,9 +80,9 @@ impl PrefixGroups {
         }
     }
 
-    /// The number of the group with this key, and whether the group is new. If no number is free
-    /// for a new group, some groups lose their numbers. `relabel` gets these groups before a new
-    /// group gets one of the numbers.
+    /// The number of the group with this key, and whether the group is new. If no number is free for a new
+    /// group, some groups lose their numbers. In this case `relabel` is called with these groups before the
+    /// new group gets a number.
     pub fn number(&mut self, key: u64, relabel: impl FnOnce(&FreedGroups)) -> (GroupNumber, bool) {
         self.uses += 1;
         let known = self.numbers.get(&key).copied();
@@ -103,7 +104,7 @@ impl PrefixGroups {
         }
     }
 
-    /// Records that the cache stored a block that it did not have.
+    /// Records that the cache stored a block that the cache did not have.
     pub fn on_stored(&mut self, group: GroupNumber, block: BlockHash) {
         self.settle(group);
         self.groups[group.index()].blocks += 1;
@@ -200,7 +201,7 @@ impl PrefixGroups {
             self.pair(loser, evictor).evicted += 1;
             self.evicted.insert(block, evictor);
         }
-        // Keeps the allocation.
+        // Keeps the allocated memory of the list.
         self.removed = removed;
     }
 
@@ -288,7 +289,7 @@ mod tests {
             let pairs = cache.groups.evictions().filter(|pair| pair.0 == loser);
             pairs.map(|(.., counts)| counts.recomputed).sum::<u64>()
         };
-        // Of the 3,840 evicted blocks, some have replaced others in the table.
+        // The cache evicted 3,840 blocks. In the table of evicted blocks, some of them replaced others.
         for loser in [first, second] {
             assert!((60..=80).contains(&recomputed(loser)), "{}", recomputed(loser));
         }

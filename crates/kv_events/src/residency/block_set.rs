@@ -1,8 +1,9 @@
-//! The blocks that one cache contains, with their number of copies, their depths and their groups.
+//! The blocks that one cache contains. For each block, the set has the number of copies, the depth in its
+//! prompt, and its group.
 //!
-//! An engine announces a block once for each copy: two requests that fill the same block at the same
-//! time store two copies with one hash, and the cache removes them one by one. Copies are rare, so
-//! only their numbers beyond the first are stored, in a map of their own.
+//! An engine announces a block once for each copy. Two requests that fill the same block at the same time
+//! store two copies with one hash, and the cache later removes the copies one by one. Copies are rare. So a
+//! separate map stores the number of further copies, and only for blocks that have any.
 
 use crate::decoder::BlockHash;
 use crate::groups::{FreedGroups, GroupNumber};
@@ -22,7 +23,8 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes: its place, and two halves of its hash, so that the struct is aligned to 4 bytes.
+/// A block in 12 bytes: its depth and group, and its hash in two halves, so that the struct is aligned to 4
+/// bytes.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     hash: [u32; 2],
@@ -33,7 +35,7 @@ struct Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockPlace(u32);
 
-/// Depth of a block whose parent is not known.
+/// Depth of a block if the depth of its parent is not known.
 pub const UNKNOWN_DEPTH: u32 = (1 << 24) - 1;
 /// Number of bits of a [`BlockPlace`] that the group takes.
 const GROUP_BITS: u32 = u8::BITS;
@@ -208,7 +210,7 @@ mod tests {
                 greatest = greatest.max(set.bytes() as f64 / f64::from(count));
             }
         }
-        // Largest just after the table has grown.
+        // The number of bytes per block is greatest just after the table has grown.
         assert!((25.0..32.0).contains(&greatest), "{greatest} bytes per block");
     }
 

@@ -24,9 +24,9 @@ pub struct CacheContents {
     groups: PrefixGroups,
 }
 
-/// Number of leading tokens that the prompts of a group share: about as many as a text block of the
-/// gateway has. Fewer tokens would not separate groups: the chat template makes the first blocks of
-/// unrelated prompts equal.
+/// Number of leading tokens that the prompts of one group share: about as many as a text block of the gateway
+/// has. With fewer tokens, unrelated prompts would be in one group: the chat template makes their first
+/// blocks equal.
 const GROUP_TOKENS: u32 = 128;
 /// Number of evicted blocks to remember: half a million tokens in blocks of 16.
 const EVICTED_BLOCKS: usize = 1 << 15;
@@ -35,7 +35,8 @@ const EVICTED_BLOCKS: usize = 1 << 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group(Option<u32>);
 
-/// Blocks of one event that the engine stored, if their depth in the prompt is known.
+/// The blocks of one event of an engine that stored blocks, if the depth of the blocks in the prompt is
+/// known.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredChain<'a> {
     /// The parent of the first block. `None`: the first block begins a prompt.
@@ -47,7 +48,7 @@ pub struct StoredChain<'a> {
 }
 
 impl CacheContents {
-    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and of offloaded blocks.
+    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and also of offloaded blocks.
     /// `seed`: a random number.
     pub fn new(max_blocks: usize, seed: u64) -> Self {
         Self {
@@ -79,9 +80,9 @@ impl CacheContents {
         &self.groups
     }
 
-    /// Records that a request whose text begins with the text block `text` has stored `blocks` after
-    /// `parent`. `first_depth`: number of blocks of the prompt before `blocks`. Other requests may have
-    /// evicted some of the blocks since.
+    /// Records the text of a group of prompts. A request whose text begins with the text block `text` has
+    /// stored `blocks` after `parent`. `first_depth`: number of blocks of the prompt before `blocks`. The
+    /// cache may have evicted some of the blocks since.
     pub fn set_text(
         &mut self,
         parent: Option<BlockHash>,
@@ -109,7 +110,7 @@ impl CacheContents {
         self.block_size
     }
 
-    /// Whether the engine can reuse a block.
+    /// Whether the engine can reuse a block: the block is on the GPU or offloaded.
     pub fn contains(&self, hash: BlockHash) -> bool {
         self.on_gpu.contains(hash) || !self.offloaded.is_empty() && self.offloaded.contains(hash)
     }
@@ -164,11 +165,10 @@ impl CacheContents {
             Some(Some(parent)) if parent.depth() < UNKNOWN_DEPTH - 1 => parent.depth() + 1,
             Some(_) => UNKNOWN_DEPTH,
         };
-        // With `kv_cache_report_mode: full` an engine also announces the blocks that a request
-        // reuses, without a later event that removes them. Counted as copies, they would keep the
-        // blocks in the table forever. These events have no parent. So events without a parent add
-        // no copies, even if the engine stored real copies: then the table removes the block too
-        // early, which is better than too late.
+        // With `kv_cache_report_mode: full` an engine also announces the blocks that a request reuses, and no
+        // later event removes them. If they counted as copies, the blocks would stay in the table forever.
+        // These events have no parent, so events without a parent add no copies. If the engine did store a
+        // copy, the table removes the block too early, which is better than too late.
         let counts_copies = stored.parent.is_some();
         match stored.medium {
             Medium::Gpu => {
@@ -202,8 +202,8 @@ impl CacheContents {
             Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
             None => parent.map_or(GroupNumber::OTHER, BlockPlace::group),
         };
-        // The blocks before the key block belong to no group. But the prompt of this group needed
-        // their space too, so the group counts as the evictor.
+        // The blocks before the key block belong to no group. But the prompt of this group needed space for
+        // these blocks too, so the group counts as the one that evicted the removed blocks.
         self.groups.settle(group);
         for (index, hash) in stored.block_hashes.iter().enumerate() {
             let depth = first_depth.saturating_add(index as u32);
@@ -299,7 +299,7 @@ mod tests {
         assert!(contents.contains(9) && contents.contains(4));
     }
 
-    /// Blocks of 64 tokens: the second block of a prompt tells its group.
+    /// Blocks of 64 tokens: the hash of the second block of a prompt is the key of its group.
     const BLOCK_SIZE: &[u8] = b"\xaablock_size\x40";
 
     /// The key and the number of blocks of each group, sorted by key.

@@ -1,13 +1,13 @@
-//! Decides which messages of a publisher are applied, and how far the known contents of the cache
-//! can be trusted. A state machine without I/O: the subscriber calls it for each received message,
-//! and performs the actions of the returned [`StreamStep`].
+//! Decides which messages of a publisher of KV events are applied, and how far the known contents of the
+//! cache can be trusted. A state machine without I/O: the subscriber calls it for each received message, and
+//! performs the actions of the returned [`StreamStep`].
 //!
-//! The number of the first message is 0 in each process of the engine, and each further message has
-//! the next number. A replay endpoint answers a request for the messages from a number on with
-//! those that it still has (the last 10,000 by default), then with an end mark. The engine may have
-//! restarted while the subscriber was not connected, and then its numbers begin again. After a
-//! reconnection the subscriber therefore requests the last applied message again: the same payload
-//! proves that the engine is the same process.
+//! In each process of an engine, the first message has the number 0, and each further message has the next
+//! number. A subscriber asks the replay endpoint for all messages from a given number on. The endpoint sends
+//! those that it still has (the last 10,000 by default), then an end mark. The engine may have restarted
+//! while the subscriber was not connected, and then its numbers begin again. After a reconnection the
+//! subscriber therefore requests the last applied message again: the same payload proves that the engine is
+//! the same process.
 
 /// How far the known contents of the prefix cache of an engine can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -18,8 +18,8 @@ pub enum StreamState {
     /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
     /// it yet, or a replay is under way.
     Gap,
-    /// All messages since some moment were applied. The blocks that the engine stored earlier are
-    /// not known.
+    /// All messages since a later moment than the start of the engine were applied. The blocks that the
+    /// engine stored earlier are not known.
     FromHere,
     /// All messages since the start of the engine, or since its cache was cleared, were applied.
     Exact,
@@ -44,18 +44,18 @@ pub struct EventStream {
     state: StreamState,
     has_replay: bool,
     phase: Phase,
-    /// Sequence number of the next message. `None`: any number is accepted as the first one.
+    /// Number of the message that must come next. `None`: the first message may have any number.
     expected: Option<u64>,
     /// Digest of the payload of the last applied message.
     last_digest: u64,
-    /// Greatest number of a published message of this connection.
+    /// Number of the last message that was published, not replayed, on this connection.
     last_published: Option<u64>,
-    /// The state after the end of the current replay.
+    /// The value that `state` gets at the end of the current replay.
     after_replay: StreamState,
     /// Value of `expected` when the current replay was requested.
     asked_from: Option<u64>,
-    /// Whether the publisher had sent message `asked_from` or a later one before the replay was
-    /// requested. If so, the replay contains this message, unless the publisher no longer has it.
+    /// Whether the publisher had already sent message `asked_from` or a later one when the replay was
+    /// requested. If so, the replay contains message `asked_from`, unless the publisher no longer has it.
     asked_late: bool,
     /// Number of requested replays whose end mark has not arrived. Only the last replay counts.
     pending_replays: u32,
@@ -94,7 +94,7 @@ impl EventStream {
         }
     }
 
-    /// Records that the connection was lost.
+    /// Records that the connection to the publisher was lost.
     pub fn on_disconnect(&mut self) {
         if matches!(self.state, StreamState::FromHere | StreamState::Exact) {
             (self.after_replay, self.state) = (self.state, StreamState::Gap);
@@ -110,7 +110,7 @@ impl EventStream {
         StreamStep { clears: true, ..StreamStep::default() }
     }
 
-    /// Records that the engine cleared its cache, so that its contents are known.
+    /// Records that the engine emptied its cache: from now on, the contents of the cache are known.
     pub fn on_all_cleared(&mut self) {
         self.after_replay = StreamState::Exact;
         if self.phase == Phase::Live {
@@ -137,8 +137,8 @@ impl EventStream {
             return if self.has_replay { step } else { self.apply_live(number, digest, true) };
         }
         if self.phase != Phase::Live {
-            // The current replay contains this message. If it does not, another replay is requested
-            // when the current one ends.
+            // The current replay should contain this message. If the replay ends without it, another one is
+            // requested.
             return StreamStep::default();
         }
         match self.expected {
@@ -199,12 +199,12 @@ impl EventStream {
                 }
                 self.phase = Phase::Live;
                 if is_behind {
-                    // The publisher no longer has the missing messages.
+                    // The publisher no longer has the missing messages, because it has replayed none.
                     self.state = StreamState::Gap;
                     self.expected = None;
                     return StreamStep { clears: true, ..StreamStep::default() };
                 }
-                // If there is no message yet, the engine has just started and its cache is empty.
+                // If the publisher has no message yet, the engine has just started and its cache is empty.
                 let is_new = self.expected.is_none();
                 self.state = if is_new { StreamState::Exact } else { self.after_replay };
                 self.expected = Some(next);
@@ -270,7 +270,7 @@ mod tests {
         StreamStep { clears: true, ..step }
     }
 
-    /// A stream that is exact after the messages 0 to 9.
+    /// A stream in the state `Exact` after the messages 0 to 9.
     fn exact() -> EventStream {
         let mut stream = EventStream::default();
         assert_eq!(stream.on_connect(true), clearing(ask(0)));
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.state(), StreamState::Gap);
         (10..13).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
-        // Published after the publisher had served the replay.
+        // This message is published when the publisher has already served the replay.
         assert_eq!(stream.on_published(13, 13), StreamStep::default());
         assert_eq!(stream.on_replay_end(), ask(13));
         assert_eq!(stream.on_replayed(13, 13), apply());
@@ -321,7 +321,7 @@ mod tests {
         (31..=40).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
         assert_eq!(stream.on_replay_end(), StreamStep::default());
         assert_eq!(stream.state(), StreamState::FromHere);
-        // The cache is cleared, so everything is known again.
+        // The engine clears its cache, so its contents are known again.
         assert_eq!(stream.on_published(41, 41), apply());
         stream.on_all_cleared();
         assert_eq!(stream.state(), StreamState::Exact);
@@ -380,7 +380,7 @@ mod tests {
         let mut stream = exact();
         assert_eq!(stream.on_idle(), ask(10));
         assert_eq!(stream.on_replayed(10, 10), apply());
-        // A gap while the replay is under way.
+        // Messages are lost again while the replay is under way.
         assert_eq!(stream.on_published(13, 13), ask(11));
         assert_eq!(stream.on_replay_end(), StreamStep::default(), "the end of the first replay");
         (11..14).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
@@ -406,13 +406,13 @@ mod tests {
         stream: EventStream,
         has_replay: bool,
         process: u64,
-        /// Digests of all messages of the process.
+        /// Digests of all messages that the current process of the publisher has sent.
         messages: Vec<u64>,
         buffered: usize,
         is_connected: bool,
-        /// Replay messages in transit. `None`: the end mark.
+        /// Replayed messages that the subscriber has not received yet. `None`: the end mark.
         replay: VecDeque<Option<(u64, u64)>>,
-        /// Digests of the applied messages since the contents were cleared.
+        /// Digests of the messages that the subscriber applied since it last cleared the contents.
         applied: Vec<u64>,
     }
 
@@ -445,7 +445,7 @@ mod tests {
                 0..=5 => {
                     let digest = self.process << 32 | self.messages.len() as u64;
                     self.messages.push(digest);
-                    // One in six is lost.
+                    // Operation 0, one in six of these operations, loses its message.
                     if self.is_connected && operation > 0 {
                         let number = self.messages.len() as u64 - 1;
                         let step = self.stream.on_published(number, digest);
@@ -502,7 +502,7 @@ mod tests {
                     prop_assert!(model.messages[..received].ends_with(&model.applied));
                 }
             }
-            // In the end the stream recovers.
+            // At the end, the subscriber reconnects, and the stream recovers.
             if !model.is_connected {
                 model.run(8);
             }

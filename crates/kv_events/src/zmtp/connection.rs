@@ -1,4 +1,4 @@
-//! A ZMTP connection to the socket of one other program.
+//! A ZMTP connection (the protocol of ZeroMQ) to one socket of another program.
 
 use super::frame::{FrameDecoder, ProtocolError, Traffic, write_command, write_message};
 use super::handshake::{
@@ -48,7 +48,7 @@ pub struct Connection {
     out: Vec<u8>,
 }
 
-/// Time limit of each of these: the connection, the handshake, and a write.
+/// Time limit of each of these steps: opening the connection, the handshake, and a write.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of one read.
 const READ_BYTES: usize = 16 << 10;
@@ -114,7 +114,7 @@ impl Connection {
         self.flush().await
     }
 
-    /// Adds a message to those that the next flush sends.
+    /// Adds a message to those that the next [`Self::flush`] sends.
     pub(super) fn write(&mut self, parts: &[&[u8]]) {
         write_message(parts, &mut self.out);
     }
@@ -130,15 +130,16 @@ impl Connection {
         self.flush().await
     }
 
-    /// The parts of the next message. `None`: a PONG arrived, the answer to a ping. The future can
-    /// be dropped at any time without the loss of a message.
+    /// The parts of the next message. `None`: a PONG arrived, the answer to a ping. If the future is dropped
+    /// before it completes, no message is lost.
     pub async fn receive(&mut self) -> Result<Option<Vec<Bytes>>, ConnectionError> {
         loop {
             match self.traffic().await? {
                 Traffic::Message(parts) => return Ok(Some(parts)),
                 Traffic::Command(command) if command.starts_with(b"\x04PONG") => return Ok(None),
                 Traffic::Command(command) => {
-                    // The data of PING are a time to live of two bytes and a context to be returned.
+                    // The data of PING are a time to live of two bytes, and a context that the PONG must
+                    // return.
                     if let Some(context) =
                         command.strip_prefix(b"\x04PING").and_then(|ping| ping.get(2..))
                     {

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 /// A received message or command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Traffic {
-    /// The parts of a message.
+    /// The parts of a message, in order.
     Message(Vec<Bytes>),
     /// The body of a command: length of the name, name, data.
     Command(Bytes),
@@ -24,7 +24,7 @@ pub enum ProtocolError {
     /// The peer has a socket of another type.
     #[error("the KV event port has a {found} socket, expected {expected}")]
     SocketType {
-        /// Type of the socket of the peer.
+        /// Type of the peer's socket.
         found: String,
         /// Type that the socket of the peer must have.
         expected: &'static str,
@@ -49,10 +49,10 @@ pub(super) struct FrameDecoder {
     part_bytes: usize,
 }
 
-/// Greatest length of a message in bytes. A step of vLLM with 16,384 new tokens has an event batch of
-/// about 80 KB.
+/// Greatest length of a message in bytes. For comparison: a step of vLLM with 16,384 new tokens has an event
+/// batch of about 80 KB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Greatest number of parts of a message. A replayed batch has four.
+/// Greatest number of parts of a message. A replayed event batch has four.
 const MAX_PARTS: usize = 8;
 
 const FLAG_MORE: u8 = 1;
@@ -99,7 +99,7 @@ impl FrameDecoder {
             let Some(length) = self.buffer[1..].first_chunk() else { return Ok(None) };
             (9, u64::from_be_bytes(*length))
         };
-        // Checked before anything is allocated.
+        // The length is checked before any memory is allocated for the frame.
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_MESSAGE_BYTES);
         let length = length.ok_or(ProtocolError::TooLong)?;
         if self.buffer.len() < head + length {

@@ -19,7 +19,7 @@ pub enum SocketType {
 
 /// Length of a greeting in bytes.
 pub(super) const GREETING_BYTES: usize = 64;
-/// Maximum number of bytes that an error shows of a text from the peer.
+/// Maximum number of bytes of a text from the peer that an error message shows.
 const MAX_SHOWN_BYTES: usize = 80;
 
 impl SocketType {

@@ -2,7 +2,7 @@
 //! DEALER socket need, with the NULL mechanism (no authentication) over TCP. The feature
 //! `publisher` adds the PUB and the ROUTER socket of a simulated engine.
 //!
-//! <https://rfc.zeromq.org/spec/23/>. Decision 0015 states why this is not the crate `zeromq`.
+//! <https://rfc.zeromq.org/spec/23/>. Decision 0015 states why this module does not use the crate `zeromq`.
 
 mod connection;
 mod frame;

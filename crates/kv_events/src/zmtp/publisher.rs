@@ -1,8 +1,8 @@
-//! Publishes the events of one engine as vLLM does: a PUB socket for new messages, and a ROUTER socket
-//! that replays the last ones.
+//! Publishes the events of one engine as vLLM does: a PUB socket sends new messages, and a ROUTER socket
+//! replays the last messages on request.
 //!
-//! Publishing waits for no subscriber. All connections read the same buffer of the last messages. A
-//! slow subscriber misses the messages that the buffer has dropped, and sees the gap in the
+//! The publisher does not wait for subscribers. All connections read the same buffer of the last messages. A
+//! slow subscriber misses the messages that the buffer has dropped, and notices the gap in the message
 //! numbers.
 
 use super::connection::{Connection, ConnectionError};
@@ -31,13 +31,13 @@ pub struct Publisher {
 /// The last published messages.
 #[derive(Debug, Default)]
 struct Buffer {
-    /// Number of the first payload.
+    /// Number of the first message in `payloads`.
     first: u64,
     payloads: VecDeque<Bytes>,
     bytes: usize,
 }
 
-/// Maximum number of messages that can be replayed, as vLLM's default of `buffer_steps`.
+/// Maximum number of messages that can be replayed: the default of vLLM's `buffer_steps`.
 pub const BUFFER_MESSAGES: usize = 10_000;
 /// Maximum size in bytes of the messages that can be replayed.
 const BUFFER_BYTES: usize = 16 << 20;
@@ -86,7 +86,7 @@ impl Publisher {
             };
             if let Ok((stream, _)) = accepted {
                 connections.push(async move {
-                    // An error ends the connection. The subscriber connects again.
+                    // An error ends this connection only. The subscriber can connect again.
                     let _ = match socket {
                         SocketType::Pub => self.publish_to(stream).await,
                         _ => self.replay_to(stream).await,
@@ -139,7 +139,7 @@ impl Publisher {
         }
     }
 
-    /// Sends all messages from `number` on. `parts`: the parts of each message before its number.
+    /// Sends all messages from `number` on. `parts`: the parts of each message that precede its number.
     /// Returns the number of the next message.
     async fn send_from(
         &self,
@@ -161,8 +161,8 @@ impl Publisher {
         }
     }
 
-    /// Returns up to [`MESSAGES_PER_WRITE`] stored messages from `number` on, and the number of the first of
-    /// them. It is greater than `number` if the buffer has dropped messages.
+    /// Returns up to [`MESSAGES_PER_WRITE`] stored messages from `number` on, and the number of the first
+    /// returned message. That number is greater than `number` if the buffer has dropped messages.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
         let buffer = lock(&self.buffer);
         let first = number.clamp(buffer.first, buffer.end());

@@ -37,7 +37,7 @@ impl Served {
         connection
     }
 
-    /// The numbers of the messages that a replay has, without the end mark.
+    /// The numbers of the messages that the publisher replays from `from` on, without the end mark.
     async fn replayed(&self, from: u64) -> Vec<u64> {
         let mut connection = Connection::open(&self.replay, SocketType::Dealer).await.unwrap();
         connection.send(&[b"", &from.to_be_bytes()]).await.unwrap();
@@ -99,7 +99,7 @@ async fn the_last_messages_are_replayed_from_a_number_on() {
 async fn a_subscriber_that_reads_nothing_delays_no_message_and_misses_those_beyond_the_buffer() {
     let served = Served::start().await;
     let mut slow = served.subscribe("").await;
-    // More than the socket buffers and the buffer of the publisher hold.
+    // These messages exceed what the socket buffers and the buffer of the publisher can hold together.
     let payload = vec![7; 1 << 20];
     for _ in 0..64 {
         served.publisher.publish(payload.clone());

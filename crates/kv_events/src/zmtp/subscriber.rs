@@ -1,6 +1,6 @@
-//! Receives the events of one publisher for as long as it runs: connects, subscribes, asks for
-//! replays, and begins again after each failure. A subscriber that is too slow misses messages,
-//! sees the gap in their numbers and asks for a replay. The publisher never waits for it.
+//! Receives the events of one publisher until the future is dropped. The subscriber connects, subscribes and
+//! asks for replays, and connects again after each failure. A subscriber that is too slow misses messages,
+//! notices the gap in their numbers and asks for a replay. The publisher never waits for it.
 
 use super::connection::{Connection, ConnectionError, ZmqEndpoint};
 use super::frame::ProtocolError;
@@ -56,10 +56,11 @@ struct Connections {
     replay: Option<Connection>,
     /// Whether the publisher answers pings: libzmq since 4.2.
     answers_pings: bool,
-    /// Time by which an answer must arrive, if a ping or a replay is not answered yet. Otherwise
+    /// While a ping or a replay request is unanswered: the time by which the answer must arrive. Otherwise:
     /// the time at which the subscriber pings the publisher, if no message arrives before.
     deadline: Instant,
-    /// Time without a message after which the subscriber pings the publisher, and asks it for lost messages.
+    /// Time without a message after which the subscriber pings the publisher and asks for a replay of lost
+    /// messages.
     idle_time: Duration,
     awaits_pong: bool,
     awaits_replay: bool,
@@ -78,8 +79,8 @@ const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration:
 /// Time without a message after which the subscriber pings the publisher and requests a replay of
 /// messages that may have been lost.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// The idle time right after the connection. libzmq handles a subscription some milliseconds after
-/// it arrives, so the first messages can be lost. An early replay brings them.
+/// The value of [`IDLE_TIME`] right after the connection. libzmq applies a subscription some milliseconds
+/// after its arrival, so the first messages can be lost. An early replay brings these messages.
 const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of the answer to the first ping.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -89,8 +90,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
-    /// A subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: `None` if the
-    /// publisher replays no messages.
+    /// A subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: where the publisher
+    /// replays messages. `None`: it replays none.
     pub fn new(
         endpoint: ZmqEndpoint,
         replay_endpoint: Option<ZmqEndpoint>,
@@ -136,8 +137,8 @@ impl<S: EventSink> Subscriber<S> {
                     (self.stream.on_published(number, xxh3_64(payload)), payload.clone())
                 }
                 Received::Replayed(parts) => {
-                    // The replays of vLLM up to 0.22 have no topic, so the number and the payload
-                    // are taken from the end.
+                    // The replays of vLLM up to 0.22 have no topic part, so the code takes the number and the
+                    // payload from the end of the list of parts.
                     let [delimiter, .., number, payload] = &parts[..] else {
                         return Err(ProtocolError::Frame.into());
                     };
@@ -170,8 +171,8 @@ impl<S: EventSink> Subscriber<S> {
         }
         let mut answers_pings = false;
         if replay.is_some() {
-            // A publisher handles the subscription before the ping. So after the answer, the live
-            // connection misses no message, and the replay has those that were published earlier.
+            // A publisher handles the subscription before the ping. So once the pong has arrived, the live
+            // connection misses no message, and a replay has all messages that were published earlier.
             live.ping().await?;
             let pong = async {
                 while live.receive().await?.is_some() {}
@@ -229,7 +230,7 @@ impl Connections {
         }
     }
 
-    /// The next message of either connection.
+    /// The next message from the live connection or the replay connection, a pong, or the deadline.
     async fn receive(&mut self) -> Result<Received, ConnectionError> {
         let replayed = async {
             match &mut self.replay {
@@ -244,7 +245,7 @@ impl Connections {
         };
         match received {
             Received::Pong => self.awaits_pong = false,
-            // Each message of a replay extends the deadline for the next one.
+            // Each replayed message extends the deadline for the next one.
             Received::Replayed(_) => self.deadline = clock::now() + ANSWER_TIMEOUT,
             _ => {}
         }
@@ -252,7 +253,7 @@ impl Connections {
         Ok(received)
     }
 
-    /// Sets the deadline of the next message, unless an answer is due.
+    /// Sets the deadline for the next message, unless the answer to a ping or a replay is due.
     fn await_message(&mut self) {
         if !self.awaits_pong && !self.awaits_replay {
             self.deadline = clock::now() + self.idle_time;

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// A call of the sink by the subscriber.
+/// A call that the subscriber made to its event sink.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Clear,
@@ -90,7 +90,7 @@ fn numbered(parts: &[&[u8]], number: u64, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Payloads of all messages, and whether they are lost on the way to a subscriber.
+/// The payloads of all messages, each with whether it is lost on the way to a subscriber.
 type Messages = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
 /// Sends the published messages to the subscriber on one connection.
@@ -179,7 +179,7 @@ impl Publisher {
         Self { messages, published, tasks, endpoint, replay_endpoint, with_topic }
     }
 
-    /// Publishes a message. A message that is lost reaches no subscriber, but can be replayed.
+    /// Publishes a message. If `is_lost`, the message reaches no subscriber, but can be replayed.
     fn publish(&self, payload: &str, is_lost: bool) {
         self.messages.lock().unwrap().push((payload.into(), is_lost));
         self.published.send_modify(|published| *published += 1);
@@ -226,7 +226,8 @@ impl Subscription {
         Self { told, task }
     }
 
-    /// Receives up to a state, and returns what was applied since the last clear.
+    /// Waits until the stream has this state and `count` messages were applied since the last clear. Returns
+    /// their payloads.
     async fn until(&mut self, state: StreamState, count: usize) -> Vec<String> {
         let mut applied = Vec::new();
         let mut last = StreamState::Off;
@@ -305,7 +306,7 @@ async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
     let mut subscription = publisher.subscribe(false);
     assert_eq!(subscription.told.recv().await, Some(Told::Clear));
     assert_eq!(subscription.told.recv().await, Some(Told::State(StreamState::Gap)));
-    // The subscription may reach the publisher after a message.
+    // A message may be published before the subscription reaches the publisher, so the test sends many.
     let publishing = async {
         loop {
             publisher.publish("b", false);

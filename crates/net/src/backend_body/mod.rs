@@ -54,7 +54,7 @@ impl Connection {
         let framing = RequestFraming::Length(body.len() as u64);
         let framing = stream.as_ref().map_or(framing, RequestStream::framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
-        // The bytes of another protocol follow only when the backend has accepted the protocol.
+        // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
         let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
         let head = http1::encode_request_head(&parts, framing);
         let mut unsent = UnsentRequest::new(head, body, stream);
@@ -160,7 +160,8 @@ impl BackendBody {
                 && let Poll::Ready(Ok(()) | Err(WriteError::Client(_))) =
                     connection.poll_write_request(cx, unsent)
             {
-                // The server that reads the client's body ends the response if the body fails.
+                // An error of the client's body is ignored here: the server that reads that body ends the
+                // response.
                 self.is_reusable &= unsent.is_written();
                 self.unsent_request = None;
             }
@@ -191,8 +192,8 @@ impl BackendBody {
         Poll::Ready(Ok(Some(data.freeze()).filter(|data| !data.is_empty())))
     }
 
-    /// Handles a close by the backend. The close ends a body that is delimited by it, and is an
-    /// error within any other body.
+    /// Handles a close of the connection by the backend. The close is the end of a body without a stated
+    /// length, and an error within any other body.
     fn on_connection_closed(&mut self) -> Result<Option<Bytes>, ConnectionError> {
         self.connection = None;
         match self.decoder {

@@ -14,8 +14,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// connections.
 pub struct TlsClientContext {
     alpn: Alpn,
-    /// The configuration from files. If no file is configured, the cell is empty until the first
-    /// connection, because loading the authorities of this machine is slow.
+    /// The configuration that is built from files. If no file is configured, the field is empty until the
+    /// first connection, because loading the authorities of this machine is slow.
     config: OnceLock<Arc<FileBacked<ClientConfig>>>,
     /// The name that the server certificate must have. `None`: the host of the URL.
     server_name: Option<ServerName<'static>>,
@@ -34,7 +34,7 @@ impl TlsClientContext {
         });
         let context = Self { server_name: name.transpose()?, ..Self::with_native_roots(alpn) };
         if settings.ca.is_some() || settings.client_cert.is_some() {
-            // The cell of a new context is empty, so `set` cannot fail.
+            // The field of a new context is empty, so `set` cannot fail.
             let _ = context.config.set(Arc::new(load_client_config(settings, alpn)?));
         }
         Ok(context)
@@ -55,8 +55,8 @@ impl TlsClientContext {
         self.server_name.as_ref()
     }
 
-    /// The TLS configuration of this context, which is reloaded when its files change. `None`: it is
-    /// not loaded yet.
+    /// The TLS configuration of this context, which is reloaded when its files change. `None`: the
+    /// configuration is not loaded yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
         self.config.get().map(|config| config.clone() as Arc<dyn Reloadable>)
     }

@@ -36,7 +36,7 @@ pub struct Connector {
     outbound: Arc<OutboundTls>,
     /// Timeout for the TCP connection, and again for the TLS handshake.
     timeout: Duration,
-    /// Opens the connections of a simulation. `None`: connections have sockets.
+    /// Opens the connections of a simulation, without sockets. `None`: connections have sockets.
     #[cfg(feature = "testing")]
     dial: Option<Dial>,
 }

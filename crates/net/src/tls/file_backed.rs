@@ -32,8 +32,8 @@ pub(super) struct BuiltConfig<T> {
 
 /// A value that can be reloaded from its files.
 pub(super) trait Reloadable: Send + Sync {
-    /// Rebuilds the value if its files have changed. `None`: the files have not changed. On an
-    /// error the previous value stays in use.
+    /// Rebuilds the value if its files have changed. `None`: the files have not changed, or another call
+    /// reloads them now. On an error the previous value stays in use.
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>>;
     /// The earliest expiry of the certificate chain. `None`: the value has no certificate.
     fn expires_at(&self) -> Option<SystemTime>;

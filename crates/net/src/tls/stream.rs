@@ -49,7 +49,7 @@ impl MaybeTlsStream {
     }
 }
 
-/// Evaluates an expression with the stream of either variant.
+/// Evaluates an expression with the stream of any variant of [`MaybeTlsStream`].
 macro_rules! either {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {

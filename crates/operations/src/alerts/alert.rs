@@ -8,8 +8,8 @@ use tokenweir_protocol::named_enum;
 pub struct Alert {
     /// The name of the alert, such as `TokenweirDown`.
     pub name: &'static str,
-    /// The area of the alert, such as `latency`. Alertmanager groups the alerts of one area into
-    /// one notification.
+    /// The subject area of the alert, such as `latency`. Alertmanager groups the alerts of one area into one
+    /// notification.
     pub area: &'static str,
     /// The urgency of the alert.
     pub severity: AlertSeverity,
@@ -18,9 +18,8 @@ pub struct Alert {
     /// The time for which the condition must hold before the alert fires, as a duration of
     /// Prometheus.
     pub holds_for: &'static str,
-    /// The time for which the alert keeps firing after the condition has ended, as a duration of
-    /// Prometheus. It is set for conditions that fluctuate. `None`: the alert ends with the
-    /// condition.
+    /// The time for which the alert keeps firing after the condition has ended, as a duration of Prometheus.
+    /// It is set for conditions that fluctuate. `None`: the alert ends as soon as the condition ends.
     pub stays_for: Option<&'static str>,
     /// A one-line summary with templates of Prometheus, such as `{{ $labels.backend }}`.
     pub summary: &'static str,
@@ -44,10 +43,10 @@ pub enum Runbook {
         /// What the operator does about the fault.
         action: &'static str,
     },
-    /// The alert reads the metric of this verdict, whose section is the runbook.
+    /// The alert reads the metric of the verdict with this name. The runbook is the section of this verdict.
     Verdict(&'static str),
-    /// The alert reads the metrics of several verdicts. Its label `verdict` names the section that is the
-    /// runbook. The text is the meaning of the alert.
+    /// The alert reads the metrics of several verdicts. Its label `verdict` has the name of one verdict, and
+    /// the section of this verdict is the runbook. The text is the meaning of the alert.
     EachVerdict(&'static str),
 }
 
@@ -65,7 +64,7 @@ named_enum! {
 /// An inhibition: while the inhibiting alert fires, `alert` sends no notification.
 #[derive(Debug, Clone, Copy)]
 pub struct AlertInhibition {
-    /// The verdict that the inhibiting alert must name. `None`: any.
+    /// The verdict that the inhibiting alert must have as its label `verdict`. `None`: any verdict.
     pub verdict: Option<&'static str>,
     /// Name of the inhibited alert.
     pub alert: &'static str,
@@ -76,8 +75,8 @@ pub struct AlertInhibition {
 // === impl Alert ===
 
 impl Alert {
-    /// The anchor of the runbook in its page: the name of the alert in lower case, or the name of the
-    /// verdict.
+    /// The anchor of the runbook on the page of runbooks: the name of the alert in lower case, or the name of
+    /// the verdict.
     pub fn anchor(&self) -> String {
         match self.runbook {
             Runbook::Own { .. } => self.name.to_lowercase(),

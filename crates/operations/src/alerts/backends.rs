@@ -1,5 +1,5 @@
-//! Alerts about the sources of knowledge of the gateway, KV events and other gateways, and about faulty
-//! GPUs. Other faults of backends are verdicts of the diagnosis.
+//! Alerts about lost KV events, about a lost connection between gateways, and about faulty GPUs. Other faults
+//! of backends are verdicts of the diagnosis.
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
@@ -62,8 +62,8 @@ fn gpu_errors() -> Alert {
         name: "TokenweirGpuErrors",
         area: AREA,
         severity: AlertSeverity::Page,
-        // Applications cause the XID codes 13, 31, 43 and 45. The code stays after the error, so
-        // only its change is an event.
+        // Applications cause the XID codes 13, 31, 43 and 45, so these are left out. The metric keeps the
+        // last code, so only a change of the code shows a new error.
         expr: "max by (backend, exporter, gpu) (\n  \
                increase(tokenweir_gpu_memory_errors_total{type=\"uncorrected\"}[15m])\n) > 0\n\
                or max by (backend, exporter, gpu) (\n  \

@@ -1,6 +1,6 @@
-//! Alerts about capacity: queues and shed requests. They have conditions that no verdict has: the
-//! requests of one model, and a queue that is short or harms nobody yet. The verdict `gateway_queue` has
-//! the wait in the gateway.
+//! Alerts about capacity: queues and refused requests. No verdict has their conditions: a share of the
+//! requests of one model, and an engine queue that does not harm requests yet. For the wait in the gateway,
+//! there is the verdict `gateway_queue`.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use crate::outcomes::{REFUSED_OUTCOME, share_by_model};

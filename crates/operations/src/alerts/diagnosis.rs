@@ -1,11 +1,11 @@
-//! The alerts that read the verdicts and the anomalies of the diagnosis. The table of verdicts has
-//! their thresholds and their runbooks.
+//! The alerts that read the verdicts and the anomalies of the diagnosis. The thresholds and the runbooks are
+//! in the table of verdicts.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use tokenweir_diagnose::verdict_descriptions;
 
 const AREA: &str = "diagnosis";
-/// The labels that must be equal for an alert to mute another alert about the same verdict.
+/// The labels whose values must be equal if an alert mutes another alert about the same verdict.
 const SAME_VERDICT: &[&str] = &["verdict"];
 
 pub(super) fn alerts() -> Vec<Alert> {
@@ -19,7 +19,8 @@ pub(super) fn alerts() -> Vec<Alert> {
     ]
 }
 
-/// The alert that pages, for the rules whose critical verdicts need an operator at once.
+/// The alert that pages an operator while a critical verdict holds, for the verdicts that need an operator at
+/// once.
 fn critical_verdict() -> Alert {
     let paging = verdict_descriptions().filter(|verdict| verdict.pages);
     let names: Vec<&str> = paging.map(|verdict| verdict.name).collect();
@@ -52,8 +53,8 @@ fn critical_verdict() -> Alert {
     }
 }
 
-/// An alert that reads one verdict at each backend. `aggregation`: `max` requires that one of several
-/// gateways finds the fault, and `min` that all do.
+/// An alert that reads one verdict at each backend. `aggregation`: with `max` the alert fires if at least one
+/// gateway finds the fault, with `min` only if all gateways find it.
 fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> Alert {
     let description = verdict_descriptions().find(|it| it.name == verdict);
     Alert {
@@ -79,8 +80,8 @@ fn verdict() -> Alert {
         name: "TokenweirVerdict",
         area: AREA,
         severity: AlertSeverity::Ticket,
-        // One alert for each kind of verdict. The label `verdict_severity` lets a receiver treat
-        // critical verdicts differently.
+        // One alert for each name of a verdict. The label `verdict_severity` lets a receiver treat critical
+        // verdicts differently.
         expr: "max by (verdict, verdict_severity) \
                (tokenweir_verdicts{verdict_severity!=\"info\"}) > 0"
             .into(),

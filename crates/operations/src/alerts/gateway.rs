@@ -1,4 +1,5 @@
-//! Alerts about the gateway itself: its availability, overhead, counts and background tasks.
+//! Alerts about the gateway itself: its availability, its overhead, its token counts and its background
+//! tasks.
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
@@ -13,7 +14,8 @@ fn gateway_down() -> Alert {
         name: "TokenweirDown",
         area: AREA,
         severity: AlertSeverity::Page,
-        // A pod that is gone leaves no target, and so no series.
+        // If a pod of a gateway is gone, Prometheus has no scrape target for it, and so no series `up` with
+        // the value 0.
         expr: "up{job=\"tokenweir\"} == 0\nor absent(up{job=\"tokenweir\"})\n\
                or sum(up{job=\"tokenweir\"} offset 1h) unless sum(up{job=\"tokenweir\"})"
             .into(),
@@ -85,9 +87,9 @@ fn token_drift() -> Alert {
         name: "TokenweirTokenDrift",
         area: AREA,
         severity: AlertSeverity::Ticket,
-        // Only one direction is an error: an engine that also serves other clients, or finishes
-        // requests whose clients disconnected, counts more. While its page cannot be scraped, the
-        // counters of the engine stand still.
+        // Only too high counts of the gateways are an error. The engine may count more: it can also serve
+        // other clients, or finish requests whose clients disconnected. While its page cannot be scraped, the
+        // counters of the engine do not change, so the page must be recent.
         expr: "tokenweir:token_drift:ratio_1h > 1.1\n\
                and on (backend, type)\n  \
                sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h])) > 10000\n\

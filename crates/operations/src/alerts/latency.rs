@@ -1,10 +1,10 @@
-//! Alerts about responses that are slow, slower than an hour ago, fail, or are aborted.
+//! Alerts about responses that are slow, that are slower than an hour ago, that fail, or that clients abort.
 //!
 //! The alerts with `High` in their names have an absolute limit, which no client accepts, and need no
-//! history. `TokenweirLatencyDegraded` compares quantiles with their values an hour before, so that each
-//! model has its own baseline, and with an absolute minimum, below which clients do not notice the change.
-//! After an hour the degraded value is the baseline, so it ends. The duration of a whole response depends
-//! on its length, so it has no absolute limit.
+//! history. `TokenweirLatencyDegraded` compares quantiles with their values an hour before, so each model has
+//! its own baseline. It also has an absolute minimum, because clients do not notice a change below it. After
+//! an hour the degraded value is the baseline, so the alert ends. The duration of a whole response depends on
+//! the length of the response, so this latency has no absolute limit.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use crate::outcomes::{FAILED_OUTCOMES, share_by_model};
@@ -15,8 +15,8 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![ttft_high(), tpot_high(), latency_degraded(), errors(), client_aborts()]
 }
 
-/// The latencies of [`latency_degraded`]: the name, its recorded quantile, the recorded number of its
-/// observations, and the minimum in milliseconds.
+/// The latencies that `latency_degraded` compares. For each: its name, the series of its quantile, the series
+/// of its number of observations, and the minimum in milliseconds.
 const DEGRADABLE: [(&str, &str, &str, u32); 3] = [
     ("time to first token", "tokenweir:ttft_seconds:p95_5m", "tokenweir:streams:increase5m", 1_000),
     (
@@ -33,8 +33,8 @@ const DEGRADABLE: [(&str, &str, &str, u32); 3] = [
     ),
 ];
 
-/// The part `or ...` of a query: the p95 of an hour is above `limit` seconds, for models with too few
-/// streams in five minutes.
+/// The part `or ...` of a query, for models with too few streams in five minutes. The condition is that the
+/// p95 of the last hour is above `limit` seconds.
 fn or_in_an_hour(histogram: &str, limit: &str) -> String {
     let streams =
         |window| format!("sum by (gen_ai_request_model) (increase({histogram}_count[{window}]))");
@@ -110,9 +110,9 @@ fn tpot_high() -> Alert {
     }
 }
 
-/// The Prometheus query of the condition that a quantile of [`DEGRADABLE`] is above its minimum and more
-/// than twice its value an hour before. The number of observations must be above 20 both now and an hour
-/// before. The label `latency` has the name.
+/// The Prometheus query of the alert: a quantile of [`DEGRADABLE`] is above its minimum and more than twice
+/// its value an hour before. The number of observations must be above 20 both now and an hour before. The
+/// label `latency` has the name of the latency.
 fn degraded_condition() -> String {
     let conditions = DEGRADABLE.map(|(latency, quantile, count, min_millis)| {
         let min_seconds = f64::from(min_millis) / 1e3;

@@ -1,9 +1,9 @@
 //! The table of alerts: conditions, texts, runbooks and inhibitions. Alert rules, runbooks and the
 //! configuration of Alertmanager are generated from it.
 //!
-//! A fault that has a verdict has no second threshold here: its alert reads the metric of the verdict.
-//! The other alerts are about objectives, models, the gateway as a process, and what only Prometheus
-//! sees over hours. Alerts about shares and quantiles of requests require a minimum number of requests,
+//! If a fault has a verdict, its alert reads the metric of the verdict, and no second threshold is defined
+//! here. The other alerts are about objectives, models, the gateway process, and changes over hours, which
+//! only Prometheus sees. Alerts about shares and quantiles of requests require a minimum number of requests,
 //! so that a few requests cause no alert.
 
 mod alert;

@@ -1,9 +1,9 @@
-//! Alerts about changes of the content of responses. Without `quality.enabled` the gateway compares
-//! no responses, and none of these alerts fires.
+//! Alerts about changes in the content of responses. Without `quality.enabled` the gateway compares no
+//! responses, and none of these alerts fires.
 //!
-//! The gateway compares recent responses with a baseline (`quality.window`,
-//! 24 times `quality.window`). A lasting change becomes the baseline, so these alerts fire only for
-//! some hours after a change.
+//! The gateway compares the responses of the last `quality.window` with a baseline, which covers 24 times
+//! `quality.window`. A lasting change becomes the baseline, so these alerts fire only for some hours after a
+//! change.
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
@@ -13,8 +13,8 @@ const RECENT_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"rec
 const BASELINE_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"baseline\"}";
 const RECENT_SCORE: &str = "tokenweir_quality_score_ratio{window=\"recent\"}";
 const BASELINE_SCORE: &str = "tokenweir_quality_score_ratio{window=\"baseline\"}";
-/// The Prometheus query of the condition that a model had more than 100 successful responses in the
-/// last hour. With fewer responses, the mean varies by more than about 10 %.
+/// The Prometheus query of the condition that a model had more than 100 successful responses in the last
+/// hour. With fewer responses, the mean of a measure varies by more than about 10 % by chance.
 const MIN_TRAFFIC_CONDITION: &str = "sum by (gen_ai_request_model) (increase(tokenweir_requests_total\
      {operation=~\"chat|text_completion|generate_content\",outcome=\"ok\"}[1h])) > 100";
 
@@ -22,14 +22,13 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![quality_changed(), samples_lost()]
 }
 
-/// The query of the mean of a gauge over all gateways, for each model. A gateway with too few
-/// responses exports NaN. The query excludes NaN by `>= 0`, because one NaN would make the mean
-/// NaN.
+/// The query of the mean of a gauge over all gateways, for each model. A gateway with too few responses
+/// exports NaN. The comparison `>= 0` excludes NaN, because one NaN would make the mean NaN.
 fn gateway_mean(gauge: &str) -> String {
     format!("avg by (gen_ai_request_model) ({gauge} >= 0)")
 }
 
-/// The query `condition`, whose series get the label `change` with the value `change`.
+/// The query `condition`. Its resulting series get the label `change` with the value `change`.
 fn labelled(change: &str, condition: &str) -> String {
     format!("label_replace(\n  {condition},\n  \"change\", \"{change}\", \"\", \"\"\n)")
 }
@@ -48,8 +47,8 @@ fn quality_changed() -> Alert {
                  and {refusals} > 0.05 + {usual_refusals}\n  {has_traffic}"
             ),
         ),
-        // This condition has no explicit minimum of traffic. The gauge is NaN with fewer than 20
-        // scores, and at most one twentieth of the responses is judged.
+        // This condition needs no minimum of traffic: the gauge is NaN with fewer than 20 scores, and the
+        // gateway scores at most one twentieth of the responses.
         labelled("score", &format!("{score} < {usual_score} - 0.15")),
     ];
     Alert {

@@ -1,13 +1,14 @@
-//! Burn rate alerts of the objectives. The thresholds are computed from the objectives that the
+//! Burn rate alerts of the objectives (SLOs). The queries compute the thresholds from the objectives that the
 //! gateway exports, so that a change of the objectives needs no new rules.
 //!
-//! A burn rate is the share of bad requests ÷ the share of bad requests that the objective allows.
-//! At a burn rate of 1, the 30-day error budget lasts 30 days. Each condition compares the burn
-//! rate over two windows. The long window shows that a relevant part of the budget is used up. The
-//! short window shows that the burn continues.
+//! A burn rate is the share of bad requests ÷ the share of bad requests that the objective allows. At a burn
+//! rate of 1, the 30-day error budget lasts 30 days. Each condition compares the burn rate over two windows.
+//! The long window shows that a relevant part of the budget is used up. The short window shows that requests
+//! still miss the objective.
 //!
 //! At a low objective, such as 90 %, even the failure of all requests has a lower burn rate than some
-//! thresholds. So a threshold is at most half way from the budget to all requests.
+//! thresholds. So the share of bad requests at which an alert fires is at most half way between the allowed
+//! share and 100 %.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use std::fmt::Write;
@@ -20,23 +21,23 @@ struct BurnRateWindow {
     long: &'static str,
     /// The short window, as a duration of Prometheus.
     short: &'static str,
-    /// Minimum burn rate.
+    /// Burn rate that must be exceeded.
     rate: f64,
 }
 
-/// The windows and burn rates of the alert that pages. They correspond to the use of 2 % of the
-/// 30-day error budget within an hour, or 5 % within six hours.
+/// The windows and burn rates of the alert that pages. At these rates, 2 % of the 30-day error budget is used
+/// within an hour, or 5 % within six hours.
 const FAST_BURN: [BurnRateWindow; 2] = [
     BurnRateWindow { long: "1h", short: "5m", rate: 14.4 },
     BurnRateWindow { long: "6h", short: "30m", rate: 6.0 },
 ];
-/// The windows and burn rates of the alert that opens a ticket. They correspond to the use of 10 %
-/// of the 30-day error budget within a day, or within three days.
+/// The windows and burn rates of the alert that opens a ticket. At these rates, 10 % of the 30-day error
+/// budget is used within a day, or within three days.
 const SLOW_BURN: [BurnRateWindow; 2] = [
     BurnRateWindow { long: "1d", short: "2h", rate: 3.0 },
     BurnRateWindow { long: "3d", short: "6h", rate: 1.0 },
 ];
-/// Minimum number of bad requests in the long window for an alert.
+/// Number of bad requests that an alert requires in the long window.
 const MIN_BAD_REQUESTS: u32 = 10;
 
 pub(super) fn alerts() -> Vec<Alert> {
@@ -93,8 +94,8 @@ fn slow_burn_alert() -> Alert {
     }
 }
 
-/// The Prometheus query of the condition that an objective exceeds the burn rate over both windows
-/// of any element of `windows`. Its value is the share of bad requests in the short window.
+/// The Prometheus query of the condition that an objective exceeds the burn rate over both windows of any
+/// element of `windows`. The value of the query is the share of bad requests in the short window.
 fn burn_rate_condition(windows: &[BurnRateWindow]) -> String {
     let mut condition = String::new();
     for BurnRateWindow { long, short, rate } in windows {

@@ -26,11 +26,11 @@ struct ConfigurationKey {
     path: String,
     /// The type of the value, in words.
     kind: String,
-    /// The default value, or that the key is required. Empty: the default is null.
+    /// The default value, or a note that the key is required. Empty: the default is null.
     default: String,
     /// The description of the key.
     meaning: String,
-    /// The allowed values as a list, each with its description. Empty: the key has no such list.
+    /// The allowed values as a list, each with its description. Empty: the allowed values are not listed.
     choices: String,
 }
 
@@ -56,9 +56,9 @@ pub(crate) fn print(schema: &Schema) -> String {
     page
 }
 
-/// Writes the keys as a Markdown list: a table would squeeze the descriptions beside the long names.
-/// `printed_choices` has the key of each list of allowed values that the page already has. Such a
-/// list is printed once, and later keys name that key.
+/// Writes the keys as a Markdown list, because in a table the long names would leave little width for the
+/// descriptions. A list of allowed values is printed only at the first key that has it; later keys with the
+/// same list name that key. `printed_choices`: the key of each list that is already printed.
 fn write_list(
     page: &mut String,
     keys: Vec<ConfigurationKey>,
@@ -78,9 +78,9 @@ fn write_list(
     }
 }
 
-/// Collects the keys of a mapping, or of each item of a list of mappings, including nested keys.
-/// `path` is the path of the mapping or list. The keys of a mapping that are those of one of
-/// `sections` are not repeated.
+/// Collects the keys of a mapping, or of each item of a list of mappings, including nested keys. `path`: the
+/// path of the mapping or list. If a nested mapping has the same keys as one of `sections`, the text refers
+/// to that section instead.
 fn collect_nested_keys(
     path: &str,
     section: &Value,
@@ -108,8 +108,8 @@ fn collect_nested_keys(
     }
 }
 
-/// The schemas of the keys of a mapping, of each item of a list of mappings, or of an optional
-/// mapping. `None`: the value is of another kind.
+/// The schemas of the keys of a value. The value is a mapping, an optional mapping, or a list of mappings.
+/// `None`: the value is of another kind.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let schema = non_null_schema(schema.get("items").unwrap_or(schema));
     schema.get("properties").and_then(Value::as_object)
@@ -121,7 +121,7 @@ fn is_optional(schema: &Value) -> bool {
         || schema_list(schema, "type").iter().any(|kind| kind == "null")
 }
 
-/// The schema of the values that are not null.
+/// The schema of a value without the possibility of null.
 fn non_null_schema(schema: &Value) -> &Value {
     match schema_list(schema, "anyOf") {
         [value_schema, null] if is_null(null) => value_schema,
@@ -133,12 +133,12 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null")
 }
 
-/// A list in a schema. Empty: the schema does not have it.
+/// The list at a key of a schema. Empty: the schema does not have the key.
 fn schema_list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
     schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A text in a schema. Empty: the schema does not have it.
+/// The text at a key of a schema. Empty: the schema does not have the key.
 fn schema_text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema.get(key).and_then(Value::as_str).unwrap_or_default()
 }
@@ -166,8 +166,8 @@ impl ConfigurationKey {
     }
 }
 
-/// The allowed values of a key as Markdown, each with its description. `None`: the schema has no
-/// list of allowed values.
+/// The allowed values of a key as Markdown, each with its description. `None`: the schema does not list the
+/// allowed values.
 fn describe_choices(schema: &Value) -> Option<String> {
     let choices: Vec<String> = schema_list(schema, "oneOf")
         .iter()

@@ -30,7 +30,8 @@ These are the values of each label.
 
 ";
 
-/// Labels whose values another page defines: a metric with the label, the label, and the link to the page.
+/// Labels whose values another page defines. Each entry: a metric that has the label, the name of the label,
+/// and the link to the page.
 const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
     ("tokenweir_requests_total", "outcome", "[outcomes](../concepts/overview.md#outcomes)"),
     (
@@ -118,8 +119,8 @@ struct LabelValues {
     metrics: Vec<&'static str>,
 }
 
-/// The sets of values of each label, by its name. Labels of different metrics with the same name
-/// can have different sets.
+/// The sets of values of each label, by the name of the label. Labels of different metrics can have the same
+/// name and different sets.
 fn label_values(metrics: &MetricCatalogue) -> BTreeMap<&'static str, Vec<LabelValues>> {
     let mut labels: BTreeMap<&str, Vec<LabelValues>> = BTreeMap::new();
     for (row, label) in

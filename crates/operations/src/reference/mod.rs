@@ -1,10 +1,10 @@
-//! Generates the references of the configuration and of the metrics, from the configuration types
-//! and the catalogue of metrics.
+//! Generates the reference pages of the configuration and of the metrics, from the JSON Schema of the
+//! configuration and from the catalogue of metrics.
 
 pub(super) mod configuration;
 pub(super) mod metrics;
 
-/// A text on one line, as an entry of a Markdown list needs it.
+/// Joins the lines of a text into one line, for an entry of a Markdown list.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,5 @@
-//! Counts of durations in buckets whose width grows with the duration. Every quantile has the same
-//! bound of its relative error, from nanoseconds to two hours.
+//! Counts of durations in buckets whose width grows with the duration. From nanoseconds to two hours, the
+//! relative error of every quantile has the same bound.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         })
     }
 
-    /// The buckets that have durations: midpoint in seconds, and number of durations.
+    /// The buckets that are not empty, each as its midpoint in seconds and its number of durations.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u32)> {
         let counts = self.bucket_counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(bucket, count)| (Self::midpoint(bucket), *count))

@@ -2,8 +2,8 @@
 //! histograms of OpenTelemetry have them.
 //!
 //! A bucket with the index `i` at the scale `s` has the values above `2^(i/2^s)`, up to
-//! `2^((i+1)/2^s)`. The scale begins at [`INITIAL_SCALE`]. It decreases by one, which merges each two
-//! neighbours, whenever the values would need more than [`MAX_EXPONENTIAL_BUCKETS`] buckets.
+//! `2^((i+1)/2^s)`. The scale begins at [`INITIAL_SCALE`]. Whenever the values would need more than
+//! [`MAX_EXPONENTIAL_BUCKETS`] buckets, the scale decreases by one: each bucket merges with its neighbour.
 
 /// A histogram with exponential buckets.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,14 +19,14 @@ pub struct ExponentialHistogram {
 
 /// The first scale: 8 buckets for each doubling. The relative error of a quantile is at most 4.5 %.
 const INITIAL_SCALE: i32 = 3;
-/// Largest number of buckets. With the first scale they cover values that differ by a factor of a
-/// million.
+/// Largest number of buckets of a histogram. At the first scale, this number of buckets covers values that
+/// differ by a factor of a million.
 pub const MAX_EXPONENTIAL_BUCKETS: usize = 160;
 /// Values up to this limit, which is below a nanosecond, count as 0.
 pub const ZERO_THRESHOLD: f64 = 1.0 / (1_u64 << 30) as f64;
 
 impl ExponentialHistogram {
-    /// An empty histogram that needs no further memory for its counts.
+    /// An empty histogram whose memory for [`MAX_EXPONENTIAL_BUCKETS`] counts is already allocated.
     pub fn preallocated() -> Self {
         Self { counts: Vec::with_capacity(MAX_EXPONENTIAL_BUCKETS), ..Self::default() }
     }
@@ -46,10 +46,10 @@ impl ExponentialHistogram {
         while self.scale > other.scale {
             self.decrease_scale();
         }
-        // The indexes of `other` at the scale of this histogram.
+        // Each index of `other` is shifted to the scale of this histogram.
         for (index, count) in (other.offset..).zip(&other.counts) {
             if *count > 0 {
-                // The scale can decrease in this loop.
+                // Each call of `decrease_scale` changes the shifted index.
                 while !self.make_room(index >> (other.scale - self.scale)) {
                     self.decrease_scale();
                 }
@@ -184,7 +184,7 @@ mod tests {
             let count = buckets.iter().map(|(_, _, count)| count).sum::<u64>();
             prop_assert_eq!(count, values.len() as u64);
             for (begin, end, count) in buckets {
-                // The tolerance is for values at a bound.
+                // Values close to a bound are not counted, because rounding can put them into either bucket.
                 let at_least = values.iter().filter(|value| **value > begin * 1.000_001);
                 let inside = at_least.filter(|value| **value < end * 0.999_999).count() as u64;
                 prop_assert!(inside <= count, "{begin} to {end}: {inside} of {count}");

@@ -104,7 +104,7 @@ impl BodyDecoder {
     }
 
     /// Removes the bytes that belong to the body from the beginning of `bytes`. Returns the body
-    /// data in them. The data of a body framed by its length is not copied.
+    /// data that the removed bytes contain. The data of a body framed by its length is not copied.
     pub fn decode_bytes(&mut self, bytes: &mut Bytes) -> Result<Bytes, Http1ParseError> {
         if let Self::Length(remaining) = self {
             let count = (*remaining).min(bytes.len() as u64);
@@ -199,7 +199,8 @@ impl ChunkedDecoder {
         Ok(())
     }
 
-    /// Parses the size in the first line of a chunk. Extensions are ignored. `None`: no valid size.
+    /// Parses the size in the first line of a chunk. Chunk extensions are ignored. `None`: the line has no
+    /// valid size.
     fn parse_size(&self, line: &[u8]) -> Option<u64> {
         let digits = &line[..memchr(b';', line).unwrap_or(line.len())];
         if memchr(b'\r', line).is_some() {

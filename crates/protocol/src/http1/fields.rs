@@ -41,13 +41,13 @@ pub(super) fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
     !has_option("close") && (!is_http10 || has_option("keep-alive"))
 }
 
-/// A map of headers or trailers that httparse parsed. `to_value` makes the value of an entry from
-/// its bytes. `None`: a name or a value is invalid.
+/// A map of headers or trailers that httparse parsed. `to_value` makes a header value from its bytes.
+/// `None`: a name or a value is invalid.
 pub(super) fn to_header_map(
     headers: &[httparse::Header<'_>],
     to_value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
 ) -> Option<HeaderMap> {
-    // The gateway adds up to four headers.
+    // Room for up to four headers that the gateway adds later.
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
     for header in headers {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;

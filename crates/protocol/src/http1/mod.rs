@@ -1,7 +1,7 @@
 //! Parsing and encoding of HTTP/1.1 messages without I/O (RFC 9112): requests of clients, responses
 //! of backends, and their bodies.
 //!
-//! The parser state of a connection that waits for data is only a few words. Body data is not
+//! The parser state of a connection that waits for data takes only a few machine words. Body data is not
 //! buffered. The crate httparse parses the heads.
 
 mod fields;

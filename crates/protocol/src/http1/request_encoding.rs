@@ -12,8 +12,8 @@ pub enum RequestFraming {
     Length(u64),
     /// The body is sent in chunks.
     Chunked,
-    /// The request asks for another protocol, whose bytes follow the response head until a side
-    /// closes the connection.
+    /// The request asks for another protocol. The bytes of this protocol follow the response head until
+    /// the client or the backend closes the connection.
     Upgrade,
 }
 
@@ -24,7 +24,7 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
     let line_lengths =
         head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
     let capacity = head.method.as_str().len() + target.len() + line_lengths.sum::<usize>() + 64;
-    // The functions of `BytesMut` that append bytes are not inlined.
+    // A `Vec` is faster: the functions of `BytesMut` that append bytes are not inlined.
     let mut bytes = Vec::with_capacity(capacity);
     bytes.put_slice(head.method.as_str().as_bytes());
     bytes.put_u8(b' ');

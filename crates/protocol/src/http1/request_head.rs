@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 pub struct RequestHead {
     /// Method, target and headers.
     pub request: Request<()>,
-    /// Decoder of the body, before the first byte of the body.
+    /// Decoder of the body, which has not read any byte of the body yet.
     pub body: BodyDecoder,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub is_expectant: bool,
@@ -40,7 +40,7 @@ pub struct HeadLimits {
 
 /// Greatest length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Greatest `max_headers` with which parsing needs no allocation.
+/// If [`HeadLimits::max_headers`] is at most this number, parsing needs no allocation.
 const MAX_INLINE_HEADERS: usize = 128;
 
 /// Parses the head of a request. `None`: the head is incomplete.

@@ -56,7 +56,7 @@ impl ResponseFraming {
     }
 
     /// Whether the client can find the end of the body without the end of the connection, so that
-    /// another response can follow.
+    /// another response can follow on the connection.
     pub fn is_self_delimiting(self) -> bool {
         self != Self::UntilClose
     }
@@ -106,8 +106,8 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
 }
 
-/// The value of `date` at this time. Each thread keeps the value of the last second that it wrote,
-/// because to format a value takes half as long as to write the rest of a head.
+/// The value of the `date` header at the time `now`. Each thread keeps the value that it formatted last, and
+/// uses it again in the same second: formatting takes half as long as writing the rest of a head.
 fn date_of(now: SystemTime) -> [u8; DATE_BYTES] {
     thread_local! {
         static LAST: Cell<(u64, [u8; DATE_BYTES])> = const { Cell::new((u64::MAX, [0; DATE_BYTES])) };

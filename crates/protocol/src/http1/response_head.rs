@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 pub struct ResponseHead {
     /// Status and headers.
     pub response: Response<()>,
-    /// Decoder of the body, before the first byte of the body.
+    /// Decoder of the body, which has not read any byte of the body yet.
     pub body: BodyDecoder,
     /// Whether another request may follow on the connection.
     pub is_keep_alive: bool,
@@ -24,7 +24,7 @@ pub struct ResponseHead {
 /// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
-/// Whether a blank line, which ends a head, has its end in the last `count` bytes.
+/// Whether a blank line, which ends a head, ends within the last `count` bytes of `bytes`.
 pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(count + 2)..];
     memmem::find(tail, b"\n\r\n").is_some() || memmem::find(tail, b"\n\n").is_some()
@@ -58,7 +58,7 @@ pub fn parse_response_head(
                 let body = BodyDecoder::UntilClose;
                 return Ok(Some(ResponseHead { body, is_keep_alive: false, ..head }));
             }
-            // The request asks for no other protocol.
+            // The request did not ask for another protocol.
             StatusCode::SWITCHING_PROTOCOLS => return Err(Http1ParseError::InvalidHead),
             status if status.is_informational() => {}
             status => return finish_response_head(method, status, &parsed, start).map(Some),

@@ -17,7 +17,7 @@ const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Length of a key: 16 bytes in Base64.
 const KEY_CHARS: usize = 24;
 
-/// The `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is no
+/// The value of `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is no
 /// valid opening handshake of version 13 over HTTP/1.1.
 pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
     let headers = &head.headers;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    /// The example of RFC 6455, section 1.3.
+    /// Key of the example handshake in RFC 6455, section 1.3. `ACCEPT` is the accept value of the example.
     const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
     const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 

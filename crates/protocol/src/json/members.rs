@@ -87,7 +87,8 @@ fn visit_items(
     (skip_spaces(data, end?) == data.len()).then_some(())
 }
 
-/// The offset after `expected`, which white space may precede. `None`: another byte comes next.
+/// Skips white space from `at` on, and then the byte `expected`. Returns the offset after this byte. `None`:
+/// another byte comes next.
 fn skip_byte(data: &[u8], at: usize, expected: u8) -> Option<usize> {
     let at = skip_spaces(data, at);
     (data.get(at) == Some(&expected)).then_some(at + 1)

@@ -33,7 +33,7 @@ pub struct JsonScanner {
     skipped_depth: u32,
     /// Whether the document began as an object.
     is_object: bool,
-    /// The trie node of the next value. `None`: no path leads to the next value.
+    /// The trie node of the next value in the [`PathTable`]. `None`: no path leads to the next value.
     next_node: Option<TrieNodeId>,
     token_buffer: TokenBuffer,
 }
@@ -75,7 +75,7 @@ enum ScanState {
     Failed,
 }
 
-/// Greatest depth of containers that paths lead into.
+/// Greatest nesting depth of the objects and arrays that paths lead into.
 const MAX_DEPTH: usize = 12;
 
 // === impl JsonScanner ===
@@ -105,12 +105,12 @@ impl JsonScanner {
         self.token_buffer.clear();
     }
 
-    /// Sets the number of bytes that are stored of a text that is split between pieces. The minimum is 256.
+    /// Sets how many bytes of a text that is split between pieces are stored. The minimum is 256.
     pub fn set_text_capacity(&mut self, capacity: usize) {
         self.token_buffer.set_capacity(capacity);
     }
 
-    /// Whether a complete document has been read. A number or literal has no end of its own.
+    /// Whether a complete document has been read. A number or literal is complete as soon as it is valid.
     pub fn is_complete(&self) -> bool {
         let is_scalar = self.state == ScanState::Scalar && self.depth == 0;
         self.state == ScanState::Done
@@ -132,8 +132,8 @@ impl JsonScanner {
         self.state == ScanState::Failed
     }
 
-    /// Reads the next piece of the document. Calls `report` with each value that `paths` names and
-    /// with the signal of its path, in document order.
+    /// Reads the next piece of the document. Calls `report` with each value that `paths` names, in document
+    /// order, and with the signal that identifies the path of the value.
     pub fn scan<S: Copy>(
         &mut self,
         paths: &PathTable<S>,
@@ -163,7 +163,7 @@ impl JsonScanner {
                 ScanState::Failed => return,
                 _ => {
                     self.read_structure(paths, piece, at, &mut report);
-                    // A scalar begins with this byte.
+                    // `read_scalar` reads the first byte of a scalar again.
                     if self.state == ScanState::Scalar { at } else { at + 1 }
                 }
             };
@@ -260,7 +260,7 @@ impl JsonScanner {
         }
         self.depth -= 1;
         if let Some(signal) = paths.signal(Some(frame.node)) {
-            // A member or element would have changed the state.
+            // After a member or an element, the state is `CommaOrEnd`.
             let is_empty = self.state != ScanState::CommaOrEnd;
             report(signal, JsonValue::End { is_empty });
         }
@@ -281,7 +281,7 @@ impl JsonScanner {
         self.state = if self.depth == 0 { ScanState::Done } else { ScanState::CommaOrEnd };
     }
 
-    /// Ends a value whose last byte is before `at`. Returns the offset to continue at.
+    /// Ends a value whose last byte is before `at`. Returns the offset of the next unread byte.
     fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
         self.on_value_end();
         if self.depth > 0 && self.containers[self.depth - 1].is_object {
@@ -292,7 +292,7 @@ impl JsonScanner {
     }
 
     /// If `piece` continues with the `expected` bytes, consumes them and enters `next_state`.
-    /// Otherwise enters `fallback_state`. Returns the offset to continue at.
+    /// Otherwise enters `fallback_state`. Returns the offset of the next unread byte.
     fn skip_expected(
         &mut self,
         piece: &[u8],

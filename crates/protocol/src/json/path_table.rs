@@ -65,8 +65,8 @@ impl<S: Copy> PathTable<S> {
         node
     }
 
-    /// The child of a node, which is added if it is missing. `name`: name of the member. `None`:
-    /// the elements.
+    /// The child of a node, which is added if it is missing. `name`: the object member that the child
+    /// stands for. `None`: the child stands for the elements of an array.
     fn child_or_insert(&mut self, parent: TrieNodeId, name: Option<&'static str>) -> TrieNodeId {
         let existing = match name {
             Some(OTHER_MEMBERS) => self.other_members(parent),

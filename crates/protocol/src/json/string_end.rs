@@ -2,7 +2,8 @@
 
 use memchr::memchr2;
 
-/// Number of eight-byte words that are searched before the vector search of the crate memchr.
+/// Number of eight-byte words that [`find_quote`] searches itself before it calls the vector search of the
+/// crate memchr.
 const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
 
 /// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
@@ -10,7 +11,7 @@ const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
 /// whether `piece` ends with a backslash that escapes the next byte.
 pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, bool> {
     let mut at = start + usize::from(is_escaped);
-    // For short texts, such as most names and many values, this is faster than a vector search.
+    // For short texts, such as most names and many values, a search by words is faster than a vector search.
     let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
     for word in words.iter().take(MAX_WORDS_BEFORE_VECTOR_SEARCH) {
         let word = u64::from_le_bytes(*word);
@@ -36,7 +37,8 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
     Err(at > piece.len())
 }
 
-/// A word whose lowest set bit is in the first byte that equals `byte`; 0 if there is none.
+/// Returns a word whose lowest set bit is in the first byte of `word` that equals `byte`. 0: no byte of
+/// `word` equals `byte`.
 const fn bytes_equal(word: u64, byte: u8) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let zero_where_equal = word ^ (ONES * byte as u64);

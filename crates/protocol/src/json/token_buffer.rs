@@ -5,9 +5,9 @@
 pub(super) struct TokenBuffer {
     /// The first bytes of the token.
     bytes: [u8; MAX_TOKEN_BYTES],
-    /// Length of the token in bytes, also if it exceeds the buffer. 0: no token has been split.
+    /// Length of the token in bytes, also if it exceeds the buffer. 0: the current token is not split.
     len: usize,
-    /// A buffer for more bytes of the token. `None`: no larger capacity was set.
+    /// A buffer for more than [`MAX_TOKEN_BYTES`] bytes of the token. `None`: no larger capacity was set.
     long_buffer: Option<LongTokenBuffer>,
 }
 

@@ -1,4 +1,5 @@
-//! JSON values as the document encodes them. They are not copied, and decoded on request.
+//! JSON values as the document encodes them. They borrow the bytes of the document, and are decoded on
+//! request.
 
 use super::token_buffer::MAX_TOKEN_BYTES;
 use std::borrow::Cow;
@@ -35,7 +36,8 @@ pub struct JsonText<'a> {
     len: usize,
 }
 
-/// Greatest duration that is read, in milliseconds, so that sums of durations stay small.
+/// [`JsonValue::as_millis`] returns no longer duration than this number of milliseconds, so that sums of
+/// durations stay small.
 const MAX_MILLIS: f64 = 1e9;
 
 // === impl JsonValue, JsonText ===
@@ -83,8 +85,8 @@ impl<'a> JsonValue<'a> {
     }
 
     /// The text, unescaped. `None`: the value is not a string, the string is invalid, or the string
-    /// has more than 256 bytes. Whether a longer string is truncated depends on the places at which
-    /// the document is split.
+    /// has more than 256 bytes. Longer strings are excluded because whether they are stored completely
+    /// depends on the places at which the document is split.
     pub fn as_text(self) -> Option<Cow<'a, str>> {
         match self {
             JsonValue::Text(text) if text.len <= MAX_TOKEN_BYTES => text.decode(),
@@ -141,7 +143,7 @@ impl<'a> JsonText<'a> {
     }
 }
 
-/// The value of a number or literal. `None`: the text is neither.
+/// The value of a number, `true`, `false` or `null`. `None`: `raw` is none of these.
 pub(super) fn read_literal(raw: &[u8]) -> Option<JsonValue<'_>> {
     let is_number_byte = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     match raw {

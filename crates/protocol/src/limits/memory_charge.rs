@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The limits of memory that several parties share, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// The limit of one use.
+    /// The limit of one use, such as one buffered response.
     pub one: usize,
-    /// The limit of all uses of one party together.
+    /// The limit of all uses of one party, such as one client, together.
     pub party: usize,
     /// The limit of all uses of all parties together.
     pub total: usize,
@@ -18,15 +18,16 @@ pub struct MemoryLimits {
 /// The limit of [`MemoryLimits`] that an allocation would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededLimit {
-    /// The limit of one use.
+    /// The limit of one use, such as one buffered response.
     One,
-    /// The limit of all uses of one party.
+    /// The limit of all uses of one party, such as one client, together.
     Party,
-    /// The limit of all uses of all parties.
+    /// The limit of all uses of all parties together.
     Total,
 }
 
-/// The bytes that one use takes. Dropping the charge subtracts them from the counts of its party and of all.
+/// The bytes of memory that one use, such as one buffered response, takes. Dropping the charge subtracts
+/// these bytes from the count of its party and from the count of all parties.
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,
@@ -35,12 +36,14 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// A charge of zero bytes. `party` and `total`: the bytes of all uses of the party, and of all parties.
+    /// Creates a charge of zero bytes. `party` counts the bytes of all uses of the party, and `total` those
+    /// of all parties.
     pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
         Self { bytes: 0, party, total }
     }
 
-    /// Adds bytes to all three counts. If a count would exceed its limit, adds nothing and fails with it.
+    /// Adds bytes to the counts of this use, of its party and of all parties. If a count would exceed its
+    /// limit, adds nothing and returns that limit as the error.
     pub fn add(&mut self, bytes: usize, limits: &MemoryLimits) -> Result<(), ExceededLimit> {
         if self.bytes + bytes > limits.one {
             return Err(ExceededLimit::One);
@@ -54,14 +57,15 @@ impl Charge {
         Ok(())
     }
 
-    /// Adds bytes that pass through and are not kept, without a check of the limits.
+    /// Adds bytes to the same three counts without a check of the limits: for bytes that the gateway forwards
+    /// and does not keep.
     pub fn add_passing(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.party.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts bytes from all three counts.
+    /// Subtracts bytes from the counts of this use, of its party and of all parties.
     pub fn release(&mut self, bytes: usize) {
         self.bytes -= bytes;
         self.party.fetch_sub(bytes, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::time::Instant;
 /// Limits permits per second. A burst may have as many permits as one second allows.
 #[derive(Debug)]
 pub struct GcraLimiter {
-    /// Origin of the times in this limiter.
+    /// The instant from which the limiter counts its times.
     epoch: Instant,
     /// Nanoseconds between two permits at the allowed rate. `None`: the rate is zero.
     emission_interval_nanos: Option<u64>,
@@ -14,7 +14,7 @@ pub struct GcraLimiter {
     theoretical_arrival_nanos: AtomicU64,
 }
 
-/// Time whose permits may be taken at once, in nanoseconds: one second.
+/// A burst may take the permits of this time at once. In nanoseconds: one second.
 const BURST_NANOS: u64 = 1_000_000_000;
 
 impl GcraLimiter {

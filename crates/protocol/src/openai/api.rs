@@ -23,20 +23,20 @@ named_enum! {
         /// exchange and reads the usage if the response contains it.
         Other = "other",
         /// A request without a generation of its own, such as the retrieval of a stored response.
-        /// The gateway measures the HTTP exchange and does not read the response: its usage belongs
-        /// to an earlier request.
+        /// The gateway measures the HTTP exchange and does not read the response, because the usage in
+        /// the response belongs to an earlier request.
         Http = "http",
     }
 }
 
 impl Api {
     /// Whether the response of this API is text that a model generates token by token.
-    /// Transcriptions ([`Api::Audio`]) do not count as such.
+    /// Transcriptions ([`Api::Audio`]) do not count as such text.
     pub const fn generates(self) -> bool {
         matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
     }
 
-    /// `gen_ai.operation.name` of the OpenTelemetry GenAI semantic conventions v1.41.
+    /// The value of `gen_ai.operation.name` (OpenTelemetry GenAI semantic conventions v1.41) for this API.
     pub const fn operation(self) -> &'static str {
         match self {
             Self::Chat | Self::Responses | Self::Messages => "chat",

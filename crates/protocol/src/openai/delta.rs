@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Delta {
     /// The kinds of output in the event. Empty: the event has no output.
     pub output: OutputKinds,
-    /// Exact number of output tokens in the event. `None`: the event does not report it.
+    /// Exact number of output tokens in the event. `None`: the event does not show this number.
     pub tokens: Option<u32>,
     /// Index of the choice that the event belongs to. If the event has several choices, the index
     /// of the last one. 0 for APIs without choices.
@@ -22,7 +22,7 @@ pub struct Delta {
     /// Whether the event is the usage event, which `stream_options.include_usage` requests: it has
     /// usage and an empty list of choices.
     pub is_usage_event: bool,
-    /// Times of the request that the engine reports in the event. `None`: it reports none.
+    /// Times of the request that the engine reports in the event. `None`: the event has no such times.
     pub engine: Option<EngineTimes>,
     /// An error that the backend reports in the event. `None`: the event has no error.
     pub error: Option<InBandError>,
@@ -92,7 +92,7 @@ named_enum! {
         Length = "length",
         /// The model calls a tool.
         ToolCalls = "tool_calls",
-        /// A content filter ended the choice, or the model declined.
+        /// A content filter ended the choice, or the model declined to answer.
         ContentFilter = "content_filter",
         /// The engine aborted the request, for example because it shuts down.
         Abort = "abort",

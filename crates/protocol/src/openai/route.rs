@@ -2,7 +2,7 @@
 //! the gateway, and all others are rejected.
 //!
 //! Backends serve their administrative endpoints next to the inference APIs on the same port, so
-//! the match is exact.
+//! a path must be exactly one in the list.
 
 use super::Api;
 use http::Method;
@@ -52,16 +52,16 @@ const CANCEL_SUFFIX: &str = "/cancel";
 /// Greatest length of a response id in a path, in bytes.
 const MAX_RESPONSE_ID_BYTES: usize = 128;
 
-/// Method, path and route. `/tokenize` and `/detokenize` are in the table because load generators
-/// call them on the base URL.
+/// The method, the path and the route of each forwarded or answered API. `/tokenize` and `/detokenize` are
+/// in the table because load generators call them on the base URL.
 const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/chat/completions", ApiRoute::Forward(Api::Chat)),
     (POST, "/v1/completions", ApiRoute::Forward(Api::Completions)),
     (POST, "/v1/responses", ApiRoute::Forward(Api::Responses)),
     (POST, "/v1/messages", ApiRoute::Forward(Api::Messages)),
     (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
-    // Token ids in and out, otherwise like completions. vLLM serves this path and the render paths
-    // with `--enable-scale-out` only.
+    // This API takes and returns token ids, and is otherwise like completions. vLLM serves this path and
+    // the render paths with `--enable-scale-out` only.
     (POST, "/inference/v1/generate", ApiRoute::Forward(Api::Completions)),
     (POST, "/v1/chat/completions/render", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/completions/render", ApiRoute::Forward(Api::Other)),
@@ -134,8 +134,8 @@ impl ApiRoute {
         }
     }
 
-    /// The path of the API that the client probably meant. `None`: no path is near. `configured`: the
-    /// paths of the configuration.
+    /// The path of the API that the client probably meant. `None`: no known path is similar.
+    /// `configured`: the paths of the configuration.
     ///
     /// Wrong base URLs often have `/v1` twice or lack it, end in `/`, or have the prefix of another server.
     pub fn nearest_path<'a>(
@@ -177,7 +177,7 @@ pub fn stored_response_id(path: &str) -> Option<&str> {
 }
 
 /// The id of the stored response in a path, and whether the path is that of its cancellation. An
-/// id has no character with a meaning in a path.
+/// id has only ASCII letters, digits, `-` and `_`. `None`: the path has no such id.
 fn stored_response(path: &str) -> Option<(&str, bool)> {
     let rest = path.strip_prefix(STORED_RESPONSE_PREFIX)?;
     let (id, is_cancel) = match rest.strip_suffix(CANCEL_SUFFIX) {

@@ -11,8 +11,8 @@ pub struct TextExcerpt {
     /// Longest excerpt, in bytes.
     capacity: usize,
     is_truncated: bool,
-    /// Length of the committed part of `bytes`, and whether that part was truncated. Invariant:
-    /// `committed.0 <= bytes.len()`.
+    /// Length of the committed part of `bytes`, which is known to belong to the text, and whether that
+    /// part was truncated. Invariant: `committed.0 <= bytes.len()`.
     committed: (usize, bool),
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::openai::{Api, ResponseReader};
 
-    /// The text captured from these events, whose data arrives in pieces of `piece_bytes`.
+    /// The text captured from these events, whose data arrives in pieces of `piece_bytes` bytes.
     fn captured_from_events(api: Api, events: &[&str], piece_bytes: usize) -> String {
         let mut reader = ResponseReader::new(api);
         reader.capture_text(TextExcerpt::new(2_000));
@@ -77,7 +77,7 @@ mod tests {
         String::from_utf8(reader.take_captured_text().unwrap().bytes().to_vec()).unwrap()
     }
 
-    /// The text captured from a complete response, which arrives in pieces of `piece_bytes`.
+    /// The text captured from a complete response, which arrives in pieces of `piece_bytes` bytes.
     fn captured_from_document(api: Api, document: &str, piece_bytes: usize) -> String {
         let mut reader = ResponseReader::new(api);
         reader.capture_text(TextExcerpt::new(2_000));

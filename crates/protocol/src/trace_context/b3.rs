@@ -1,5 +1,5 @@
 //! Extraction of B3 trace context, in its single-header and multi-header formats, which older
-//! service meshes send. Upstream, the gateway sends W3C trace context only, which engines support.
+//! service meshes send. To backends, the gateway sends W3C trace context only, because engines support it.
 
 use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;

@@ -12,7 +12,7 @@ pub struct TraceContext {
     pub trace_id: u128,
     /// Id of the client's span. `None`: the gateway does not continue a trace of the client.
     pub parent_span_id: Option<u64>,
-    /// The client's span, to which the gateway's new trace links. `None`: there is no link.
+    /// The client's span, to which the gateway's new trace links. `None`: the trace has no link.
     pub linked_parent: Option<TraceParent>,
     /// Whether the head sampler selected this trace.
     pub is_sampled: bool,
@@ -21,7 +21,7 @@ pub struct TraceContext {
     /// The members of the client's `baggage` that are forwarded. `None`: no member is.
     pub baggage: Option<Box<str>>,
     /// Whether `traceparent` and `tracestate` are injected into upstream requests. `false`: no
-    /// propagation format of a trace is enabled. Baggage does not depend on it.
+    /// propagation format of a trace is enabled. `baggage` can be injected even then.
     pub is_propagated: bool,
 }
 
@@ -29,8 +29,8 @@ pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent
 pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-/// Whether a header belongs to a trace context. Texts are compared, not `HeaderName`s: most headers
-/// differ in length, which the comparison of texts checks first.
+/// Whether a header belongs to a trace context. The names are compared as `str`, not as `HeaderName`: the
+/// comparison of `str` checks the length first, and most names differ in length.
 fn is_context_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "traceparent" | "tracestate" | "baggage") || b3::is_b3_header(name)

@@ -1,5 +1,5 @@
-//! The list headers `tracestate` and `baggage`. Each may occur several times. Both come from
-//! clients, so their forwarded size is limited.
+//! The list headers `tracestate` and `baggage`. Each may occur several times in a request. Both come
+//! from clients, so the size that the gateway forwards is limited.
 
 use std::collections::HashSet;
 
@@ -55,7 +55,7 @@ pub(super) fn filter_baggage<'a>(
     (!forwarded.is_empty()).then(|| forwarded.join(",").into())
 }
 
-/// The key of a member. `None` if the member violates the W3C syntax.
+/// The key of a `tracestate` member. `None` if the member violates the W3C syntax.
 fn trace_state_key(member: &str) -> Option<&str> {
     let (key, value) = member.split_once('=')?;
     let is_key =

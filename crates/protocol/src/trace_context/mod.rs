@@ -1,8 +1,8 @@
 //! Trace context: the trace of a request, the ids of the gateway's spans, the head sampling
 //! decision, and the context that is injected into upstream requests.
 //!
-//! Ids are generated when a request arrives, because they travel upstream. The spans are created
-//! when the request has ended.
+//! The ids of the spans are generated when a request arrives, because the gateway sends them to backends.
+//! The spans are created when the request has ended.
 
 mod list_headers;
 mod sampler;

@@ -21,7 +21,7 @@ pub struct Propagation {
     /// Limit of sampled traces per second. Traces that follow the client's sampling decision are
     /// exempt. `None`: no limit.
     pub rate_limit: Option<Arc<GcraLimiter>>,
-    /// Relation of the client's trace to the gateway's.
+    /// Whether the gateway continues the client's trace, links to it or ignores it.
     pub parent_mode: TraceParentMode,
     /// The formats that are read from client requests.
     pub formats: PropagationFormats,
@@ -86,8 +86,8 @@ impl Propagation {
         }
     }
 
-    /// Whether to sample the trace. The decision is made at the start of the trace, so that the
-    /// backend receives it and no trace is sampled in part.
+    /// Whether to sample the trace. This is decided at the start of the trace, so that the backend learns
+    /// the result and no trace is sampled in part. `decision`: the client's decision, if it sent one.
     fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
         let is_decided_by_parent = self.sampler.is_parent_based && decision.is_some();
         let limiter = self.rate_limit.as_ref();
@@ -98,7 +98,7 @@ impl Propagation {
 }
 
 impl PropagationFormats {
-    /// All propagation formats are disabled.
+    /// No propagation format is enabled.
     pub const NONE: Self =
         Self { trace_context: false, baggage: false, b3: false, b3_multi: false };
 
@@ -108,7 +108,7 @@ impl PropagationFormats {
     }
 
     /// Extracts the client's trace context from the first enabled format that has a valid context.
-    /// `None`: no format has one.
+    /// `None`: no enabled format has a valid context.
     fn extract(self, headers: &HeaderMap) -> Option<RemoteTraceContext> {
         let w3c = || self.trace_context.then(|| extract_w3c(headers)).flatten();
         let single = || self.b3.then(|| b3::read_single_header(headers)).flatten();

@@ -1,4 +1,4 @@
-//! The head sampler.
+//! The head sampler, which decides at the start of a trace whether the trace is recorded.
 
 /// The head sampler, as `OTEL_TRACES_SAMPLER` configures it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -46,8 +46,8 @@ impl TraceParent {
 }
 
 impl TraceParent {
-    /// Formats the header without [`fmt`], which takes several times as long. The gateway sends the
-    /// header with every upstream request.
+    /// Formats the `traceparent` header without [`fmt`], which takes several times as long. The gateway
+    /// sends this header with every upstream request.
     pub(super) fn to_header_bytes(self) -> [u8; 55] {
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);

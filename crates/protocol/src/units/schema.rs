@@ -3,10 +3,11 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
 
-/// The schema of a duration, as [`super::duration::parse`] accepts it.
+/// The JSON Schema of the texts that [`super::duration::parse`] accepts as a duration.
 pub struct Duration;
 
-/// The schema of a size in bytes, as [`super::bytes::parse`] accepts it.
+/// The JSON Schema of the numbers and texts that are accepted as a size in bytes, as by
+/// [`super::bytes::parse`].
 pub struct Size;
 
 impl JsonSchema for Duration {

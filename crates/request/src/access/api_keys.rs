@@ -22,8 +22,8 @@ pub struct ApiKeys {
     /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Names of the tenants of this key file and of earlier key files that are label values of
-    /// metrics; at most [`MAX_TENANTS`]. Further tenants share one label value.
+    /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
+    /// files, at most [`MAX_TENANTS`]. All further tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
 }
 
@@ -43,7 +43,7 @@ struct Tenant {
     tier: Option<Tier>,
     models: ModelAllowlist,
     permissions: Permissions,
-    /// How streams are continued. `None`: the setting of the model.
+    /// How streams of the tenant are continued at another backend. `None`: the setting of the model applies.
     continuation: Option<ContinuationMode>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: UsageLimiter,
@@ -109,8 +109,8 @@ impl ApiKeys {
     }
 
     /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. `None`:
-    /// there is no such key. So a key that a reload does not change keeps its identity, and an open request
-    /// can check by its identity whether its key is still valid.
+    /// there is no such key. A key that a reload does not change thus keeps its identity, and an open
+    /// request can compare identities to check whether its key is still valid.
     fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
         let key = self.by_digest.get(&entry.hash.lookup_hash())?;
         let is_same = key.digest.is_same(&entry.hash)
@@ -131,8 +131,8 @@ impl ApiKeys {
         self.by_digest.get(&digest.lookup_hash()).filter(|key| key.digest.is_same(&digest))
     }
 
-    /// Charges the tokens of a request that has ended to its tenant and its key. If a reload
-    /// removed the key, only the tenant is charged. If it removed the tenant, nothing is charged.
+    /// Charges the tokens of a request that has ended to its tenant and its key. If a reload removed
+    /// the key, only the tenant is charged. If the reload removed the tenant, nothing is charged.
     pub fn charge(&self, principal: &ClientIdentity, charge: TokenCharge, now: Instant) {
         let Some(tenant) = self.tenants.get(&principal.tenant) else { return };
         tenant.usage_limiter.charge(charge.total(), now);
@@ -185,13 +185,13 @@ impl ApiKey {
         self.tenant.permissions
     }
 
-    /// How the streams of the tenant are continued. `None`: the key file does not state it.
+    /// How streams of the tenant are continued at another backend. `None`: the key file does not state it.
     pub fn continuation(&self) -> Option<ContinuationMode> {
         self.tenant.continuation
     }
 
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
-    /// that remains afterwards. The error is [`GatewayError::RateLimited`].
+    /// that remains after this request. The error is [`GatewayError::RateLimited`].
     pub fn enter(
         &self,
         now: Instant,

@@ -46,8 +46,8 @@ impl TokenCharge {
     }
 }
 
-/// Whether an engine computes the prompt of the request. Tokenizers and templates take no time of a
-/// GPU, and a request about a stored response has no prompt.
+/// Whether an engine computes the prompt of the request. Requests that only tokenize a text or render a
+/// template take no GPU time, and a request about a stored response has no prompt.
 fn computes_prompt(record: &RequestRecord) -> bool {
     let route = record.route.unwrap_or_default();
     let is_template = route.ends_with("/render") || route.ends_with("/derender");
@@ -55,16 +55,16 @@ fn computes_prompt(record: &RequestRecord) -> bool {
     record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
 }
 
-/// The estimated prompt tokens of a request: the prediction for the text of its prompt parts, scaled to all
-/// of its text that the engine may put into the prompt, and the tokens of its media. `None`: no backend was
-/// selected.
+/// The estimated prompt tokens of a request. Routing predicted the tokens of the prompt parts. The
+/// estimate scales this prediction to all text of the request that the engine may put into the prompt,
+/// and adds the tokens of its media. `None`: no backend was selected.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
     Some(tokens_of_body(predicted, record.options.prompt_bytes))
 }
 
-/// The estimated tokens of all text and media of a request body. `predicted`: predicted tokens of its
-/// prompt parts.
+/// The estimated tokens of all text and media of a request body. `predicted`: the tokens that routing
+/// predicted for the prompt parts of the body.
 fn tokens_of_body(predicted: f64, PromptBytes { parts, text, media }: PromptBytes) -> u64 {
     let media_in_parts = media.min(parts);
     let predicted = (predicted - media_in_parts as f64 * TOKENS_PER_MEDIA_BYTE).max(0.0);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]), 1_024);
         let (text, media) = (1_024, (1 << 20) - 1_024);
         let image = PromptBytes { parts: text + media, text, media };
-        // Routing predicts the tokens of the media as well: 1,023 and 50.
+        // Routing also predicts the tokens of the media: 1,023 for the media and 50 for the text.
         let image = tokens_of_body(1_073.0, image);
         assert!((1_023..1_100).contains(&image), "{image}");
         for route in ["/tokenize", "/v1/messages/count_tokens", "/v1/completions/render"] {

@@ -38,8 +38,8 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
      x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens",
 );
-/// Time for which browsers cache a preflight response: 10 minutes. After an origin is removed from
-/// the configuration, browsers may send its requests for as long.
+/// Time for which browsers cache a preflight response: 10 minutes. After an origin is removed from the
+/// configuration, browsers may continue to send requests of this origin for the same time.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 impl CorsSettings {
@@ -83,7 +83,8 @@ impl Cors {
         self.insert_allow_origin(origin, &mut response);
         response.insert(ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
         response.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS);
-        // All requested headers are allowed: SDKs send many different headers, and none is a risk.
+        // All requested headers are allowed: SDKs send many different headers, and no requested header is a
+        // risk.
         if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
             response.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
             response.append(VARY, HeaderValue::from(ACCESS_CONTROL_REQUEST_HEADERS));
@@ -91,8 +92,8 @@ impl Cors {
         Some(response)
     }
 
-    /// Sets the CORS headers of a response to a request from `origin`, and removes the CORS headers
-    /// that the backend set. `None`: the request has no `Origin` header.
+    /// Sets the CORS headers of a response, and removes the CORS headers that the backend set.
+    /// `origin`: the `Origin` header of the request, `None` if the request has none.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         remove_backend_cors_headers(headers);
         if let Some(origin) = origin.filter(|origin| self.allows_origin(origin)) {

@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for KeyDigest {
 mod tests {
     use super::*;
 
-    /// From FIPS 180-2, appendix B.1.
+    /// The digest of `abc` from FIPS 180-2, appendix B.1.
     const DIGEST_OF_ABC: &str =
         "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 

@@ -28,8 +28,8 @@ pub struct TenantEntry {
     /// Permissions for engine-control fields, in addition to the permissions of all tenants.
     #[serde(default)]
     pub allow: Vec<Permission>,
-    /// How the streams of the tenant go on at another backend, as `streams.continuation`. `None`: the
-    /// setting of the model.
+    /// How streams of the tenant are continued at another backend, with the values of
+    /// `streams.continuation`. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
     /// Limits of all keys of the tenant together.
     #[serde(default)]

@@ -16,8 +16,9 @@ pub struct UsageLimits {
     pub concurrency: Option<u32>,
 }
 
-/// Remaining quota of a request under the limits per minute. If both the tenant and the key have a
-/// limit, the field has the lower remaining quota of the two. `None`: neither has such a limit.
+/// Remaining quota of a request under the limits per minute. If both the tenant and the key have a limit of
+/// the same kind, its field has the lower of the two remaining quotas. `None`: neither the tenant nor the key
+/// has such a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
     /// Remaining quota of requests.

@@ -11,7 +11,8 @@ use tokenweir_protocol::mutex::lock;
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsageLimiter {
     pub(super) limits: UsageLimits,
-    /// Usage, shared with the limiter of the same tenant or key after a reload of the key file.
+    /// Usage. After a reload of the key file, the limiter of the same tenant or key shares it with the
+    /// earlier limiter.
     pub(super) meter: Arc<UsageMeter>,
 }
 
@@ -35,7 +36,7 @@ struct LeakyBucket {
     updated_at: Option<Instant>,
 }
 
-/// Permit of one open request of a tenant and a key. The permit is returned when it is dropped.
+/// Counts one request as open for its tenant and for its key, until the permit is dropped.
 #[derive(Debug)]
 pub struct ConcurrencyPermit([Arc<UsageMeter>; 2]);
 
@@ -43,8 +44,8 @@ pub struct ConcurrencyPermit([Arc<UsageMeter>; 2]);
 /// time at which an open request ends is not known.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts a request if the limits of its tenant and of its key allow it. `limiters`: the limiter of
-/// the tenant, then the limiter of the key. Also returns the quota that remains afterwards.
+/// Starts a request if the limits of its tenant and of its key allow it. `limiters`: the limiter of the
+/// tenant, then the limiter of the key. Also returns the quota that remains after this request.
 pub(super) fn enter(
     limiters: [&UsageLimiter; 2],
     now: Instant,
@@ -150,8 +151,8 @@ impl UsageState {
 // === impl LeakyBucket ===
 
 impl LeakyBucket {
-    /// Reduces the usage by the quota of the time since the last update. Without a limit, the usage
-    /// is set to 0.
+    /// Reduces the usage by the quota for the time since the last update. Without a limit, the usage is
+    /// set to 0.
     fn drain_since_update(&mut self, limit: Option<u32>, now: Instant) {
         let Some(limit) = limit else { return *self = Self::default() };
         let elapsed =
@@ -160,9 +161,9 @@ impl LeakyBucket {
         self.updated_at = self.updated_at.max(Some(now));
     }
 
-    /// Time until `amount` requests or tokens can be used, at least 1 ms. `None`: they can be used
-    /// now. An amount of 0 waits until any quota remains: the tokens of a request are not known at
-    /// its start.
+    /// Time until `amount` requests or tokens can be used, at least 1 ms. `None`: they can be used now.
+    /// With an amount of 0, a request waits until some quota remains: its tokens are not known at its
+    /// start.
     fn time_until_available(&self, limit: u32, amount: f64) -> Option<Duration> {
         let excess = self.used + amount - f64::from(limit);
         let is_exceeded = if amount > 0.0 { excess > 0.0 } else { excess >= 0.0 };

@@ -1,4 +1,4 @@
-//! Edits of one event.
+//! Edits of one event of a stream: byte ranges and their replacements.
 
 use bytes::BytesMut;
 use std::borrow::Cow;
@@ -22,9 +22,9 @@ pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) 
     edited.extend_from_slice(&event[at..]);
 }
 
-/// Adds the edits that correct the counts of a `usage` object at `range`: its backend counted the
-/// output of earlier streams as prompt. `earlier`: number of output tokens of those streams.
-/// `prompt_tokens`: of the first request, if known.
+/// Adds the edits that correct the counts of the `usage` object at `range`. The backend that wrote the object
+/// counted the output of the earlier streams of this response as prompt. `earlier`: number of output tokens
+/// of the earlier streams. `prompt_tokens`: number of prompt tokens of the first request, if known.
 pub(super) fn add_usage(
     event: &[u8],
     range: &Range<usize>,
@@ -60,7 +60,8 @@ pub(super) fn add_usage(
     let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
     let completion = value(1).map(|completion| completion + earlier);
     let total = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
-    // The next backend may also have tokens of the earlier output in its cache.
+    // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
+    // limited to the tokens of the prompt.
     let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));
     for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
         if let (Some((_, range)), Some(count)) = (slot, count) {

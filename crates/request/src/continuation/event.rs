@@ -4,7 +4,7 @@ use memchr::memchr;
 use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
-/// What one event has. Ranges are the offsets of JSON values in the bytes of the event.
+/// The parts of one event. Ranges are the offsets of JSON values in the bytes of the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
     /// Whether the data is `[DONE]`.
@@ -21,7 +21,7 @@ pub(super) struct Event {
     pub prompt_ids: Option<Range<usize>>,
     /// Number of choices.
     pub choices: usize,
-    /// Whether the index of the choice is not 0.
+    /// Whether the index of the first choice is not 0.
     pub is_other_choice: bool,
     /// The array of the token ids of the output.
     pub ids: Option<Range<usize>>,
@@ -62,7 +62,7 @@ pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>>
 }
 
 impl Event {
-    /// Reads an event that has exactly one `data` line. `None`: it has another form.
+    /// Reads an event that has exactly one `data` line. `None`: the event has another form.
     pub(super) fn read(is_chat: bool, bytes: &[u8]) -> Option<Self> {
         let line_end = memchr(b'\n', bytes)?;
         if !bytes.get(line_end..)?.trim_ascii().is_empty() {
@@ -149,7 +149,7 @@ impl Event {
 }
 
 /// Calls `visit` with the offsets of the name and the value of each member of the JSON object at
-/// `object`. Returns `None` if it is no object.
+/// `object`. Returns `None` if the value there is no object.
 fn members(
     bytes: &[u8],
     object: Range<usize>,

@@ -2,14 +2,15 @@
 //! events of a stream do. Only these two are read; the other bytes are compared with those of the
 //! earlier event.
 //!
-//! The event template of `tokenweir_protocol` does the same for the content of an event. But it gets the
-//! event after the splicer removed the token ids, and does not report the offsets of the members.
+//! The event template of `tokenweir_protocol` does the same for the content of an event. This module cannot
+//! use that template: it gets the event after the splicer removed the token ids, and does not report the
+//! offsets of the members.
 
 use super::event::Event;
 use std::ops::Range;
 use tokenweir_protocol::json::find_string_end;
 
-/// The last event that was read whole, if it can be compared with later ones.
+/// The last event that was read in full and that later events can be compared with.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
@@ -18,7 +19,7 @@ pub(super) struct Layout {
     event: Event,
 }
 
-/// Longest event that is kept.
+/// Greatest length in bytes of an event that is kept for the comparison.
 const MAX_KEPT_BYTES: usize = 1 << 10;
 
 impl Layout {
@@ -58,8 +59,8 @@ impl Layout {
     }
 }
 
-/// Whether later events can be compared with this one: in a later event only the text and the bytes
-/// after it may have other offsets.
+/// Whether later events can be compared with this event. In a later event, only the text and the bytes
+/// after the text may have other offsets.
 fn is_comparable(event: &Event) -> bool {
     let Some(text) = &event.text else { return false };
     let is_before =
@@ -79,7 +80,7 @@ mod tests {
     const TEXT: &str =
         r#"{"id":"c1","choices":[{"index":0,"text":"TEXT","finish_reason":null}],"model":"m"}"#;
 
-    /// Events of one stream, most of which repeat the one before.
+    /// Events of one stream. Most of them occur twice in succession.
     fn events() -> Vec<String> {
         let mut data = Vec::new();
         for text in ["Hi", "", "\\\"", "a\\\\", "}]", "größe", "end\\n"] {

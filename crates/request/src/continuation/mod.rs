@@ -2,7 +2,7 @@
 //! continues it, and how the events of the next stream become events of the first one.
 //!
 //! [`ContinuationPlan`] reads the request. [`StreamSplicer`] reads the stream: bytes of the backends go
-//! in, bytes for the client come out. Both are without I/O and without a clock.
+//! in, bytes for the client come out. Neither does I/O or reads a clock.
 
 mod edit;
 mod event;

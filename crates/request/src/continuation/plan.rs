@@ -11,17 +11,17 @@ pub struct ContinuationPlan {
     pub(super) is_chat: bool,
     /// Whether the stream is continued by token ids. Otherwise it is continued by its text.
     pub(super) is_exact: bool,
-    /// Whether the engine takes the most probable token each time.
+    /// Whether decoding is greedy: the engine always takes the most probable token.
     pub(super) is_greedy: bool,
-    /// Whether the events have log probabilities.
+    /// Whether the client asked for log probabilities in the events.
     pub(super) has_logprobs: bool,
     /// Whether the client itself asked for token ids.
     pub(super) shows_ids: bool,
-    /// Maximum number of output tokens. `None`: only the context limits them.
+    /// Maximum number of output tokens. `None`: only the context length of the model limits the output.
     pub(super) max_tokens: Option<u64>,
 }
 
-/// The `max_tokens` that vLLM uses for a completion without this field.
+/// The value that vLLM uses if a completion request has no `max_tokens`.
 pub(super) const DEFAULT_COMPLETION_TOKENS: u64 = 16;
 
 impl ContinuationPlan {
@@ -45,7 +45,7 @@ impl ContinuationPlan {
         reader.finish(is_greedy_only)
     }
 
-    /// Whether the gateway must add the request for token ids, because the client did not ask for them.
+    /// Whether the gateway must ask for token ids in the request, because the client did not ask for them.
     pub const fn adds_token_ids(&self) -> bool {
         !self.shows_ids
     }
@@ -140,7 +140,7 @@ impl PlanReader {
             }
             b"messages" => (is_exact && has_media(value)).then_some(R::Media),
             b"prompt" => prompt_refusal(value, is_exact),
-            // A name with escapes could be any of the names above.
+            // An escaped name could be any of the names above.
             _ if name.contains(&b'\\') => Some(R::Field),
             _ if name.starts_with(b"guided_") => is_set.then_some(R::StructuredOutput),
             _ => None,
@@ -203,7 +203,7 @@ fn is_media_content(content: &[u8]) -> bool {
     has_media || read.is_none()
 }
 
-/// Why the prompt of a completion cannot be continued. `None`: it can be continued.
+/// Why a completion with this prompt cannot be continued. `None`: it can be continued.
 fn prompt_refusal(prompt: &[u8], is_exact: bool) -> Option<ContinuationRefusal> {
     match prompt {
         [b'"', ..] => None,

@@ -32,7 +32,8 @@ named_enum! {
         Aborted = "aborted",
         /// The backend reported an error of its engine in the stream.
         EngineFailed = "engine_failed",
-        /// The next backend did not continue the stream: it repeated another prompt or another text.
+        /// The next backend did not continue the stream: the prompt or the text that it repeated differs from
+        /// that of the first backend.
         Diverged = "diverged",
         /// The backend was removed, or an operator drains it and moves its streams.
         Migrated = "migrated",
@@ -47,18 +48,19 @@ named_enum! {
         Api = "api",
         /// The request asks for several choices.
         Choices = "choices",
-        /// The log probabilities of two streams cannot be joined.
+        /// The request asks for log probabilities, and those of two streams cannot be joined.
         Logprobs = "logprobs",
         /// The request has stop strings, so the engine holds text back.
         StopStrings = "stop_strings",
         /// The request has penalties or bad words, which depend on the tokens that the engine itself
         /// generated.
         Penalties = "penalties",
-        /// The request samples with a seed: the random numbers of the next engine would begin anew.
+        /// The request samples with a seed: the random numbers of the next engine would start again from the
+        /// beginning.
         Seed = "seed",
         /// The request samples, and `streams.continuation_greedy_only` is set.
         Sampled = "sampled",
-        /// The request requires a structure of the output, such as JSON, whose state is in the engine.
+        /// The request requires structured output, such as JSON. The state of the structure is in the engine.
         StructuredOutput = "structured_output",
         /// The output so far has a part of a tool call.
         ToolCall = "tool_call",
@@ -69,13 +71,13 @@ named_enum! {
         /// The request has another field with which a continuation would differ from the uninterrupted
         /// stream.
         Field = "field",
-        /// A header has a digest of the body, so that the body cannot be changed.
+        /// A header of the request has a digest of the body, so the gateway cannot change the body.
         SignedBody = "signed_body",
         /// The backend sent no token ids.
         NoTokenIds = "no_token_ids",
-        /// The output so far has reasoning, which no text of a message can continue.
+        /// The output so far has reasoning, which a continuation by text cannot continue.
         Reasoning = "reasoning",
-        /// The gateway cannot know which token the text so far ends with.
+        /// No position in the output is known from which another backend could continue exactly.
         Position = "position",
         /// The stream already had its finish reason, or as many tokens as the request allows.
         Finished = "finished",

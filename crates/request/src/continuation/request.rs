@@ -30,8 +30,8 @@ struct Fields {
 }
 
 impl ContinuationPlan {
-    /// The body of the request that continues a stream after `tokens` output tokens. `body`: that of
-    /// the first request.
+    /// The body of the request that continues a stream after `tokens` output tokens. `body`: the body
+    /// of the first request.
     pub(super) fn request(
         &self,
         body: &[u8],
@@ -124,8 +124,8 @@ fn replaced(range: &Range<usize>, value: String) -> Splice {
     Splice::replace(range.clone(), value)
 }
 
-/// The edit that sets the member `name` of the body. `range`: the value that it replaces, if the body
-/// has the member.
+/// The edit that sets the member `name` of the body. `range`: the range of the value to replace.
+/// `None`: the body has no such member.
 fn set(body: &[u8], name: &str, range: Option<&Range<usize>>, value: String) -> Option<Splice> {
     match range {
         Some(range) => Some(replaced(range, value)),

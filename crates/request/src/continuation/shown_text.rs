@@ -8,16 +8,16 @@ const END_BYTES: usize = 16;
 pub(super) struct ShownText {
     /// Number of bytes of the text that the client has received.
     pub shown: usize,
-    /// Number of bytes of the text that the current backend has reached. Less than `shown` while it
-    /// repeats text.
+    /// Number of bytes of the text that the current backend has reached. Less than `shown` while the
+    /// backend repeats text that the client has.
     pub generated: usize,
-    /// The end of the text that the client has received. Repeated text is compared with it, or
-    /// another backend continues it.
+    /// The end of the text that the client has received. The splicer compares repeated text with this
+    /// tail, or another backend continues the tail.
     pub tail: String,
 }
 
 impl ShownText {
-    /// Whether the present backend still repeats text.
+    /// Whether the current backend still repeats text that the client has.
     pub(super) const fn is_repeating(&self) -> bool {
         self.generated < self.shown
     }

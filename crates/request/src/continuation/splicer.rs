@@ -1,7 +1,7 @@
 //! Joins the streams of several backends into one stream.
 //!
-//! Only whole events are forwarded, so that each of them can be the last one of its backend. While a
-//! stream can be continued, the splicer keeps what a continuation needs: token ids, or the text.
+//! Only whole events are forwarded, so that the stream of a backend can end after any of them. While a stream
+//! can be continued, the splicer keeps what a continuation needs: the token ids or the text of the output.
 //!
 //! The next backend must begin after a token whose text was sent completely. An engine holds text
 //! back: the bytes of an unfinished character, and text that may become a marker. So the next
@@ -36,7 +36,7 @@ pub struct StreamSplicer {
     taken: usize,
     /// Whether the stream is forwarded unchanged.
     is_passive: bool,
-    /// Why the stream cannot be continued. The splicer then keeps nothing.
+    /// Why the stream cannot be continued. The splicer then keeps no data for a continuation.
     refusal: Option<ContinuationRefusal>,
     /// The bytes of an event whose end was not read yet.
     partial: BytesMut,
@@ -116,7 +116,7 @@ enum Action {
 const IDS_STEP: usize = 100;
 /// The splicer adds memory to its charge in steps of this many bytes.
 const MEMORY_STEP: usize = 4 << 10;
-/// Longest event. A prompt of a million tokens has this many bytes of ids.
+/// Greatest length of an event, in bytes. The ids of a prompt of a million tokens take this many bytes.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 impl StreamSplicer {
@@ -195,7 +195,7 @@ impl StreamSplicer {
         self.interruption
     }
 
-    /// Whether the stream had its last event.
+    /// Whether the last event of the stream was read.
     pub const fn is_done(&self) -> bool {
         self.is_done
     }
@@ -319,7 +319,7 @@ impl StreamSplicer {
         Some(event)
     }
 
-    /// The last event of a stream that ended in order but lacks its last blank line. Empty: none.
+    /// The last event of a stream that ended in order but lacks its last blank line. Empty: no such event.
     pub fn finish(&mut self) -> Bytes {
         if self.partial.is_empty() {
             return Bytes::new();
@@ -354,7 +354,7 @@ impl StreamSplicer {
             Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
     }
 
-    /// The position after which another backend continues, or why none can continue the stream.
+    /// The position after which another backend continues, or why no backend can continue the stream.
     fn position(&self) -> Result<Position, ContinuationRefusal> {
         use ContinuationRefusal as R;
         let Self { plan, latest, .. } = self;
@@ -396,7 +396,7 @@ impl StreamSplicer {
         ids * size_of::<u32>() + self.text.tail.capacity()
     }
 
-    /// Adds the memory of the kept data to the charge.
+    /// Adds the growth of the kept data to `charge`, and refuses a continuation above a memory limit.
     fn check_memory(&mut self) {
         let kept = self.kept_bytes();
         if kept > self.taken {

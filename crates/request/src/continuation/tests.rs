@@ -1,4 +1,4 @@
-//! Streams of a small engine, cut at every byte and continued.
+//! Tests with the streams of a simulated engine, which are cut at every byte and continued.
 
 mod engine;
 
@@ -29,7 +29,7 @@ fn request(is_chat: bool, max_tokens: u64, temperature: f64) -> Value {
     body
 }
 
-/// The body of the client, which does not ask for token ids.
+/// The body as the client sent it: without the request for token ids.
 fn asked(body: &Value) -> Value {
     let mut asked = body.clone();
     asked.as_object_mut().unwrap().remove("return_token_ids");
@@ -40,8 +40,8 @@ fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
     splicer.push(Bytes::copy_from_slice(bytes))
 }
 
-/// What the client reads if each stream ends after the given number of bytes, except the last, which is
-/// whole.
+/// What the client reads if each stream ends after the given number of bytes, except the last stream,
+/// which is complete.
 fn continued(
     is_chat: bool,
     engine: Engine,
@@ -154,7 +154,7 @@ fn a_stream_that_lacks_only_its_end_gets_the_end_if_its_usage_is_known() {
         let stream = Engine { has_ids, ..ENGINE }.answer(true, body.to_string().as_bytes());
         let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
         push(&mut splicer, stream[..stream.len() - lacks].concat().as_bytes());
-        // The beginning of the next event is not for the client.
+        // The beginning of the next event must not reach the client.
         push(&mut splicer, b"data: {\"id\"");
         assert_eq!(splicer.complete(asks), expected.is_some(), "{has_ids} {lacks} {asks}");
         if let Some(expected) = expected {
@@ -172,7 +172,7 @@ fn a_stream_that_lacks_only_its_end_gets_the_end_if_its_usage_is_known() {
 fn another_text_of_a_greedy_engine_is_not_shown() {
     let body = request(false, 40, 0.0);
     let stream = Engine { merges: true, ..ENGINE }.answer(false, body.to_string().as_bytes());
-    // The last event of one token is followed by one of two.
+    // The cut follows the first event with two tokens, which comes after an event with one token.
     let is_pair = |event: &String| {
         event.contains("\"text\":\"w") && event.contains(',') && {
             let ids = &event[event.find("\"token_ids\":[").unwrap()..];

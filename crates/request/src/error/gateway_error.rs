@@ -17,7 +17,7 @@ pub enum GatewayError {
     NotFound {
         /// The path that the client sent.
         path: String,
-        /// The served path that the client probably meant. `None`: none is near.
+        /// The served path that the client probably meant. `None`: no served path is similar.
         nearest: Option<&'static str>,
     },
     /// The client asks for a WebSocket or another protocol on a path that does not offer it.
@@ -56,8 +56,8 @@ pub enum GatewayError {
     /// The target of the request is too long.
     #[error("the request path is longer than this gateway allows")]
     UriTooLong,
-    /// The gateway would have to rename the model in the body, but a header has a digest of the
-    /// body, which would no longer match.
+    /// The gateway would have to rename the model in the body. But a header has a digest of the body,
+    /// and the digest would no longer match.
     #[error(
         "`{model}` is an alias of this gateway: it must change the body for the backend, but a \
          header has a digest of the body; request `{served_as}` instead"
@@ -68,8 +68,8 @@ pub enum GatewayError {
         /// The name of the model at the backends.
         served_as: String,
     },
-    /// The gateway would have to change a field of the body, but a header has a digest of the body,
-    /// which would no longer match.
+    /// The gateway would have to change a field of the body. But a header has a digest of the body, and
+    /// the digest would no longer match.
     #[error(
         "the gateway must change `{field}` in the body for the backend, but a header has a digest \
          of the body; leave that header out"
@@ -115,7 +115,7 @@ pub enum GatewayError {
         /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
-    /// The `Idempotency-Key` is in use, and the request cannot get the response of its run.
+    /// The `Idempotency-Key` is in use, and the request cannot get the response that belongs to the key.
     #[error("{}", .0.message())]
     IdempotencyKey(IdempotencyProblem),
     /// A limit of the tenant or of the API key is reached.
@@ -246,14 +246,14 @@ pub enum GatewayError {
     Internal,
 }
 
-/// Why a request cannot get the response of the run of its `Idempotency-Key`.
+/// Why a request cannot get the response that belongs to its `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdempotencyProblem {
     /// The key belongs to a request with another path, query, content type or body.
     OtherRequest,
     /// Too many connections already get the response.
     TooManyReaders,
-    /// `Last-Event-ID` is no event id of the gateway: no whole number.
+    /// `Last-Event-ID` is no event id of the gateway, because it is not a whole number.
     LastEventId,
 }
 
@@ -295,7 +295,7 @@ impl fmt::Display for RateLimitKind {
     }
 }
 
-/// What the error about an unknown path says about other paths.
+/// The hint in the error about an unknown path: the nearest served path, or what the gateway serves.
 fn path_hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(
         || "the gateway serves inference APIs only".to_owned(),

@@ -51,7 +51,7 @@ pub const REASONS: &[&str] = &[
 /// The reasons of requests that were shed because no backend had capacity.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout", "late"];
 
-/// Whose fault an error is with which the gateway answers a request.
+/// The party that caused an error with which the gateway answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The client is at fault: the request cannot succeed unchanged, or it exceeds a limit of the
@@ -69,7 +69,7 @@ pub enum Fault {
 pub(super) struct ErrorRow {
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
-    /// The value of `error.type`. It is vLLM's name if vLLM defines one for the error.
+    /// The value of `error.type`. If vLLM defines a type for the error, it is that type.
     pub(super) kind: &'static str,
     /// One of [`REASONS`].
     pub(super) reason: &'static str,

@@ -1,5 +1,5 @@
-//! The response of one attempt while it passes: its observer, its backend, and its entry among the
-//! open streams.
+//! The response of one attempt while it passes the gateway: its observer, its backend, and its entry
+//! among the open streams.
 
 use super::observer::ResponseObserver;
 use super::open_streams::{
@@ -34,7 +34,8 @@ pub(super) struct AttemptResponse {
     unwritten_since: Option<Instant>,
     /// Whether the regular end of the body has been processed.
     body_ended: bool,
-    /// Whether the bytes of the response pass through the splicer of the exchange.
+    /// Whether the bytes of the response pass through the splicer of the exchange, which joins the streams of
+    /// several backends.
     pub(super) is_spliced: bool,
 }
 
@@ -43,7 +44,7 @@ const METADATA: HeaderName = HeaderName::from_static("metadata");
 /// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
 /// next is normal for a fast client.
 const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
-/// Most stalls that are recorded per stream.
+/// Greatest number of stalls that are recorded per stream.
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
@@ -73,7 +74,7 @@ impl AttemptResponse {
         // The body of a stored response has the usage of an earlier request.
         let is_read = record.api != Some(Api::Http);
         observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
-        // Only streams have values for the histograms.
+        // The histograms have values only for streams.
         if observer.observed().is_stream {
             observer.measure_by(&in_flight.settings().scales);
         }
@@ -144,7 +145,7 @@ impl AttemptResponse {
         frame
     }
 
-    /// Continues the response at another backend. `policy`: that of the stream.
+    /// Continues the response at another backend. `policy`: the policy of the stream.
     pub(super) fn continue_at(
         &mut self,
         backend: Arc<dyn BackendMonitor>,
@@ -162,7 +163,7 @@ impl AttemptResponse {
         let info = StreamInfo::from_record(record);
         let policy = StreamPolicy { first_output_by: None, ..policy };
         let entry = in_flight.stream(backend.clone(), info, policy, None, now);
-        // The silence of the backend counts from its head on.
+        // The silence of the backend counts from the arrival of its response head.
         entry.activity().on_output(now, None);
         entry.activity().set_continuable();
         self.entry = Some(entry);
@@ -246,7 +247,7 @@ impl AttemptResponse {
     }
 }
 
-/// Records a write stall if the client did not ask for data from `since` to `until`.
+/// Records a write stall from `since` to `until` if it is at least [`MIN_WRITE_STALL`] long.
 fn record_write_stall(observer: &mut ResponseObserver, since: Instant, until: Instant) {
     if until.saturating_duration_since(since) >= MIN_WRITE_STALL {
         observer.on_write_stall(since, until);

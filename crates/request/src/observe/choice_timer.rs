@@ -17,7 +17,7 @@ pub(super) struct ChoiceTimer {
     tokens: Option<u32>,
 }
 
-/// Most choices with a timer of their own. All further choices share the last timer.
+/// Greatest number of choices with a timer of their own. All further choices share the last timer.
 pub(super) const MAX_TIMED_CHOICES: usize = 128;
 
 impl ChoiceTimer {

@@ -141,7 +141,7 @@ impl Exchange {
         let rules = &self.inner.policy.rules;
         let may_add_bytes =
             rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
-        // Only event streams have an entry among the open streams.
+        // Only event streams and WebSockets have an entry among the open streams.
         self.may_shorten_frames() || (may_add_bytes && self.inner.response.entry.is_some())
     }
 
@@ -290,7 +290,7 @@ impl Exchange {
             || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
-    /// Why to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
+    /// How to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
     /// be interrupted.
     pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
         let ExchangeState { response, policy, .. } = &*self.inner;

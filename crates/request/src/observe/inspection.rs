@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct ChunkSummary {
     /// Number of events with output.
     pub outputs: u32,
-    /// The longest output gap that one of the events ended. `None`: the events ended no gap.
+    /// The longest time without output that one of the events ended. `None`: no event has a gap before it.
     pub gap: Option<Duration>,
 }
 

@@ -31,7 +31,7 @@ pub struct ObservedBody<B: Body, T> {
     may_shorten_frames: bool,
     /// Whether bytes can be added or removed, so that the length is not known in advance.
     has_unknown_length: bool,
-    /// The end of the body, which the next poll returns. The last poll returned the remaining data,
+    /// The end of the body, which the next poll returns. The previous poll returned the remaining data,
     /// or gave the server an opportunity to write buffered data.
     pending_end: Option<Result<(), ObservedBodyError<B::Error>>>,
     /// Whether the server had an opportunity to write buffered data before an error ends the body.
@@ -43,16 +43,16 @@ pub struct ObservedBody<B: Body, T> {
 
 struct BodyContinuation<B: Body, T> {
     continuer: Box<dyn Continue<B, T> + Send>,
-    /// The interruption after which the response is being continued. `None`: the response is not
-    /// interrupted.
+    /// The interruption for which a continuation at another backend is awaited. `None`: the response is
+    /// not interrupted.
     interrupted: Option<(InterruptionCause, EarlyEnd<B::Error>)>,
 }
 
 /// Continues a response whose backend cannot complete it.
 pub trait Continue<B: Body, T> {
     /// Polls for the body of another backend, which continues the response. The implementation passes
-    /// that backend to the exchange and replaces the guard. `None`: none continues the response, and
-    /// the exchange has the reason.
+    /// that backend to the exchange and replaces the guard. `None`: no backend continues the response,
+    /// and the exchange has the reason.
     fn poll_continue(
         &mut self,
         cx: &mut Context<'_>,
@@ -72,8 +72,8 @@ pub enum ObservedBodyError<E> {
     /// the client was removed, or the gateway shuts down.
     #[error("the gateway aborted the stream: a timeout, a removed API key or its shutdown")]
     Stalled,
-    /// The response that the body forwards ended early, or is an error although the gateway had already
-    /// begun a JSON body.
+    /// The body forwards the response of a run. That response ended early, or it is an error although
+    /// the gateway had already begun a JSON body.
     #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
     /// The stream was interrupted, and no other backend continued it.
@@ -163,8 +163,8 @@ impl<B: Body, T> ObservedBody<B, T> {
         self.end_early(end, cx)
     }
 
-    /// Ends the body. Returns its last frame or its end. `None`: `end` does not end the body, which goes
-    /// on.
+    /// Ends the body. Returns its last frame or its end. `None`: the body does not end, but goes on
+    /// after `end`.
     fn end_early(
         &mut self,
         end: EarlyEnd<B::Error>,

@@ -98,7 +98,7 @@ impl ResponseObserver {
         }
     }
 
-    /// Observes a chunk of the body. Every event that it completes has the time `now`.
+    /// Observes a chunk of the body. Every event that the chunk completes has the time `now`.
     pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
         match self.mode {
             InspectionMode::Stream => return self.read_events(bytes, now, timings),
@@ -241,7 +241,7 @@ impl ResponseObserver {
             match piece {
                 SsePiece::Data(data) => {
                     if self.usage_splitter.is_some() {
-                        // A line feed between two `data` lines is not in the frame.
+                        // The line feed that joins two `data` lines of an event does not lie in the frame.
                         let offset = data.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
                         usage_at = self.read_without_usage(data, offset);
                     } else {
@@ -254,7 +254,7 @@ impl ResponseObserver {
                     continue;
                 }
                 SsePiece::UnknownLine => {
-                    // Not an event, but a client may read it.
+                    // The line is no event, but a client may read it.
                     timings.on_output(OutputKind::Unknown.into(), now);
                     chunk_summary.outputs += 1;
                     continue;

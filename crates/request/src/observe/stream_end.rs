@@ -16,7 +16,7 @@ pub(super) enum EarlyEnd<E> {
     Body(Result<(), E>),
     /// The backend sent no output for too long.
     Stall,
-    /// The events show that the backend cannot go on.
+    /// The events of the response show that the backend cannot complete it.
     Events,
     /// The response goes on, but the stream must move to another backend.
     Move,

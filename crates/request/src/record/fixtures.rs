@@ -1,4 +1,4 @@
-//! Records for tests: one request with every field set, which each test changes as needed.
+//! Records for tests: a successful request, which each test changes as needed.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,8 @@ use tokenweir_routing::{
 /// Id of the client's span.
 pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 
-/// The record of a successful stream of 16 tokens that was not queued. All other instants are set.
+/// The record of a successful stream of 16 tokens that was not queued, and had neither reasoning nor a tool
+/// call. All other instants are set.
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();

@@ -57,11 +57,10 @@ pub struct RequestRecord {
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
-    /// Why there was no failover after the last attempt had failed. `None`: it did not fail.
+    /// Why there was no failover after the last attempt had failed. `None`: the last attempt did not fail.
     pub not_retried: Option<FailoverDenialReason>,
-    /// The result of a request with an `Idempotency-Key`: see
-    /// [`ResumeOutcome`](super::ResumeOutcome). `None`: it has no
-    /// `Idempotency-Key`, or `streams.resume` is off.
+    /// The result of a request with an `Idempotency-Key`: see [`ResumeOutcome`](super::ResumeOutcome).
+    /// `None`: the request has no `Idempotency-Key`, or `streams.resume` is off.
     pub resume: Option<Arc<ResumeNote>>,
     /// The continuations of the stream at other backends.
     pub continuations: Continuations,
@@ -106,14 +105,14 @@ pub struct RequestRecord {
     pub bytes_out: u64,
 }
 
-/// Most tokens that one character takes. A character has at most four UTF-8 bytes, and each of its
-/// tokens has at least one of them.
+/// Greatest number of tokens of one character. A character has at most four UTF-8 bytes, and each of
+/// its tokens has at least one of these bytes.
 const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
     /// The record of a request whose head was read at `accepted`. The outcome is [`Outcome::Cancelled`]
-    /// until the caller changes it. It is created in its final place: a move would copy 2 KiB for each
-    /// request.
+    /// until the caller changes it. The record is created directly on the heap: a move would copy 2 KiB
+    /// for each request.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
@@ -185,8 +184,8 @@ impl RequestRecord {
             .map(|at| self.stream_time_to(at))
     }
 
-    /// Time from the request head to the first output of a stream that is not reasoning. A stream
-    /// that had only reasoning waited until its end. `None`: no stream, or no output.
+    /// Time from the request head to the first output of a stream that is not reasoning. A stream that
+    /// had only reasoning waited until its end. `None`: the response is no stream, or had no output.
     pub fn time_to_first_answer(&self) -> Option<Duration> {
         let Timings { first_answer, first_reasoning, ended, .. } = self.timings;
         self.stream_time_to(first_answer.or(first_reasoning.and(ended)))
@@ -291,8 +290,8 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
-    /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`. `None`:
-    /// it has none, or `streams.resume` is off.
+    /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`.
+    /// `None`: the request has no such key, or `streams.resume` is off.
     pub fn resume_outcome(&self) -> Option<&'static str> {
         self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
     }
@@ -314,7 +313,7 @@ impl RequestRecord {
 
     /// Whether the end of the request shows a fault of its backend.
     ///
-    /// A body that ended regularly shows none: vLLM sends an error event or breaks the connection
+    /// A body that ended regularly shows no fault: vLLM sends an error event or breaks the connection
     /// when its engine dies, and other servers omit the last events of whole responses.
     pub fn shows_backend_fault(&self) -> bool {
         let observed = &*self.observed;

@@ -106,8 +106,8 @@ impl SlowCause {
         }
     }
 
-    /// Whether this cause makes a request slow after its first output. Otherwise the cause acts
-    /// before the first output.
+    /// Whether this cause delays only the output after the first output. `false`: the cause can act
+    /// before the first output, or it is reasoning.
     pub const fn is_after_first_output(self) -> bool {
         matches!(self, Self::Preempted | Self::Stalled | Self::SlowDecode)
     }

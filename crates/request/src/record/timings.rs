@@ -17,7 +17,7 @@ pub struct Timings {
     /// The request began to wait because no backend could serve its model. `None`: it does not wait for
     /// this reason now.
     pub backend_missed: Option<Instant>,
-    /// Time in the admission queue in which no backend could serve the model, without that since
+    /// Time in the admission queue in which no backend could serve the model, without the time since
     /// `backend_missed`.
     pub without_backend: Duration,
     /// A backend was selected, for the last attempt.
@@ -96,15 +96,15 @@ impl Timings {
         self.first_reasoning.is_some() && self.first_answer.is_none()
     }
 
-    /// The instants of the request, without those of a response.
+    /// The instants of the request, without the instants of its response.
     pub fn without_response(&self) -> Self {
         let Self { received, queued, dequeued, without_backend, routed, sent, .. } = *self;
         let without_response = Self::begin(self.accepted);
         Self { received, queued, dequeued, without_backend, routed, sent, ..without_response }
     }
 
-    /// Records that the request enters the admission queue. If the request has waited before, `queued` is
-    /// set back by that time, so that the record has one wait.
+    /// Records that the request enters the admission queue. If the request has waited in the queue before,
+    /// `queued` is set to an earlier instant, so that the record has one wait with the sum of both times.
     pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
         let before = self.queued.zip(self.dequeued.take());
         let waited = before.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from));

@@ -28,7 +28,7 @@ impl Buffer {
         self.end
     }
 
-    /// Appends bytes within the limits. Fails with the limit that they exceed, and appends nothing then.
+    /// Appends bytes if the memory limits allow it. Otherwise appends nothing and returns the exceeded limit.
     pub(super) fn append(
         &mut self,
         data: &[u8],

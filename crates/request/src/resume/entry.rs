@@ -14,7 +14,7 @@ use tokenweir_protocol::limits::memory_charge::Charge;
 /// An arriving request that begins a run or attaches to one.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// The client and the key of the request.
+    /// The client and the `Idempotency-Key` of the request.
     pub key: RunKey,
     /// A digest of the path, query, content type and body of the request.
     pub request: Digest,
@@ -29,13 +29,13 @@ pub enum Entry<H> {
     Begun(Producer<H>, Reader<H>),
     /// The request gets the response of an earlier request.
     Attached(Reader<H>),
-    /// The client used the key for a request with another path, query, content type or body.
+    /// The client used the `Idempotency-Key` for a request with another path, query, content type or body.
     OtherRequest,
     /// The run has the maximum number of readers.
     TooManyReaders,
     /// There is no run with this key, and the request may not begin one.
     Unknown,
-    /// No run was begun, so the client cannot return to the request: this limit of memory is reached.
+    /// No run was begun, because this memory limit is reached. So the client cannot return to the request.
     OverLimit(ResumeOutcome),
 }
 

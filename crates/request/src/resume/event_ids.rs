@@ -3,9 +3,9 @@
 
 /// Adds an `id` line with the number of the event to each event, and leaves out the first events.
 ///
-/// The line is the last of its event, so a client that reads lines has the whole event when it has its
-/// id. A comment that belongs to no event stays, without the blank line after it: some clients take an
-/// id from an earlier event and a blank line for an event without data.
+/// The line is the last of its event, so a client that reads line by line has read the whole event when
+/// it reads the id. A comment outside an event stays, but the blank line after it is removed: some
+/// clients take such a blank line after an earlier id for an event without data.
 #[derive(Debug)]
 pub struct EventIds {
     /// Number of events to leave out.

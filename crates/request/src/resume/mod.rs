@@ -3,11 +3,11 @@
 //!
 //! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine
 //! into the run, and each [`Reader`] reads it from its own position. A request that arrives again with
-//! the same key and body attaches to the run as a further reader. A run without a reader is aborted when
-//! its window is over.
+//! the same key and body attaches to the run as a further reader. A run without a reader is aborted
+//! when its window (the time in which its client may return) is over.
 //!
-//! The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A
-//! thread that needs both locks takes that of the table of runs before that of a run.
+//! The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A thread that
+//! needs the lock of the table of runs and the lock of a run takes the lock of the table first.
 
 mod buffer;
 mod digest;

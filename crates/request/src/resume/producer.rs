@@ -6,7 +6,8 @@ use crate::record::ResumeNote;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Writes the response of an engine into its run. There is one for each run. Dropping it ends the run.
+/// Writes the response of an engine into its run. Each run has one producer. Dropping the producer ends the
+/// run.
 #[derive(Debug)]
 pub struct Producer<H> {
     pub(super) registry: Arc<Registry<H>>,
@@ -27,9 +28,9 @@ impl<H> Producer<H> {
         state.is_abandoned
     }
 
-    /// Whether the run accepts bytes now. A run that keeps nothing accepts them when all readers
-    /// have read the earlier ones. [`Self::poll_abandoned`] must have been called with the waker of
-    /// the task.
+    /// Whether the run accepts bytes now. A run that no longer keeps its response accepts bytes only
+    /// when all readers have read the earlier bytes. [`Self::poll_abandoned`] must have been called
+    /// with the waker of the task.
     pub fn poll_writable(&self) -> Poll<()> {
         let state = self.run.lock();
         if state.is_kept || state.is_all_read() { Poll::Ready(()) } else { Poll::Pending }

@@ -24,8 +24,8 @@ pub enum Chunk {
 }
 
 impl<H> Reader<H> {
-    /// The head of the response. `None`: the run ended without a head. While it is pending, `waker` is
-    /// woken by the head or the end.
+    /// The head of the response. `None`: the run ended without a head. If neither has happened yet, the
+    /// head or the end of the run wakes `waker`.
     pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
         let mut state = self.run.lock();
         if state.head.is_some() || state.end.is_some() {
@@ -37,8 +37,8 @@ impl<H> Reader<H> {
         Poll::Pending
     }
 
-    /// The next bytes of the body, or its end. While it is pending, `waker` is woken by further bytes or
-    /// the end.
+    /// The next bytes of the body, or its end. If neither is available yet, further bytes or the end of
+    /// the body wake `waker`.
     pub fn poll_chunk(&mut self, waker: &Waker) -> Poll<Chunk> {
         let mut guard = self.run.lock();
         let state = &mut *guard;

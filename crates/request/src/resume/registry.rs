@@ -30,7 +30,7 @@ pub(super) struct Client {
     /// Memory of the runs of this client, in bytes.
     pub(super) used: Arc<AtomicUsize>,
     /// The runs whose whole response a reader has got, the earliest first. They are evicted first,
-    /// because their clients return least likely.
+    /// because their clients are the least likely to return.
     delivered: VecDeque<RunKey>,
 }
 
@@ -52,7 +52,7 @@ impl<H> Registry<H> {
         self.lock().runs.contains_key(key)
     }
 
-    /// Forgets the runs whose window is over at `now`. One that is still open is aborted.
+    /// Forgets the runs whose window is over at `now`. A run that is still open is aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
         if table.clients.is_empty() {

@@ -94,8 +94,8 @@ impl<H> Run<H> {
 }
 
 impl<H> RunState<H> {
-    /// Adds a reader at the beginning of the response and returns its id. `None`: the run has as many
-    /// readers as it may have.
+    /// Adds a reader at the beginning of the response and returns its id. `None`: the run already has
+    /// [`MAX_READERS`] readers.
     pub(super) fn attach(&mut self) -> Option<u64> {
         if self.readers.len() >= MAX_READERS {
             return None;
@@ -135,7 +135,7 @@ impl<H> RunState<H> {
         }
     }
 
-    /// Whether each reader has read everything so far.
+    /// Whether each reader has read all bytes so far.
     pub(super) fn is_all_read(&self) -> bool {
         self.readers.iter().all(|reader| reader.position == self.buffer.end())
     }
@@ -148,7 +148,7 @@ impl<H> RunState<H> {
         self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
     }
 
-    /// Whether the window of the run is over at `now`. It begins when a sweep finds no reader.
+    /// Whether the window of the run is over at `now`. The window begins when a sweep finds no reader.
     pub(super) fn has_expired(&mut self, window: Duration, now: Instant) -> bool {
         if !self.readers.is_empty() {
             return false;

@@ -6,7 +6,7 @@ use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 /// How long runs wait for their clients, and how much memory they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeSettings {
-    /// How long a run without a reader, also an ended one, waits for its client to return.
+    /// How long a run without a reader waits for its client to return. This includes a run that has ended.
     pub window: Duration,
     /// Maximum memory of all runs together, in bytes.
     pub memory: usize,

@@ -1,5 +1,5 @@
-//! Random histories of clients that leave and return, of engines that answer and fail, and of time.
-//! Each history follows from its seed. `SEEDS=100000` runs more, `SEED=7` repeats one.
+//! Simulates random histories: clients leave and return, engines answer and fail, and time passes. Each
+//! history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7` repeats the history of seed 7.
 
 use super::*;
 use crate::record::ResumeOutcome;
@@ -14,7 +14,7 @@ const STEPS: usize = 60;
 /// Length of the text after which it repeats. It is no multiple of a segment.
 const PERIOD: usize = 60_013;
 
-/// One run in the engine.
+/// The simulated engine of one run.
 struct Engine {
     producer: Producer<usize>,
     run: usize,
@@ -179,7 +179,7 @@ impl World {
         self.billed += 1;
         let end = match self.random.u8(..4) {
             0 => {
-                // A panic.
+                // As after a panic of the task, the producer is dropped.
                 drop(producer);
                 End::Broken
             }
@@ -220,7 +220,7 @@ impl World {
         self.registry.sweep(self.now);
     }
 
-    /// Ends the runs that nobody can get any more, as their tasks do.
+    /// Ends the runs whose response nobody can get any more, as the tasks of these runs do.
     fn end_abandoned(&mut self) {
         for index in (0..self.engines.len()).rev() {
             let engine = &mut self.engines[index];

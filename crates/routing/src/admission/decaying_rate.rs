@@ -35,7 +35,7 @@ impl DecayingRate {
         self.updated_at = now;
     }
 
-    /// Events per second at `now`. A rate without events counts one event at `now`.
+    /// Events per second at `now`. If no event was recorded, one event at `now` is assumed.
     pub(super) fn per_second(&self, now: Instant) -> f64 {
         let elapsed = now.saturating_duration_since(self.started_at).max(MIN_ELAPSED).as_secs_f64();
         let weight = if self.weight > 0.0 { self.weight_at(now) } else { 1.0 };

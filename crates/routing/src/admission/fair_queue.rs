@@ -51,7 +51,7 @@ impl<K: Ord + Copy> FairQueue<K> {
         tenants.flat_map(|tenant| tenant.keys.iter().copied())
     }
 
-    /// Keys of the requests of a tenant after `key`, in service order.
+    /// Keys of the requests of a tenant that come after `key` in service order.
     pub(super) fn keys_after(&self, tenant: u64, key: K) -> impl Iterator<Item = K> + '_ {
         let tenant = self.tenants.get(&tenant);
         let keys = tenant.map(|tenant| tenant.keys.range((Excluded(key), Unbounded)));
@@ -71,7 +71,7 @@ impl<K: Ord + Copy> FairQueue<K> {
         self.tenants.values().filter_map(count_and_last).max()
     }
 
-    /// Adds a request. No other request has its key.
+    /// Adds a request. `key` must differ from the keys of all queued requests.
     pub(super) fn push(&mut self, tenant: u64, key: K) {
         let virtual_time = self.virtual_time;
         self.update_tenant(tenant, |tenant| {
@@ -166,7 +166,7 @@ mod tests {
         queue.push(2, 4);
         assert_eq!(queue.keys_in_service_order().next(), Some(4));
         queue.remove(2, 4, Some(100));
-        // The virtual start is stored although the tenant had no request in between.
+        // The virtual start of tenant 2 is still stored, although the tenant had no request in between.
         queue.push(2, 5);
         assert_eq!(queue.keys_in_service_order().next(), Some(5));
         queue.remove(2, 5, Some(1_000));

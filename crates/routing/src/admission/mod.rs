@@ -2,10 +2,9 @@
 //!
 //! ```text
 //! order         highest class first; within a class tenants in turn, by granted tokens (fair
-//!               queueing); within a tenant the request with the least remaining work first, where each
-//!               token of work counts as much as `TIME_PER_TOKEN` of later arrival, unless its prompt is
-//!               in the cache of a saturated backend and a later request fits the backend with capacity
-//!               better
+//!               queueing); within a tenant by the time of arrival + `TIME_PER_TOKEN` for each token
+//!               of work. A later request goes first if the prompt of the first one is in the cache of a
+//!               saturated backend, and the later request fits the backend with capacity better
 //! full queue    a new request may displace the last request of the tenant with the most requests
 //!               in the lowest class. It does so if it has a higher class, or if it has the same
 //!               class and its tenant has fewer requests, including the new request

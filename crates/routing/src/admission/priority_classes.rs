@@ -1,4 +1,5 @@
-//! Priority classes of the admission queue: tiers in the order in which their requests are served.
+//! Priority classes of the admission queue, in the order in which their requests are served. A class has
+//! the requests of the tier with the same name.
 
 use std::sync::Arc;
 

@@ -28,8 +28,8 @@ pub struct AdmissionQueue<T> {
     model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
 }
 
-/// The order of the requests of a tenant: when the request would be served if its work took time,
-/// and then its id.
+/// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and then the
+/// id of the request.
 type ServiceKey = (Instant, u64);
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct QueueEntry<T> {
 struct ModelQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
-    /// Rate of requests for the model that are granted.
+    /// Rate at which requests for the model are granted.
     grant_rate: DecayingRate,
     /// Time since which no backend can serve the model. `None`: a backend can serve the model.
     without_backend_since: Option<Instant>,
@@ -60,7 +60,7 @@ struct ModelQueue {
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 /// Greatest number of requests among which [`AdmissionQueue::select`] selects one.
 const MAX_COMPARED_REQUESTS: usize = 16;
-/// Greatest number of later requests that are selected before a request.
+/// Greatest number of later requests of the same tenant that are selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
 /// Number of lost tokens (see [`AdmissionQueue::select`]) up to which a request does not give way to a later
 /// one. Computing so few tokens takes a few milliseconds.
@@ -200,10 +200,10 @@ impl<T> AdmissionQueue<T> {
     /// requests for that model. Requests after their deadline are skipped.
     ///
     /// The first request in service order for which `offer` returns a value is selected, unless it
-    /// loses more than 128 tokens. `lost_tokens` is the number of prompt tokens that the
-    /// offered backend must compute although another backend has them in its cache. Then the next
-    /// requests of the same tenant, class and model are compared, and the first one that loses no
-    /// more than this limit is selected, or else the one that loses the fewest tokens. This is
+    /// loses more than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered
+    /// backend must compute although another backend has them in its cache. If the first request loses
+    /// more than 128, the next requests of the same tenant, class and model are compared. The first one
+    /// that loses at most 128 is selected, or else the one that loses the fewest tokens. This is
     /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
     /// is overtaken at most 16 times, and never by another tenant.
     pub fn select<R>(
@@ -283,7 +283,7 @@ impl<T> AdmissionQueue<T> {
         queue.map_or(0, |queue| queue.waiting_by_class.iter().take(class + 1).sum())
     }
 
-    /// `retry_after` of a request at this position, counted from 1, of the queue for a model.
+    /// `retry_after` of a request at this position, counted from 1, among the requests for a model.
     fn estimate_retry_after(&self, position: usize, model: Option<&Arc<str>>, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
         let Some(queue) = self.model_queues.get(&model.cloned()) else { return least as u32 };
@@ -291,9 +291,9 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the requests for its model that go
-    /// first ÷ grants per second. Of each other tenant, at most as many requests go first as of its own
-    /// tenant. `None`: no request for the model has been granted since requests wait for it.
+    /// Time after which a new request would probably get a backend: the number of requests for its model
+    /// that are granted before it ÷ grants per second. Of each other tenant, at most as many requests count
+    /// as of its own tenant. `None`: no request for the model has been granted since requests wait for it.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
         let due = now + request.precedence_given(now);
@@ -315,12 +315,12 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// The request that `newcomer` may displace. If a backend can serve the model of `newcomer`: the
-    /// newest request, of the lowest class and at most of the class of `newcomer`, for a model that no
-    /// backend can serve. Otherwise it is the last request of the tenant with the
-    /// most requests in the lowest class that has requests. `newcomer` may displace it if it has a
-    /// higher class, or if it has the same class and its tenant has fewer requests, including
-    /// `newcomer`. `None`: `newcomer` may not displace a request.
+    /// The request that `newcomer` may displace. If a backend can serve the model of `newcomer`, this is a
+    /// request for a model that no backend can serve, and of no higher class than `newcomer`: the newest
+    /// one of the lowest class. Otherwise, or if there is none, it is the last request of the tenant with
+    /// the most requests in the lowest class that has requests. `newcomer` may displace that request if
+    /// `newcomer` has a higher class, or if it has the same class and its tenant has fewer requests,
+    /// including `newcomer`. `None`: `newcomer` may not displace a request.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         if !self.is_without_backend(newcomer.model.as_deref())
             && let Some(id) = self.last_without_backend(newcomer.class)

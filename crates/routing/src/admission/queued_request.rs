@@ -10,7 +10,7 @@ pub struct QueuedRequest<T> {
     pub class: usize,
     /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
-    /// Requested model. `None`: the client named none.
+    /// Requested model. `None`: the client named no model.
     pub model: Option<Arc<str>>,
     /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
     /// charged to the tenant.
@@ -35,7 +35,7 @@ pub struct DequeuedRequest<T> {
 /// The waiting requests for one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingModel {
-    /// The requested model. `None`: the clients named none.
+    /// The requested model. `None`: the clients named no model.
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
@@ -71,13 +71,13 @@ pub struct RejectedRequest<T> {
     pub retry_after: u32,
 }
 
-/// Time by which a request gives way to later ones for each token of its work. A request with 1,000
-/// tokens more goes after those that arrive in the next 2 s, so no request waits for an unbounded
-/// number of smaller ones.
+/// Time by which a request gives way to later requests for each token of its work. A request with 1,000
+/// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
+/// for an unbounded number of smaller requests.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 impl<T> QueuedRequest<T> {
-    /// Time in which later requests with less work go before this one: at most half of the time that
-    /// it may wait.
+    /// Time after the arrival of this request in which later requests with less work can go before it. It
+    /// is at most half of the time that this request may wait.
     pub(super) fn precedence_given(&self, now: Instant) -> Duration {
         let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
         let longest = self.deadline.saturating_duration_since(now) / 2;

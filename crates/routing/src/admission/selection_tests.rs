@@ -1,5 +1,5 @@
-//! Tests of the selection by work, by the caches that have the prompts, and by the models that have
-//! backends.
+//! Tests of which request the queue selects: by its work, by the caches that have its prompt, and by
+//! whether a backend can serve its model.
 
 use super::tests::{enter_all, grant, model, request, start};
 use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
@@ -65,7 +65,7 @@ fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_addition
     enter(1, 1_000, 0);
     enter(2, 1_000, 3);
     enter(3, 1_000, 5);
-    // Its place is bounded by half of its longest wait, which is 1,000 s.
+    // Request 4 gives way to later requests for at most half of its longest wait, which is 1,000 s.
     enter(4, u64::MAX, 0);
     enter(5, 1_000, 499);
     let now = begin + Duration::from_secs(500);

@@ -1,5 +1,5 @@
 //! How much of a prompt a backend has in its prefix cache: by its KV events where they decide, and
-//! otherwise by the prompts that this gateway sent to it.
+//! otherwise by the prompts that are known to have been sent to the backend.
 
 use super::atomic_f64::at_most;
 use serde::Serialize;
@@ -10,7 +10,7 @@ named_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum CachedSource {
-        /// The prompts that this gateway sent to the backend.
+        /// The prompts that are known to have been sent to the backend.
         #[default]
         Approximate = "approximate",
         /// The KV events of the backend. They decide how much of the prompt is cached.
@@ -41,15 +41,15 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
-/// Greatest number of cached prompt tokens that routing believes. It follows from the block size, which the
-/// engine reports and which may be wrong.
+/// Greatest number of cached prompt tokens that routing believes. The number is computed from the block
+/// size that the engine reports, which may be wrong.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
 
 impl CachedTokens {
     /// The cached part of a prompt of about `prompt` tokens, in blocks of `block_tokens` tokens.
-    /// `matched`: its leading blocks that were sent to the backend and are probably still cached.
-    /// `pending`: those that were sent since the oldest request without output. The engine computes
-    /// them before this prompt, and its events do not show them yet.
+    /// `matched`: number of its leading blocks that were sent to the backend and are probably still
+    /// cached. `pending`: number of its leading blocks that were sent since the oldest request without
+    /// output was sent. The engine computes these before this prompt, and its events do not show them yet.
     pub(super) fn new(
         prompt: f64,
         block_tokens: f64,

@@ -24,8 +24,8 @@ pub struct LearnedEstimates {
     cache_retention: AtomicF64,
     rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
-    /// Sum of the bytes of recent prompts. The tokens per byte are the ratio of two sums, so long
-    /// prompts dominate it, and the tokens that a chat template adds to each prompt hardly count.
+    /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so
+    /// the tokens that a chat template adds to each prompt hardly count in it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
     prefill_fit: Mutex<LinearFit>,
@@ -109,7 +109,8 @@ impl LearnedEstimates {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
     }
 
-    /// Mean tokens of the requests from which the prefill cost was learned, with the backlog before them.
+    /// Mean tokens to compute for the requests from which the prefill cost was learned, including the
+    /// backlog before each request.
     pub(super) fn prefill_tokens(&self) -> f64 {
         self.prefill_tokens.get()
     }
@@ -135,14 +136,15 @@ impl LearnedEstimates {
         non_nan_value(&self.tokens_per_byte).is_some()
     }
 
-    /// Bytes and tokens of recent prompts together, with less weight on older ones. Zeros: no usage.
+    /// Sums of the bytes and of the tokens of recent prompts, with less weight on older prompts. Zeros: the
+    /// tokens of no prompt are known yet.
     pub fn text(&self) -> [f64; 2] {
         [self.text_bytes.get(), self.text_tokens.get()]
     }
 
-    /// Records that the engine refused a prompt because it has at least `tokens` tokens. Counts only if
-    /// the estimate is lower. The number is a lower bound: without any other observation it has little
-    /// weight, so that the first reported usage replaces it.
+    /// Records that the engine refused a prompt because it has at least `tokens` tokens. This changes the
+    /// estimate only if the estimate is lower. `tokens` is a lower bound: without any other observation it
+    /// has little weight, so that the first reported usage replaces it.
     pub fn on_too_long(&self, bytes: u64, tokens: u64) {
         let [known_bytes, known_tokens] = self.text();
         let (bytes, tokens) = (bytes as f64, tokens as f64);
@@ -153,8 +155,8 @@ impl LearnedEstimates {
         }
     }
 
-    /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine repeat
-    /// any number in an error.
+    /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine
+    /// repeat any number in an error message.
     fn add_text(&self, bytes: f64, tokens: f64) {
         let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
         for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
@@ -177,21 +179,21 @@ impl LearnedEstimates {
         non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Factor from the number of blocks of the KV cache to the number of blocks, sent last by this gateway,
-    /// that are probably still cached. From 1/64 to 1.5, at first 1.
+    /// Number of the blocks that were sent last and that are probably still cached, as a multiple of the
+    /// number of blocks of the KV cache. From 1/64 to 1.5, at first 1.
     pub fn retention(&self) -> f64 {
         self.cache_retention.get()
     }
 
-    /// Of the prompt tokens that were not known to be cached, the share that was cached nevertheless, in
-    /// prompts for which this was the rendezvous backend. Responses that do not report cached tokens count as
-    /// 0, so that the share falls to 0 if it cannot be known.
+    /// Share of the prompt tokens that the engine had cached, among the tokens that were not known to be
+    /// cached. Only prompts for which this was the rendezvous backend count. A response that does not report
+    /// cached tokens counts as 0, so that the share falls to 0 if it cannot be known.
     pub fn rendezvous_hit_share(&self) -> f64 {
         self.rendezvous_hit_share.get()
     }
 
-    /// Moving average of the time from the first output of a response to its end, in seconds. A
-    /// non-streaming response counts from the request on. `None`: no response has ended.
+    /// Moving average of the time from the first output of a response to its end, in seconds. For a
+    /// non-streaming response, the time begins when the request is sent. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
         non_nan_value(&self.response_seconds)
     }
@@ -235,7 +237,8 @@ impl LearnedEstimates {
             update_ema(&self.tokens_per_byte, ratio);
             self.add_text(text_bytes as f64, prompt as f64);
         }
-        // The engine may count the blocks that it read from the other backend as cached, or not.
+        // If another backend computed the prompt, the engine may count the blocks that it read from that
+        // backend as cached, or not.
         let cached = counts.cached.filter(|_| request.elsewhere.is_none());
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         update_ema(&self.uncached_prompt_tokens, uncached as f64);

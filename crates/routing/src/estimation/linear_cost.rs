@@ -7,8 +7,7 @@
 //!
 //! The tokens are the uncached prompt tokens of the request plus the backlog before it. Everything
 //! else that slows the backend down, such as concurrent decoding or a full KV cache, raises the
-//! learned price of a token. A backend that reports no load although it is busy is detected by
-//! this price.
+//! learned seconds per token. So a backend that reports no load although it is busy has a high cost.
 
 use serde::Serialize;
 
@@ -26,9 +25,8 @@ pub struct PrefillCost {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: Line,
-    /// The tokens of the second point. Each fit includes two points of the previous line: at 0 and
-    /// at this number of tokens. Without these points, observations with equally many tokens would
-    /// leave the slope undefined.
+    /// Each fit includes two points of the previous line: at 0 tokens and at this number of tokens.
+    /// Without these points, observations with equally many tokens would leave the slope undefined.
     anchor: f64,
     /// Bounds of the slope.
     slopes: (f64, f64),
@@ -49,7 +47,7 @@ pub(super) struct Line {
 }
 
 impl Default for PrefillCost {
-    /// The estimate before the first output: 10,000 tokens per second after 50 ms, as an average GPU.
+    /// The cost that is assumed before the first output: 50 ms, plus the time at 10,000 tokens per second.
     fn default() -> Self {
         Self { base: 0.05, per_token: 1e-4 }
     }
@@ -66,7 +64,7 @@ impl PrefillCost {
         Self { base: self.base * factor, per_token: self.per_token * factor }
     }
 
-    /// The weighted mean of this cost, with the weight `own`, and another cost.
+    /// The weighted mean of this cost, with the weight `own`, and of `other`, with the weight 1 − `own`.
     pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
         let mean = |value: f64, other: f64| other + own * (value - other);
         Self { base: mean(self.base, other.base), per_token: mean(self.per_token, other.per_token) }
@@ -78,14 +76,15 @@ impl Line {
         self.base + x * self.slope
     }
 
-    /// This line, scaled so that it passes through a point.
+    /// This line, scaled so that it passes through the point (`x`, `y`).
     fn scaled_through(&self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
         let factor = y / self.at(x);
         Self { base: self.base * factor, slope: (self.slope * factor).clamp(slopes.0, slopes.1) }
     }
 
-    /// This line, lowered so that it passes through a point below it. The base is lowered first: a wait
-    /// that was mistaken for prefill is in the base, because it does not grow with the tokens.
+    /// This line, lowered so that it passes through the point (`x`, `y`) below the line. The base is lowered
+    /// first: a wait that was mistaken for prefill is in the base, because the wait does not grow with the
+    /// tokens.
     fn lowered_through(self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
         let slope = self.slope.min(y / x).clamp(slopes.0, slopes.1);
         Self { base: (y - slope * x).max(0.0), slope }
@@ -141,7 +140,7 @@ impl LinearFit {
         if self.weight > 0.0 { self.x / self.weight } else { 0.0 }
     }
 
-    /// Whether an observation of `y` at `x` is too long for the line.
+    /// Whether an observation of `y` at `x` is more than [`CONTRADICTION_FACTOR`] times the line's value.
     pub(super) fn is_exceeded(&self, x: f64, y: f64) -> bool {
         y > CONTRADICTION_FACTOR * self.line.at(x)
     }

@@ -4,7 +4,7 @@
 //! A report is valid for the time of its scrape. The requests that this gateway sent since are
 //! added, those that ended since are subtracted. With the age of the report, the estimate moves
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
-//! (horizon + age)`. No threshold on the age makes choices change abruptly.
+//! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
 
 mod decode_legs;
 mod delays;
@@ -33,7 +33,7 @@ pub use reported_queues::ReportedQueues;
 pub struct LoadEstimator {
     /// The time of creation, as [`clock::nanos`] counts it.
     started: i64,
-    /// Age in seconds at which a report counts for half.
+    /// Age in seconds at which a report has the weight ½.
     horizon: AtomicF64,
     in_flight: AtomicU32,
     /// Streams in flight without a first output.
@@ -43,7 +43,7 @@ pub struct LoadEstimator {
     /// Greatest value of `decoding_streams`, and of the running requests in reports: the engine has at
     /// least as many slots.
     most_running: AtomicU32,
-    /// Streams that have stalled after their first output.
+    /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
     /// Number of ended requests. It wraps around on overflow.
     ended_requests: AtomicU32,
@@ -77,7 +77,7 @@ pub struct LoadEstimator {
 const MIN_HORIZON_SECONDS: f64 = 0.001;
 
 impl LoadEstimator {
-    /// An estimator without observations. `horizon`: age at which a report counts for half.
+    /// An estimator without observations. `horizon`: age at which a report has the weight ½.
     pub fn new(now: Instant, horizon: Duration) -> Self {
         Self {
             started: clock::nanos(now),
@@ -195,7 +195,7 @@ impl LoadEstimator {
             certainty,
             slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
-            // What is only read comes last: the registers of the CPU cannot hold it meanwhile.
+            // Values that are only copied come last: registers cannot hold them during the calculations.
             rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
@@ -243,8 +243,8 @@ impl LoadEstimator {
         reservation
     }
 
-    /// Records that gateway number `peer` waits for `tokens` prompt tokens that it sent to this
-    /// backend. The number replaces the previous one, so the next report repairs a lost one.
+    /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`.
+    /// The number replaces the previous one, so a lost report has an effect only until the next one.
     pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
         self.peer_backlogs.set(peer, tokens, self.seconds(now));
     }
@@ -355,8 +355,8 @@ impl LoadEstimator {
         was_pending
     }
 
-    /// Adds a request to the pending outputs, with its predicted time. `None`: a non-streaming
-    /// request whose response time is not yet known; it is not added.
+    /// Adds a request to the pending outputs, with its predicted time. `None`: the request was not
+    /// added, because it is no stream and the mean response time is not known yet.
     fn expect_output(
         &self,
         candidate: &Candidate,

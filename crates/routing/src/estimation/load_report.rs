@@ -20,8 +20,8 @@ pub struct LoadReport {
     pub running: f64,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
-    /// Prompt tokens computed and tokens generated since the start of the engine. `None`: not
-    /// reported.
+    /// Sum of the prompt tokens computed and the tokens generated since the start of the engine. `None`:
+    /// not reported.
     pub tokens: Option<f64>,
 }
 
@@ -56,24 +56,24 @@ pub(super) struct LastReport {
     kv_usage: AtomicF64,
     waiting: AtomicF64,
     running: AtomicF64,
-    /// 0: not known.
+    /// Capacity of the KV cache in tokens. 0: not known.
     kv_capacity_tokens: AtomicU64,
-    /// [`LoadReport::tokens`]. NaN: not known.
+    /// The value of [`LoadReport::tokens`]. NaN: not known.
     engine_tokens: AtomicF64,
     /// KV cache usage of one token: 1 ÷ capacity. 0: the capacity is not known.
     usage_per_token: AtomicF64,
-    /// [`LocalLoad::in_flight`] at `reported_at`.
+    /// The value of [`LocalLoad::in_flight`] at the time `reported_at`.
     local_in_flight: AtomicF64,
-    /// [`LocalLoad::pending`] at `reported_at`.
+    /// The value of [`LocalLoad::pending`] at the time `reported_at`.
     local_pending_output_count: AtomicF64,
-    /// [`LocalLoad::tokens`] at `reported_at`.
+    /// The value of [`LocalLoad::tokens`] at the time `reported_at`.
     local_kv_tokens: AtomicF64,
     /// Moving average of the requests at the backend that this gateway did not send.
     external_requests_mean: AtomicF64,
 }
 
-/// Greatest number of running, or of waiting, requests that routing believes. A page with more does
-/// not change the load that routing uses.
+/// Greatest number of running requests, or of waiting requests, that routing believes. A metrics page with
+/// a greater number does not change the load that routing uses.
 const MAX_REQUESTS: f64 = 1e6;
 /// Assumed number of blocks of a cache whose capacity is not reported.
 const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
@@ -83,8 +83,8 @@ const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
 // === impl LoadReport ===
 
 impl LoadReport {
-    /// The part of the load that routing uses. `None`: the running or waiting requests are missing,
-    /// or are more than `MAX_REQUESTS`.
+    /// The part of the scraped load that routing uses. `None`: the number of running or of waiting
+    /// requests is missing, or is more than `MAX_REQUESTS`.
     pub fn of(load: &dialect::EngineLoad) -> Option<Self> {
         let requests = |count: Option<f64>| count.filter(|count| *count <= MAX_REQUESTS);
         Some(Self {
@@ -100,7 +100,7 @@ impl LoadReport {
 // === impl LastReport ===
 
 impl LastReport {
-    /// No report yet.
+    /// The state before the first report.
     pub(super) fn nothing() -> Self {
         Self {
             reported_at: AtomicF64::new(f64::NAN),
@@ -152,7 +152,7 @@ impl LastReport {
         }
     }
 
-    /// Age in seconds. `None`: no report yet.
+    /// Age of the last report in seconds. `None`: no report yet.
     pub(super) fn age(&self, now: f64) -> Option<f64> {
         let age = now - self.reported_at.get();
         (!age.is_nan()).then(|| at_least_0(age))
@@ -169,8 +169,8 @@ impl LastReport {
         self.capacity().map_or(DEFAULT_CACHE_BLOCKS, blocks)
     }
 
-    /// The estimated load of the engine. With falling certainty, it moves from the last report to local
-    /// load and the mean of external load.
+    /// The estimated load of the engine. With falling certainty, the estimate moves from the last report to
+    /// local load and the mean of external load.
     #[inline] // each candidate of each decision reads it once
     pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EstimatedLoad {
         let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;

@@ -1,11 +1,11 @@
-//! Prompt tokens that other gateways wait for at one backend, as these gateways report them.
+//! Prompt tokens that one backend still has to compute for other gateways, as these gateways report them.
 
 use super::atomic_f64::AtomicF64;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Prompt tokens that other gateways wait for at one backend. Before the first report of a gateway, the
-/// number is 0 and takes no memory.
+/// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
+/// gateway, the number is 0 and takes no memory.
 #[derive(Debug)]
 pub(super) struct PeerBacklogs {
     backlogs: OnceLock<Box<[PeerBacklog; MAX_PEERS]>>,
@@ -17,15 +17,17 @@ pub(super) struct PeerBacklogs {
 #[derive(Debug)]
 struct PeerBacklog {
     tokens: AtomicF64,
-    /// Time of arrival, in seconds since the start of the [`LoadEstimator`](super::LoadEstimator).
+    /// Time at which the report arrived, in seconds since the start of the
+    /// [`LoadEstimator`](super::LoadEstimator).
     at: AtomicF64,
 }
 
-/// Greatest number of other gateways.
+/// Greatest number of other gateways whose reports are stored.
 pub const MAX_PEERS: usize = 32;
 /// A reported backlog counts as at most this many tokens.
 const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
-/// Age in seconds from which a report counts for nothing. A gateway that ended reports no more.
+/// Age in seconds from which a report is ignored: a gateway that has ended sends no further report, which
+/// would replace its last one.
 const MAX_AGE_SECONDS: f64 = 30.0;
 
 impl PeerBacklogs {
@@ -33,8 +35,8 @@ impl PeerBacklogs {
         Self { backlogs: OnceLock::new(), used: AtomicUsize::new(0) }
     }
 
-    /// Records that the gateway with number `peer` waits for `tokens` prompt tokens. A `peer` of
-    /// [`MAX_PEERS`] or above is ignored.
+    /// Records that the backend still has to compute `tokens` prompt tokens for the gateway with the number
+    /// `peer`. A `peer` of [`MAX_PEERS`] or above is ignored.
     pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
         let empty = || PeerBacklog { tokens: AtomicF64::new(0.0), at: AtomicF64::new(0.0) };
         let backlogs = self.backlogs.get_or_init(|| Box::new(std::array::from_fn(|_| empty())));

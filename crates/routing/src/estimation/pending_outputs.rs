@@ -25,7 +25,7 @@ use tokenweir_protocol::mutex::lock;
 #[derive(Debug)]
 #[repr(C)] // routing decisions read only the fields before the queues
 pub(super) struct PendingOutputs {
-    /// Time at which the oldest request becomes overdue. Infinity: there is no request.
+    /// Time from which on the oldest request is overdue. Infinity: there is no request.
     overdue_from: AtomicF64,
     /// Time at which the output of that request was expected.
     expected_at: AtomicF64,
@@ -66,7 +66,7 @@ const OVERDUE_SLACK_SECONDS: f64 = 0.25;
 /// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
 const RESPONSE_TIME_FACTOR: f64 = 4.0;
 
-/// Value of `oldest_table_age` without a stream: greater than each age.
+/// Value of `oldest_table_age` if there is no stream: greater than every possible age.
 const NO_STREAM: u64 = u64::MAX;
 
 // === impl PendingOutputs ===
@@ -139,8 +139,8 @@ impl PendingOutputs {
         self.publish_oldest(&queues);
     }
 
-    /// Removes a request that ended without output. The earlier requests stay, because this is no
-    /// evidence that the engine serves them.
+    /// Removes a request that ended without output. The earlier requests stay, because the end of this
+    /// request is no evidence that the engine serves them.
     pub(super) fn remove(&self, id: PendingOutputId) {
         let mut queues = lock(&self.queues);
         let PendingQueues { streams, non_streaming, .. } = &mut *queues;

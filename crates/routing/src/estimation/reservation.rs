@@ -18,7 +18,7 @@ pub struct LocalLoad {
 }
 
 impl LocalLoad {
-    /// Requests in flight that have had output. A non-streaming request counts from its beginning.
+    /// Requests in flight that have had output. A non-streaming request counts as one from its beginning.
     pub fn answering(&self) -> u32 {
         self.in_flight.saturating_sub(self.pending)
     }
@@ -45,9 +45,9 @@ pub struct Reservation {
     pub(super) text_bytes: u64,
     pub(super) sent: Instant,
     /// Start of the output. For a non-streaming request, whose first output is not observed: the
-    /// time at which it was sent.
+    /// time at which it was sent. `None`: no output is known yet.
     pub(super) began: Option<Instant>,
-    /// Identifies the request among those without output.
+    /// Identifies the request among those without output. `None`: the request is not among them.
     pub(super) ticket: Option<PendingOutputId>,
     /// Whether the request waits for a slot of the engine, as far as known when it was sent.
     pub(super) slot_wait: SlotWait,

@@ -1,11 +1,11 @@
-//! The prompts that this gateway sent to one backend, in a prefix table. The first prompt creates the
-//! table.
+//! The prompts that were sent to one backend, by this gateway or by another gateway that reports its
+//! prompts, in a prefix table. The first prompt creates the table.
 
 use crate::PromptFingerprint;
 use crate::prefix_table::PrefixTable;
 use std::sync::OnceLock;
 
-/// The prompts that this gateway sent to a backend.
+/// The prompts that this gateway, and other gateways as far as known, sent to a backend.
 #[derive(Debug, Default)]
 pub(super) struct SentPrompts(OnceLock<PrefixTable>);
 
@@ -50,7 +50,7 @@ impl SentPrompts {
     }
 
     /// Number of leading blocks of a prompt that were sent since the table had the age `table_age`.
-    /// 0 without an age.
+    /// 0 if `table_age` is `None`.
     pub(super) fn matched_since(&self, prompt: &PromptFingerprint, table_age: Option<u32>) -> u32 {
         let table = self.0.get().zip(table_age);
         table.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32

@@ -16,13 +16,13 @@ use super::atomic_f64::AtomicF64;
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SlotEstimator {
-    /// 0: not known.
+    /// The estimated number of slots. 0: not known.
     estimate: AtomicF64,
     /// Greatest number of running requests in a report.
     max_running: AtomicF64,
-    /// Decayed number of requests that ended before reports with almost `max_running` requests.
+    /// Decayed number of requests that ended before reports with about `max_running` running requests.
     confirmations: AtomicF64,
-    /// Decayed number of requests that ended before reports with fewer.
+    /// Decayed number of requests that ended before reports with clearly fewer running requests.
     contradictions: AtomicF64,
     /// Number of ended requests at the last report that counted.
     ended: AtomicF64,
@@ -33,9 +33,9 @@ pub(super) struct SlotEstimator {
 const CONFIRMING_OCCUPANCY: f64 = 0.85;
 /// Greatest number of confirmations by one report, because one report may be a coincidence.
 const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
-/// Confirmations that make the estimate known.
+/// Number of confirmations from which on the estimate counts as known.
 const MIN_CONFIRMATIONS: f64 = 3.5;
-/// Least ratio of confirmations to contradictions.
+/// Least ratio of confirmations to contradictions with which the estimate counts as known.
 const MIN_CONFIRMATION_RATIO: f64 = 3.0;
 /// Contradictions without a confirmation after which the greatest number of running requests is
 /// learned again: one report had a number that the engine does not run.

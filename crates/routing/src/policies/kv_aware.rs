@@ -15,37 +15,38 @@
 //! full     = max(k − 0.9, 0) ÷ 0.1
 //! ```
 //!
-//! The first line is the delay of this request and of those that wait behind its prefill. In brackets: the
-//! points of goodput that are lost without the term, and the TTFT p99 without it, 8.5 s with all terms
-//! (`docs/benchmarks/routing.md`, "Terms").
+//! The first line of `cost` is the delay of this request and of those that wait behind its prefill. The
+//! numbers in brackets were measured without the term: the percentage points of goodput that are lost, and
+//! the TTFT p99, which is 8.5 s with all terms (`docs/benchmarks/routing.md`, "Terms").
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
-//!   gets fewer requests. While nothing confirms it, an estimate moves to those of the other
-//!   candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
-//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly, and a
-//!   prefill there delays more outputs. It counts waiting requests as well: those of a burst that have just
-//!   been sent crowd the next steps. It is relative to the fleet, so prefill does not outweigh the queue
-//!   where all backends have many requests.
+//!   gets fewer requests. While no output confirms it, an estimate moves towards the estimates of the
+//!   other candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
+//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly,
+//!   and a prefill there delays more outputs. `crowding` counts waiting requests as well: requests of a
+//!   burst that have just been sent slow down the next steps. It is relative to the fleet, so prefill does
+//!   not outweigh the queue where all backends have many requests.
 //! - `waiting` (2.0, 9.3 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
 //! - `k` (eviction 0.3, 8.4 s): a prompt that is computed evicts other blocks, the more the fuller the cache
-//!   is. Without it, small and empty caches stay overloaded (`overload_tests.rs` of the laboratory).
+//!   is. Without this term, small and empty caches stay overloaded (`overload_tests.rs` in `lab`).
 //! - `full` (0.2, 8.2 s): a request makes the engine preempt others in a full cache, however short its
-//!   prefill. Two real engines have 4 preemptions instead of 14. The uncached share keeps a request at a full
-//!   backend that has its prefix. From 0.1 to 5 s the value of `pressure` does not matter.
+//!   prefill. With this term, two real engines had 4 preemptions instead of 14. The factor
+//!   `uncached ÷ prompt` keeps a request at a full backend that has its prefix. From 0.1 to 5 s the value of
+//!   `pressure` does not matter.
 //! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
 //!   learned, this is the time until one of them ends.
 //! - `uncached` excludes the expected share of tokens at the
 //!   [rendezvous backend](crate::mark_rendezvous) of the prompt.
 //! - `adapter` counts if the backend has not loaded the LoRA adapter of the request.
 //! - `overdue` (−0.4, 8.2 s): time for which the oldest request without output has waited beyond its own
-//!   prediction. The cause also delays the requests behind it. No other term detects a frozen
-//!   engine.
-//! - A late candidate (−0.1, 8.8 s) costs half an objective more, so one in time is picked unless its additional
-//!   prefill delays other requests for longer. The preference must be bounded: in an overloaded fleet,
-//!   requests that leave the cached prefix for the backends in time make these backends compute and evict
-//!   so much that the overload stays.
+//!   prediction. The cause also delays the requests behind it. No other term detects an engine at a
+//!   standstill.
+//! - A late candidate (−0.1, 8.8 s), whose `ttft` exceeds the TTFT objective, costs half of the objective
+//!   more. So a candidate in time is picked unless its additional prefill delays other requests for longer.
+//!   The preference must be bounded: in an overloaded fleet, requests that leave the cached prefix for the
+//!   backends in time make these backends compute and evict so much that the overload stays.
 //!
-//! `docs/decisions/0014-routing-cost.md` has what was measured and left out.
+//! `docs/decisions/0014-routing-cost.md` lists the terms that were measured and left out.
 
 pub use super::selection::tie_limit;
 use super::selection::{least, longest_idle};
@@ -85,7 +86,7 @@ const EVICTION: f64 = 2.0;
 const FREE_USAGE: f64 = 0.9;
 /// Waiting requests per backend above which the cost of prefill does not grow.
 const MAX_WAITING: f64 = 8.0;
-/// Cost added to a late candidate, relative to the objective.
+/// Cost added to a late candidate, relative to the TTFT objective that it exceeds.
 const LATE_PENALTY: f64 = 0.5;
 /// Seconds that a backend takes to load a LoRA adapter.
 const ADAPTER_SECONDS: f64 = 1.0;
@@ -104,20 +105,20 @@ pub struct FleetLoad {
 pub struct CostTerms {
     /// Time to the first output of an empty prompt × crowding.
     pub base: f64,
-    /// Time of the prompts that the engine computes before this one, or of the wait for a slot, ×
-    /// crowding.
+    /// Time of the prompts that the engine computes before this one, or of the wait for a slot, whichever
+    /// is longer, × crowding.
     pub queue: f64,
     /// Time of the prompt tokens of this request that are not cached × crowding.
     pub prefill: f64,
-    /// Delay of the waiting requests by `prefill`.
+    /// Delay of the waiting requests that `prefill` causes.
     pub charge: f64,
-    /// Blocks that `prefill` evicts from the KV cache.
+    /// Cost of the blocks that `prefill` evicts from the KV cache, and of preemptions in a full cache.
     pub pressure: f64,
-    /// Loading of the LoRA adapter.
+    /// Time to load the LoRA adapter of the request. 0: the backend has loaded it.
     pub adapter: f64,
     /// Delay of the requests without output beyond their predictions.
     pub overdue: f64,
-    /// Half an objective for a late candidate.
+    /// Half of the TTFT objective if the predicted TTFT exceeds the objective, else 0.
     pub late: f64,
     /// Predicted TTFT. It is no part of the cost.
     #[serde(skip)]
@@ -143,7 +144,7 @@ pub(crate) fn pick(
     PolicyChoice { index, reason: decision.reason(index) }
 }
 
-/// Index of the candidate to which the session of a request is hashed. `None`: no session.
+/// Index of the candidate to which the session of a request is hashed. `None`: the request has no session.
 pub(crate) fn home(candidates: &[Candidate], request: &RoutingRequest) -> Option<usize> {
     request.session.and_then(|session| session::highest_scored(candidates, session, |_| true))
 }
@@ -223,7 +224,7 @@ pub(super) fn cached(
 // === impl FleetLoad ===
 
 impl FleetLoad {
-    /// The values of these candidates.
+    /// The mean load of these candidates.
     pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
         let sums = candidates.iter().fold([0.0; 2], |[waiting, all], candidate| {
@@ -254,10 +255,10 @@ pub(super) struct Decision<'a> {
     pub(super) settings: &'a KvAwareSettings,
     pub(super) candidates: &'a [Candidate],
     pub(super) request: &'a RoutingRequest,
-    /// Index of the candidate to which the session is hashed.
+    /// Index of the candidate to which the session is hashed. `None`: the request has no session.
     pub(super) home: Option<usize>,
     pub(super) fleet: FleetLoad,
-    /// By index of the candidate.
+    /// The cost and the terms of each candidate, by the index of the candidate.
     pub(super) parts: Vec<Parts>,
 }
 

@@ -1,5 +1,5 @@
-//! Policy `least_requests`: the fewest requests of this gateway in flight per unit of weight. Half
-//! of a request counts by its prompt and expected output tokens.
+//! Policy `least_requests`: the fewest requests of this gateway in flight per unit of weight. Half of
+//! the load is the number of requests. The other half grows with their prompt and expected output tokens.
 //!
 //! The policy needs no metrics of the backends. An overdue candidate comes after all others.
 

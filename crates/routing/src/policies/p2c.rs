@@ -1,10 +1,10 @@
 //! Policy `p2c`: power of two choices (Mitzenmacher 2001). It draws two candidates at random and
-//! picks the one with fewer requests in flight per unit of weight. Half of a request counts by its
-//! prompt and expected output tokens.
+//! picks the one with fewer requests in flight per unit of weight. Half of the load is the number of
+//! requests. The other half grows with their prompt and expected output tokens.
 //!
-//! The load is almost as even as with the best of all candidates, and gateways that decide at the
-//! same time do not all pick the same backend. An overdue candidate loses to one that is not
-//! overdue.
+//! The load is almost as even as if the policy picked the least loaded of all candidates, and gateways
+//! that decide at the same time do not all pick the same backend. An overdue candidate loses to one
+//! that is not overdue.
 
 use super::selection::{mean_tokens, token_weighted_load};
 use crate::{Candidate, PolicyChoice, RoutingRequest};

@@ -7,7 +7,8 @@ use super::least_requests;
 use super::selection::{load, lowest};
 use crate::{Candidate, PolicyChoice, RoutingRequest};
 
-/// Least share of the prompt, from 0 to 1, that a backend must have in its cache to be preferred for it.
+/// Least share of a prompt, from 0 to 1, that a backend must have in its cache to be preferred for the
+/// prompt.
 const MIN_CACHED_SHARE: f64 = 0.1;
 /// Multiple of the mean load above which a backend is too busy (Mirrokni, Thorup and Zadimoghaddam
 /// 2018: consistent hashing with bounded loads).

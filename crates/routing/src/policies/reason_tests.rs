@@ -1,5 +1,5 @@
-//! The reasons of `kv_aware` hold: 4,000 random decisions are compared with a second definition of
-//! each reason.
+//! Tests that the reasons of `kv_aware` hold: the reasons of 4,000 random decisions are checked against a
+//! second definition of each reason.
 
 use super::kv_aware::{self, FleetLoad, KvAwareSettings};
 use super::mark_rendezvous;

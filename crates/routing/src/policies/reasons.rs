@@ -2,7 +2,7 @@
 //! for users.
 //!
 //! A reason is a cause if the policy would have chosen another candidate without it. The causes are
-//! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.
+//! tried in a fixed order. A choice without a cause gets a reason that states a fact about the choice.
 
 use super::kv_aware::{Decision, Parts, cached, per_weight, terms, terms_with};
 use super::selection::{least, tie_limit};
@@ -88,7 +88,8 @@ impl Decision<'_> {
         terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
     }
 
-    /// Whether this term of the cost is above 0 for a candidate. If it is 0 for all, it explains no choice.
+    /// Whether this term of the cost is above 0 for any candidate. A term that is 0 for all candidates
+    /// explains no choice.
     fn has(&self, part: impl Fn(&Parts) -> f64) -> bool {
         self.parts.iter().any(|parts| part(parts) > 0.0)
     }
@@ -100,7 +101,7 @@ impl Decision<'_> {
         self.choose(self.parts.iter().zip(self.candidates).map(without), self.home)
     }
 
-    /// The choice for changed candidates.
+    /// The candidate that would be chosen if `change` were applied to each candidate.
     fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
         let costs = self.costs_of(|index| {
             let candidate = change(&self.candidates[index]);
@@ -111,7 +112,7 @@ impl Decision<'_> {
     }
 }
 
-/// Number of costs that are a tie with the lowest one.
+/// Number of costs that are a tie with the lowest cost, including the lowest cost itself.
 fn ties(costs: impl Iterator<Item = f64> + Clone) -> usize {
     let limit = tie_limit(least(costs.clone()));
     costs.filter(|cost| *cost <= limit).count()

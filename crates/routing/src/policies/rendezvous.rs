@@ -4,7 +4,8 @@
 //! Gateways learn of a cached prefix only when an engine has computed it. Until then, each of them
 //! would send the prefix to another backend, and the longer the queues, the more copies are computed.
 //! All gateways that hash prompts alike pick the same rendezvous backend without a message, so the
-//! uncached part of the prompt may already be there. Each backend learns how often this holds, see
+//! uncached part of the prompt may already be in its cache. For each backend, the gateway learns how often
+//! this holds, see
 //! [`LearnedEstimates::rendezvous_hit_share`](crate::LearnedEstimates::rendezvous_hit_share).
 //! `kv_aware` adds that share of the uncached tokens to the cached ones.
 
@@ -35,7 +36,7 @@ mod tests {
         (1..).zip(cached_blocks).map(candidate).collect()
     }
 
-    /// The key of the rendezvous backend.
+    /// The key of the backend that is marked as the rendezvous backend. `None`: no backend is marked.
     fn marked(mut candidates: Vec<Candidate>, blocks: &[u64]) -> Option<u64> {
         mark_rendezvous(&mut candidates, blocks);
         let mut marked = candidates.iter().filter(|candidate| candidate.is_rendezvous);

@@ -11,12 +11,12 @@ pub fn tie_limit(least: f64) -> f64 {
     least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
 }
 
-/// The lowest of some costs. Infinity: `costs` is empty.
+/// The lowest of `costs`. Infinity: `costs` is empty.
 pub(super) fn least(costs: impl Iterator<Item = f64>) -> f64 {
     costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
 }
 
-/// Index of a candidate with the lowest cost. [`longest_idle`] decides among several.
+/// Index of a candidate with the lowest cost. Among several such candidates, [`longest_idle`] decides.
 pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
     let costs = costs.iter().copied();
     longest_idle(candidates, costs.clone(), least(costs), turn)
@@ -24,9 +24,9 @@ pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usiz
 
 /// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
 ///
-/// Among them, the candidate that has been idle longest wins: idle backends then share the requests
-/// evenly, and every pooled connection is used now and then. Candidates that have been idle equally
-/// long take turns by `turn`.
+/// Among the candidates with such a cost, the one that has been idle longest wins: idle backends then
+/// share the requests evenly, and every pooled connection is used now and then. Candidates that have
+/// been idle equally long take turns by `turn`.
 pub(super) fn longest_idle(
     candidates: &[Candidate],
     costs: impl Iterator<Item = f64> + Clone,
@@ -57,16 +57,16 @@ pub(super) fn load(candidate: &Candidate) -> f64 {
     f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
 }
 
-/// Mean tokens of the requests in flight at all candidates. 0: there are none.
+/// Mean tokens of the requests in flight at all candidates. 0: no request is in flight.
 pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
     let tokens: f64 = candidates.iter().map(|candidate| candidate.tokens_in_flight).sum();
     let requests: u32 = candidates.iter().map(|candidate| candidate.in_flight).sum();
     tokens / f64::from(requests.max(1))
 }
 
-/// Load in requests per unit of weight, including the request to be routed. [`TOKEN_SHARE`] of a
-/// request in flight counts by its tokens relative to `mean_tokens`, the rest counts as one request.
-/// An overdue candidate comes after all others.
+/// Load in requests per unit of weight, including the request to be routed. The share [`TOKEN_SHARE`] of
+/// the load is the number of tokens in flight ÷ `mean_tokens`, the rest is the number of requests in
+/// flight. An overdue candidate has a higher load than all others.
 pub(super) fn token_weighted_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
     let requests = f64::from(candidate.in_flight);
     let by_tokens =
@@ -76,7 +76,8 @@ pub(super) fn token_weighted_load(candidate: &Candidate, mean_tokens: f64) -> f6
     load / f64::from(candidate.weight.max(1)) + overdue
 }
 
-/// Share of the load that counts tokens. Tokens alone would ignore what each request costs besides.
+/// Share of the load that counts tokens. Tokens alone would ignore the cost of a request that does not
+/// depend on its tokens.
 const TOKEN_SHARE: f64 = 0.5;
 /// Load added to an overdue candidate: more requests than any backend has in flight.
 const OVERDUE_PENALTY: f64 = 1e9;

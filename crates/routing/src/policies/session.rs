@@ -31,8 +31,8 @@ pub(super) fn highest_scored(
     scores.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index)
 }
 
-/// −weight ÷ ln(u), where u in `[0, 1)` is a hash of session and backend. Each backend then has the
-/// highest score for a share of the sessions in proportion to its weight.
+/// The score of a candidate: −weight ÷ ln(u), where u in `[0, 1)` is a hash of session and backend. With
+/// this score, each backend is first for a share of the sessions in proportion to its weight.
 fn score(candidate: &Candidate, session: u64) -> f64 {
     let uniform = unit(mix(session ^ candidate.key));
     -f64::from(candidate.weight.max(1)) / uniform.max(f64::MIN_POSITIVE).ln()

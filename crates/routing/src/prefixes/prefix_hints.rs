@@ -1,8 +1,8 @@
 //! One index for a whole pool: from prompt blocks to the backends that received them lately.
 //!
 //! A large pool has too many backends to query the [`PrefixTable`] of each one for each request.
-//! There, the index returns some backends that probably have a prefix of the prompt, and only their
-//! tables are queried. The index may be wrong; the tables decide.
+//! In such a pool, the index returns some backends that probably have a prefix of the prompt, and only
+//! the tables of these backends are queried. The index may be wrong; the tables decide.
 //!
 //! The index is one array of atomic words in sets of eight. In a set, the newest entry is first. A
 //! word holds the upper 48 bits of the block hash, and the position of a backend in the pool (16
@@ -25,7 +25,7 @@ const WAYS: usize = 8;
 const SLOT_COUNT: usize = 1 << 17;
 /// Maximum number of backends that the index stores for one block.
 const MAX_HOLDERS_PER_BLOCK: usize = 4;
-/// Distance between indexed blocks after the first ones.
+/// The first, second and fourth block of a prompt are indexed, and then one in this number of blocks.
 const BLOCK_STRIDE: usize = 8;
 /// Number of bits of a slot that hold the position of a backend.
 const POSITION_BITS: u32 = 16;
@@ -79,9 +79,10 @@ impl PrefixHints {
         positions
     }
 
-    /// Inserts an entry at the front of its set and moves each other entry to the next slot. The
-    /// last move overwrites an empty slot, the old copy of the entry, or the entry of this block
-    /// that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Otherwise the last entry of the set is lost.
+    /// Inserts an entry at the front of its set and moves the other entries by one slot. The moves end
+    /// at the first slot that can be overwritten: an empty slot, the old copy of the entry, or the entry
+    /// of this block that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Without such a slot, the last entry of
+    /// the set is lost.
     fn put(&self, block: u64, position: u64) {
         let (mut next, mut holder_count) = (tag(block) | position, 1);
         for slot in self.set(block) {

@@ -1,5 +1,5 @@
 //! Estimates which prompt blocks a backend has in its prefix cache. The estimate is that a block
-//! which this gateway sent to the backend stays in the cache until newer blocks fill the cache.
+//! which was sent to the backend stays in the cache until newer blocks fill the cache.
 //!
 //! The table is an array of atomic words in sets of eight, like a set-associative CPU cache. It
 //! needs no lock and never grows. Each word holds the upper 40 bits of the block hash, and the age
@@ -53,16 +53,16 @@ impl PrefixTable {
     ///
     /// The hash of a block covers all bytes before the block, so the cached blocks are the first
     /// ones of the prompt, and a binary search finds the last cached block. An earlier block can be
-    /// missing, because another block has overwritten it in this table. The search then may end
-    /// there, or not notice it.
+    /// missing, because another block has overwritten it in this table. The search may end at the
+    /// missing block, or may not notice that it is missing.
     pub fn matched(&self, blocks: &[u64], capacity: usize, expected: usize) -> usize {
         let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
         let age = self.age.load(Ordering::Relaxed);
         let has = |block: &u64| self.has(*block, age, lifetime);
         let last_expected = expected.checked_sub(1).and_then(|last| blocks.get(last));
         let mut start = if last_expected.is_some_and(has) { expected } else { 0 };
-        // Most backends have only a short prefix. So the search looks ahead in steps that double,
-        // until a block is missing.
+        // Most backends have only a short prefix of the prompt. So the search looks ahead in steps that
+        // double, until a block is missing.
         let mut step = 1;
         while blocks.get(start + step - 1).is_some_and(has) {
             start += step;

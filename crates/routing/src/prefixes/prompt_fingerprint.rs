@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub struct PromptFingerprint {
     /// Length of the prompt in bytes.
     pub bytes: u64,
-    /// Number of these bytes that are images, sounds and films.
+    /// Number of these bytes that are images, audio and video.
     pub media: u64,
     /// The hash of each full block, which covers the block and all bytes of the prompt before it.
     pub blocks: Box<[u64]>,
@@ -50,12 +50,12 @@ impl PromptFingerprint {
         Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
     }
 
-    /// Returns the fingerprint with the number of bytes that are images, sounds and films.
+    /// Returns the fingerprint with `media` as the number of bytes that are images, audio and video.
     pub fn with_media(self, media: u64) -> Self {
         Self { media: media.min(self.bytes), ..self }
     }
 
-    /// The estimated number of tokens of the prompt. `tokens_per_byte`: tokens in a byte of text.
+    /// The estimated number of tokens of the prompt. `tokens_per_byte`: number of tokens per byte of text.
     pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
         if self.media == 0 {
             return self.bytes as f64 * tokens_per_byte;
@@ -64,7 +64,7 @@ impl PromptFingerprint {
         text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
     }
 
-    /// The estimated mean number of tokens of a block. `tokens_per_byte`: tokens in a byte of text.
+    /// The estimated mean number of tokens of a block. `tokens_per_byte`: number of tokens per byte of text.
     pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
         let of_prompt = if self.media == 0 {
             tokens_per_byte

@@ -19,7 +19,7 @@ named_enum! {
         Starting = "starting",
         /// The engine serves nothing while its number of data-parallel ranks changes.
         Scaling = "scaling",
-        /// The engine was taken out of its group of data-parallel ranks, and waits to be ended.
+        /// The engine was taken out of its group of data-parallel ranks. It serves nothing any more.
         Retired = "retired",
         /// The configured weight is 0.
         ZeroWeight = "zero_weight",

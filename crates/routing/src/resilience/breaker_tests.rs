@@ -39,7 +39,7 @@ fn consecutive_failures_eject_and_a_success_between_them_resets_the_count() {
 }
 
 /// Sends requests at a constant rate for ten minutes, of which this share fails. Returns the seconds
-/// until the ejection. `None`: there was none.
+/// until the ejection. `None`: the backend was not ejected.
 fn seconds_until_ejection(per_second: f64, failing_share: f64, seed: u64) -> Option<u64> {
     let (breaker, start) = breaker();
     let mut random = fastrand::Rng::with_seed(seed);

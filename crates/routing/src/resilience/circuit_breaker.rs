@@ -71,7 +71,8 @@ struct BreakerInner {
     state: BreakerState,
     /// Failures since the last success.
     consecutive_failures: u32,
-    /// Number of ejections without a healthy period between them. It determines the ejection time.
+    /// Number of successive ejections without a healthy period between them. This number determines the
+    /// ejection time.
     ejections: u32,
     /// Number of all ejections.
     total_ejections: u64,
@@ -105,9 +106,9 @@ const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
 /// Longest time for which a backend that is overloaded or paused can keep requests away, whatever time it
 /// states.
 const MAX_REST: Duration = Duration::from_mins(1);
-/// Time after a success in which a backend [serves](CircuitBreaker::is_serving).
+/// Time after a success for which a backend counts as [serving](CircuitBreaker::is_serving).
 const SERVING_TIME: Duration = Duration::from_secs(5);
-/// Time for which a backend that is shutting down gets no requests. Within it vLLM either exits or
+/// Time for which a backend that is shutting down gets no requests. Within this time, vLLM either exits or
 /// continues to serve.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Time after which a half-open backend gets another request, if the outcome of the first is still
@@ -247,7 +248,7 @@ impl CircuitBreaker {
     }
 
     /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
-    /// the backend wants no requests. `None`: it stated none.
+    /// the backend wants no requests. `None`: the backend stated no time.
     pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {

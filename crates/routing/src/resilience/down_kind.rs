@@ -1,6 +1,6 @@
 //! Why a backend cannot be reached or is not healthy, with the remedy, from the text of the error.
 
-/// A kind of error for which the remedy is known.
+/// Why a backend cannot be reached or is not healthy: a kind of error for which the remedy is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DownKind {
     /// The host name of the backend has no address.
@@ -33,8 +33,8 @@ pub enum DownKind {
     Stuck,
 }
 
-/// For each kind, parts of error texts that show it. The first kind of which the error contains a part
-/// applies.
+/// For each kind, parts of error texts that show this kind. If an error text contains parts of several
+/// kinds, the first of these kinds applies.
 const TEXTS: [(DownKind, &[&str]); 14] = [
     (DownKind::Dns, &["failed to lookup address", "Name or service not known", "name resolution"]),
     (DownKind::NoTls, &["InvalidContentType", "corrupt message"]),
@@ -56,7 +56,7 @@ const TEXTS: [(DownKind, &[&str]); 14] = [
 ];
 
 impl DownKind {
-    /// The kind that an error text of a health check or of a connection shows. `None`: an unknown one.
+    /// The kind that an error text of a health check or of a connection shows. `None`: no known kind.
     pub fn of_reason(reason: &str) -> Option<Self> {
         let is_shown = |texts: &&[&str]| texts.iter().any(|text| reason.contains(text));
         TEXTS.iter().find(|(_, texts)| is_shown(texts)).map(|(kind, _)| *kind)

@@ -65,8 +65,8 @@ pub enum FailoverPolicy {
     Always,
     /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
-    /// The request may not fail over: its time is over, or another backend could not be reached
-    /// either.
+    /// The request must not fail over: the time of the request is over, or another backend could not be
+    /// reached either.
     Never,
 }
 
@@ -92,8 +92,8 @@ pub enum BreakerAction {
 }
 
 impl FailureKind {
-    /// The kind of a response whose status is not 2xx. 529 means overload in
-    /// Anthropic's API and in servers with this API.
+    /// The failure kind of a response whose status is not 2xx. 529 means overload in Anthropic's API and
+    /// in servers with this API.
     pub const fn of_status(status: u16) -> Self {
         match status {
             503 | 529 => Self::Busy,
@@ -102,7 +102,7 @@ impl FailureKind {
         }
     }
 
-    /// The kind of a response whose status is neither 2xx nor 5xx, or 501.
+    /// The failure kind of a response whose status is 501, or neither 2xx nor 5xx.
     pub const fn of_refusal(status: u16) -> Self {
         match status {
             401 | 403 | 407 => Self::Unauthorized,
@@ -112,7 +112,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether the response does not show which side is the cause: the client or the backend. It is a
+    /// Whether the response leaves open whether the client or the backend is the cause. The attempt is a
     /// failure of the backend if another backend answers the same request with success.
     pub const fn is_judged_by_peers(self) -> bool {
         matches!(
@@ -139,7 +139,7 @@ impl FailureKind {
     }
 
     /// Whether the failed attempt counts as a failure of its backend. Otherwise the client or the
-    /// gateway is the cause, or the backend has no such item or path.
+    /// gateway is the cause, or the backend lacks what this request needs, such as the path.
     pub const fn is_of_backend(self) -> bool {
         !matches!(
             self,
@@ -185,8 +185,8 @@ impl FailureKind {
         }
     }
 
-    /// Effect on the backend. Failures that a client can cause at will have no effect, so a client
-    /// cannot eject a backend.
+    /// Effect of the failure on the backend. Failures that a client can cause at will have no effect, so
+    /// a client cannot eject a backend.
     pub const fn effect(self) -> BreakerAction {
         match self {
             Self::GatewayExhausted

@@ -16,7 +16,8 @@ pub struct PoisonRequestDetector {
 
 /// Time after which the record of a crash is removed.
 const CRASH_RETENTION: Duration = Duration::from_mins(10);
-/// Most records. One crash of a backend adds a record for each request that was in flight on it.
+/// Greatest number of records. One crash of a backend adds a record for each request that was in flight
+/// on the backend.
 const MAX_RECORDED_CRASHES: usize = 4_096;
 /// Number of crashes at which a request is suspected to be their cause.
 const CRASH_THRESHOLD: usize = 2;

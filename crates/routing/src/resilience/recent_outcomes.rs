@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Numbers of outcomes in windows of some seconds.
+/// Numbers of successes and failures in windows of [`WINDOW_LENGTH`].
 #[derive(Debug)]
 pub(super) struct RecentOutcomes {
     /// The current and the earlier windows, the newest first.
@@ -21,16 +21,16 @@ struct OutcomeWindow {
 
 /// Length of one window.
 pub(super) const WINDOW_LENGTH: Duration = Duration::from_secs(5);
-/// Number of windows: together they are the longest time over which the failure ratio is taken. A
-/// backend with few requests would otherwise never have enough of them.
+/// Number of windows, which together are the longest time over which the failure ratio is taken. In a
+/// shorter time, a backend with few requests would never have enough requests.
 pub(super) const WINDOW_COUNT: usize = 12;
 /// Least number of windows over which the failure ratio is taken.
 const MIN_WINDOWS: usize = 2;
-/// Number of requests from which no older window is added to the failure ratio.
+/// Once the windows that count have this number of requests, no older window counts in the failure ratio.
 const ENOUGH_REQUESTS: u32 = 20;
-/// Least number of requests, in the windows that count, for which the failure ratio is not taken as 0.
+/// With fewer requests than this number in the windows that count, the failure ratio is 0.
 const MIN_REQUESTS: u32 = 10;
-/// Least number of failures, in the windows that count, for which the failure ratio is not taken as 0.
+/// With fewer failures than this number in the windows that count, the failure ratio is 0.
 const MIN_FAILURES: u32 = 5;
 impl RecentOutcomes {
     pub(super) const fn new(now: Instant) -> Self {
@@ -58,8 +58,8 @@ impl RecentOutcomes {
         self.windows = [OutcomeWindow::default(); WINDOW_COUNT];
     }
 
-    /// Share of failures in the newest windows that have [`ENOUGH_REQUESTS`]. 0 if there are too few
-    /// requests or failures.
+    /// Share of failures in the newest windows that together have [`ENOUGH_REQUESTS`]. 0 if these windows
+    /// have too few requests or failures.
     pub(super) fn failure_ratio(&self) -> f64 {
         let (mut requests, mut failures) = (0_u32, 0_u32);
         for (index, window) in self.windows.iter().enumerate() {

@@ -129,7 +129,7 @@ impl SamplerTables {
         Self { prefix_hints: PrefixHints::new(), load_hints: LoadHintTable::new() }
     }
 
-    /// Of each of several random subsets of the positions, the one with the least load hint.
+    /// For each of several random subsets of the positions, the position with the least load hint.
     fn best(&self, positions: &[usize], seed: u64) -> impl Iterator<Item = usize> {
         let best = |part: FleetPartition<'_>| {
             part.take(HINTS_PER_SAMPLE).min_by_key(|position| self.load_hints.at(*position))
@@ -235,7 +235,7 @@ mod tests {
                 *counts.entry(position).or_default() += 1;
             }
         }
-        // About 400 each: the parts have 12 or 13 positions.
+        // Each position is sampled about 400 times: the partitions have 12 or 13 positions.
         assert_eq!(counts.len(), 100);
         assert!(counts.values().all(|count| (300..500).contains(count)), "{counts:?}");
     }

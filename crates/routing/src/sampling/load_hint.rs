@@ -16,7 +16,8 @@ use crate::{Candidate, PrefillCost, kv_aware};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Predicted TTFT and idle time of one backend. The backend with the least hint is the best one.
+/// Predicted TTFT and idle time of one backend. The least hint is that of the backend with the shortest
+/// predicted TTFT. Among equal predictions, it is that of the backend that has been idle longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LoadHint(u64);
 
@@ -32,7 +33,7 @@ const LAST_SENT_BITS: u32 = 48;
 /// no cached tokens and no output, because both depend on the request.
 const HINT_PROMPT_TOKENS: f64 = 1_000.0;
 /// Prefill cost, in seconds per token, of a backend without an observed output. The low value lets
-/// such a backend be sampled before other idle backends, but not whatever its load.
+/// such a backend be sampled before other idle backends, but not while it has a long backlog.
 const UNCALIBRATED_SECONDS_PER_TOKEN: f64 = 1e-5;
 /// Seconds added to each prediction. The 16-bit value has a relative precision; with this addend,
 /// short predictions are compared in steps of about a millisecond.
@@ -58,8 +59,8 @@ impl LoadHint {
         let seconds = ADDED_SECONDS
             + kv_aware::terms(&settings, &reference, false, &kv_aware::FleetLoad::default())
                 .cost(&reference);
-        // The upper half of a positive f32 orders like the number, in steps of less than 1 %. That
-        // of NaN is greater than that of any number.
+        // The upper half of a positive f32 orders like the number, in steps of less than 1 %. The upper
+        // half of NaN is greater than that of any number.
         let cost_bits = u64::from((seconds as f32).to_bits() >> 16);
         let micros = u64::try_from(last_sent.as_micros()).unwrap_or(u64::MAX);
         Self(cost_bits << LAST_SENT_BITS | micros & ((1 << LAST_SENT_BITS) - 1))

@@ -86,7 +86,7 @@ impl CostModel {
         Duration::from_secs_f64(self.attention_pair_seconds * work.attention_pairs)
     }
 
-    /// Time of a step with this compute time and memory time, including random effects.
+    /// Time of a step with a compute time and a memory time, including random effects.
     pub(super) fn combine(
         &self,
         compute: Duration,

@@ -3,8 +3,8 @@
 //! [`Engine::step`] computes one batch and returns the time that a GPU would need for it. The
 //! driver of the engine waits for this time, real or virtual, and then publishes the tokens.
 //!
-//! vLLM's null block is not modelled: all `blocks` can be used. vLLM copies offloaded blocks beside the
-//! batches; here the step that admits the sequence lasts longer by the time of the copy.
+//! vLLM reserves one block as its null block; here all blocks can be used. vLLM copies offloaded blocks
+//! while batches run; here the copy lengthens the step that admits the sequence.
 
 pub mod cost_model;
 mod engine_spec;
@@ -30,7 +30,7 @@ pub struct EngineStep {
     pub finished: Vec<FinishedSequence>,
     /// Number of prompt tokens computed.
     pub prefill_tokens: u32,
-    /// Number of sequences that decoded.
+    /// Number of sequences that decoded in this step.
     pub decoded_sequences: u32,
 }
 
@@ -149,7 +149,7 @@ impl Engine {
         self.pool.reset()
     }
 
-    /// Changes the times of steps and of prompt tokens to those of `spec`, from the next step on.
+    /// Takes the fixed time of a step and the time per prompt token from `spec`, from the next step on.
     pub fn change_speed(&mut self, spec: &EngineSpec) {
         self.spec.step_base = spec.step_base;
         self.spec.prefill_token = spec.prefill_token;

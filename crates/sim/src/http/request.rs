@@ -290,8 +290,8 @@ fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> Simulat
     prompt
 }
 
-/// Plans an output. With a requested maximum, the output has this length. `remaining` is the number
-/// of tokens that the context has left after the prompt.
+/// Plans an output. If the request has a maximum length, the output has that length. `remaining` is the
+/// number of tokens that the context has left after the prompt.
 fn plan_output(seed: u64, max_tokens: Option<u32>, remaining: u32) -> SimulatedOutput {
     match max_tokens {
         Some(max_tokens) => SimulatedOutput {

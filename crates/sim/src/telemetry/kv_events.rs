@@ -20,10 +20,10 @@ pub(crate) struct KvEventPublisher {
     ports: [u16; 2],
 }
 
-/// The request of a sequence, as KV events name it.
+/// What KV events state about the request of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceOrigin {
-    /// The session that the request names.
+    /// The session id that the request names. `None`: the request names none.
     pub(crate) session_id: Option<String>,
     /// The token ids of the prompt, followed by those of the output. Empty if the simulated engine publishes no KV
     /// events.
@@ -61,7 +61,8 @@ impl KvEventPublisher {
         self.publisher.serve(live, replay).await
     }
 
-    /// Publishes the changes of a step. `origin`: the request of a sequence.
+    /// Publishes the changes that a step made to the prefix cache. `origin` returns the data about the
+    /// request of a sequence, or `None` if the sequence has ended.
     pub(crate) fn publish<'a>(
         &self,
         changes: &[CacheChange],
@@ -76,7 +77,7 @@ impl KvEventPublisher {
         self.publisher.publish(encode_batch(now.as_secs_f64(), &events));
     }
 
-    /// One event of several stored blocks, or of another change.
+    /// The KV event of `changes`: several stored blocks, or one change of another kind.
     fn event<'a>(
         &self,
         changes: &[CacheChange],
@@ -92,7 +93,7 @@ impl KvEventPublisher {
         let (start, count) =
             (first.index * self.block_size as usize, changes.len() * self.block_size as usize);
         let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
-        // The tokens of an aborted sequence are not known any more. The stop token has no text.
+        // Unknown tokens become 0: those of an aborted sequence, and the stop token, which has no text.
         token_ids.resize(count, 0);
         PublishedEvent::Stored(StoredBlocks {
             hashes: changes.iter().filter_map(stored).map(|block| block.hash).collect(),

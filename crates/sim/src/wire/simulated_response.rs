@@ -1,4 +1,4 @@
-//! The values of a response.
+//! The values from which a response is rendered.
 
 use crate::text::{SimulatedFinishReason, SimulatedOutput};
 
@@ -16,7 +16,7 @@ pub enum GenerationApi {
 }
 
 impl GenerationApi {
-    /// The prefix of an id that is derived from a request id.
+    /// The prefix of a response id. The request id, or a random id, follows it.
     pub fn id_prefix(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages => "chatcmpl-",
@@ -31,7 +31,7 @@ impl GenerationApi {
 pub struct SimulatedResponse {
     /// The API of the request.
     pub api: GenerationApi,
-    /// The id, with its prefix.
+    /// The response id, with the prefix of its API.
     pub id: String,
     /// The id of the message item in the Responses format.
     pub item_id: String,

@@ -1,4 +1,4 @@
-//! The lines above the panes: the state of the gateway, its figures, the clients and the verdicts.
+//! The lines above the panes: the state of the gateway, its main numbers, its clients and its verdicts.
 
 use super::history::history_lines;
 use super::style::{FrameOptions, WIDE_COLUMNS, bold_style};
@@ -11,10 +11,10 @@ use ratatui::text::{Line, Span};
 use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, LatencyQuantiles, condition_counts};
 use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
 
-/// Maximum number of groups of verdicts above the panes of a wide terminal.
+/// Maximum number of groups of verdicts that are shown above the panes of a wide terminal.
 const MAX_TERMINAL_VERDICTS: usize = 3;
 
-/// The text of a figure, such as `12 in flight`, and its tone.
+/// The text of one number, such as `12 in flight`, and its tone, which determines the colour.
 type Figure = (String, CellTone);
 
 /// The lines above the panes of a frame that is `width` columns wide.
@@ -83,7 +83,7 @@ fn title_line(
     Line::from(title)
 }
 
-/// Appends the lines of the groups of verdicts. On a terminal, only the first groups are shown, to leave
+/// Appends the lines about the groups of verdicts. On a terminal, only the first groups are shown, to leave
 /// space for the panes.
 fn push_verdicts(
     options: FrameOptions,
@@ -115,7 +115,7 @@ fn push_verdicts(
     }
 }
 
-/// The request rates, the queue, and the shares of requests that were not served.
+/// The request rates, the queue, and the shares of failed and of refused requests.
 fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let [requests, tokens] = state.rates.per_second(document);
     let (minute, harm) = (&document.last_minute, &document.harm);
@@ -158,7 +158,7 @@ fn harm_tone(level: HarmLevel) -> CellTone {
     }
 }
 
-/// The p50, p95 and p99 of a latency.
+/// The p50, p95 and p99 of the latency with this name.
 fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
     let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
@@ -177,7 +177,7 @@ fn format_verdicts(group: &VerdictGroup<'_>) -> String {
 
 /// Wraps text into lines of at most `width` columns.
 fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
-    // A flag such as `--max-num-seqs` is not divided at its hyphens.
+    // A flag such as `--max-num-seqs` is not split at its hyphens.
     let options = textwrap::Options::new(usize::from(width))
         .subsequent_indent("  ")
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
@@ -185,7 +185,7 @@ fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
     lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
 }
 
-/// Joins figures into lines of at most `width` columns. A figure is not split.
+/// Joins figures into lines of at most `width` columns. A figure is never split between two lines.
 fn flow_figures(options: FrameOptions, figures: Vec<Figure>, width: u16) -> Vec<Line<'static>> {
     let mut lines: Vec<Line<'static>> = Vec::new();
     for (words, tone) in figures {

@@ -5,15 +5,15 @@ use ratatui::text::Line;
 use tokenweir_api::History;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// With fewer columns, the history is omitted.
+/// Screens with fewer columns than this show no history.
 const MIN_WIDTH: u16 = 60;
-/// Columns for the name and the maximum of a line.
+/// Columns before each plot, for its name and its maximum.
 const LABEL_WIDTH: usize = 38;
 /// Maximum number of characters of a plot.
 const MAX_PLOT_WIDTH: usize = 60;
 
-/// Plots of the p95 of TTFT and of the requests that failed or were refused. Empty on a narrow
-/// screen, and before two intervals are complete.
+/// Plots of the p95 of TTFT, and of the share of requests that failed or were refused. Empty on a narrow
+/// screen, and while there are fewer than three intervals.
 pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>> {
     let intervals = history.requests.len();
     if width < MIN_WIDTH || intervals < 3 {
@@ -39,8 +39,8 @@ pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>>
     ]
 }
 
-/// One character for each group of intervals, with the highest value of the group. A group without
-/// values is a space.
+/// Plots values as one character for each group of successive intervals. The character shows the highest
+/// value of the group. A group without values is a space.
 fn plot(values: &[Option<f64>], width: usize) -> String {
     let group = values.len().div_ceil(width.max(1)).max(1);
     let highest = values.iter().flatten().copied().fold(0.0, f64::max).max(1e-9);

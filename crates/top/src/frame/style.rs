@@ -13,7 +13,8 @@ pub struct FrameOptions {
     pub has_keys: bool,
 }
 
-/// Minimum width of a wide screen. A narrower one omits the policy, most verdicts and most key hints.
+/// Minimum width of a wide screen, in columns. A narrower screen omits the policy, most verdicts and most key
+/// hints.
 pub(super) const WIDE_COLUMNS: u16 = 60;
 
 impl FrameOptions {

@@ -103,7 +103,7 @@ fn state_with_snapshot() -> TopState {
     state
 }
 
-/// The frame as lines, without trailing spaces.
+/// The frame as lines of text, without trailing spaces.
 fn render_screen(state: &TopState, width: u16, height: u16) -> Vec<String> {
     render_screen_with(state, width, height, FrameOptions { has_colour: true, has_keys: true })
 }
@@ -120,7 +120,7 @@ fn render_screen_with(
     text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
 }
 
-/// The cells of a frame of 40 rows.
+/// The cells of a frame of 40 lines, with their styles.
 fn render_cells(state: &TopState, width: u16, has_colour: bool) -> Buffer {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, 40));
     let options = FrameOptions { has_colour, has_keys: true };

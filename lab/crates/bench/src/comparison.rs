@@ -1,8 +1,8 @@
-//! Compares two benchmark runs. A difference is significant if it is larger than the random
-//! variation within the runs. The variation is estimated with the moving block bootstrap (Künsch
-//! 1989): sampled requests are resampled in blocks of consecutive requests, because the latencies of
-//! consecutive requests depend on each other. The difference of the runs is computed for each
-//! resample. The compared values themselves are those of all requests.
+//! Compares two benchmark runs. A difference is significant if it is larger than the random variation within
+//! the runs. The moving block bootstrap (Künsch 1989) estimates this variation: it draws the sampled requests
+//! again, in blocks of consecutive requests, because the latencies of consecutive requests depend on each
+//! other. The difference of the runs is computed for each such resample. The compared values themselves are
+//! those of all requests.
 
 use super::rendering::millis;
 use super::report::{BenchReport, LatencySummaries};
@@ -16,8 +16,8 @@ use tokenweir_protocol::histogram::sample_quantile;
 pub struct Comparison {
     /// One row for each compared quantity.
     pub rows: Vec<ComparisonRow>,
-    /// Differences of the setups of the runs, and reasons why a run is not valid. Each makes the
-    /// results hard to compare.
+    /// Differences between the setups of the runs (server, load, seeds and objectives), and reasons why a run
+    /// is not valid. Each entry makes the results hard to compare.
     pub differences: Vec<String>,
     /// Whether the runs had the same load. If not, no quantity has a verdict.
     pub is_comparable: bool,
@@ -36,16 +36,16 @@ pub struct ComparisonRow {
     pub before: f64,
     /// Value of the later run.
     pub after: f64,
-    /// Relative change, `after / before - 1`. For the unit `share`: `after - before`.
+    /// Relative change, `after / before - 1`. For the unit `share`, the absolute change, `after - before`.
     pub change: f64,
-    /// Lower and upper end of the 95 % bootstrap interval of the change. `None`: a run has too few
-    /// values.
+    /// Lower and upper end of the 95 % bootstrap interval of the change. `None`: a run has too few values, or
+    /// the runs are not comparable.
     pub interval: Option<[f64; 2]>,
-    /// Significance and direction of the change.
+    /// Whether the change is significant, and its direction.
     pub verdict: ChangeVerdict,
 }
 
-/// Significance and direction of a change.
+/// Whether a change is significant, and its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeVerdict {
@@ -62,19 +62,19 @@ pub enum ChangeVerdict {
     NotComparable,
 }
 
-/// A compared quantity: its values and how a change of it is judged.
+/// A compared quantity: where its values come from, and how a change is judged.
 struct ComparedQuantity {
     name: &'static str,
     unit: &'static str,
     measure: Measure,
-    /// Whether a larger value is better.
+    /// Whether a larger value of the quantity is better.
     is_higher_better: bool,
-    /// Minimum number of values that each run must have for a verdict.
+    /// Minimum number of values in each run for a verdict.
     min_values: usize,
 }
 
-/// A compared value. Each measure has a value of the whole run, and values of single requests or time
-/// slots, which state the random variation within the run.
+/// How a quantity is measured. There is one value of the whole run. The values of single requests or time
+/// slots show the random variation within the run.
 #[derive(Clone, Copy)]
 enum Measure {
     /// A quantile of a latency, by its level from 0 to 1.
@@ -95,8 +95,8 @@ const BOOTSTRAP_ROUNDS: usize = 400;
 const BOOTSTRAP_SEED: u64 = 1;
 /// Minimum number of values that each run must have before its median or mean is compared.
 const MIN_VALUES_FOR_MEAN: usize = 20;
-/// Minimum number of values that each run must have before its 99th percentile is compared. Two of
-/// 200 values are above it.
+/// Minimum number of values in each run for a comparison of the 99th percentile. Of 200 values, two are above
+/// the 99th percentile.
 const MIN_VALUES_FOR_P99: usize = 200;
 
 const QUANTITIES: [ComparedQuantity; 8] = [
@@ -137,8 +137,8 @@ const fn latency(
     }
 }
 
-/// The output tokens per second of each time slot of a run. The last slot is excluded, because the
-/// run ended within it.
+/// The output tokens per second of each time slot of a run. The last slot is left out, because the run ended
+/// within it.
 fn output_token_rates(report: &BenchReport) -> Vec<f64> {
     let slots = report.timeline.slots.split_last().map_or(&[][..], |(_, slots)| slots);
     slots.iter().map(|slot| slot.tokens / report.timeline.width).collect()
@@ -147,8 +147,8 @@ fn output_token_rates(report: &BenchReport) -> Vec<f64> {
 // === impl Comparison ===
 
 impl Comparison {
-    /// Compares an earlier run with a later one. A quantity that got significantly worse by more
-    /// than `limit` (a share) is a regression.
+    /// Compares an earlier run with a later one. A quantity is a regression if it got significantly worse by
+    /// more than the share `limit`.
     pub fn new(before: &BenchReport, after: &BenchReport, limit: f64) -> Self {
         let is_comparable = before.run.scenario.is_same_load(&after.run.scenario);
         let rows: Vec<ComparisonRow> =
@@ -211,7 +211,7 @@ impl Comparison {
     }
 }
 
-/// Lists the differences of the setups, and the reasons why a run is not valid.
+/// Lists the differences between the setups of the runs, and the reasons why a run is not valid.
 fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
     let (a, b) = (&before.run, &after.run);
     let mut setup_differences = Vec::new();
@@ -266,8 +266,8 @@ impl ComparedQuantity {
         }
     }
 
-    /// The 95 % interval of the change of the runs. It is the interval of resampled values, moved so
-    /// that it surrounds the change of all requests and not that of the sampled ones.
+    /// The 95 % interval of the change between the runs. It comes from resamples of the sampled requests, and
+    /// is shifted so that it surrounds the change of all requests.
     fn interval(&self, a: &[f64], b: &[f64], change: f64) -> [f64; 2] {
         let mut random = fastrand::Rng::with_seed(BOOTSTRAP_SEED);
         let change_of = |[old, new]: [Vec<f64>; 2]| {
@@ -282,7 +282,7 @@ impl ComparedQuantity {
     }
 }
 
-/// Draws a bootstrap resample of the same size, in blocks of consecutive values.
+/// Draws a bootstrap resample with as many values as `values`, in blocks of consecutive values.
 fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     let count = values.len();
     let block_length = (count as f64).cbrt().ceil() as usize;
@@ -298,7 +298,7 @@ fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
 // === impl Measure ===
 
 impl Measure {
-    /// The value of all requests of a run.
+    /// The value of the quantity over all requests of a run.
     fn total(self, report: &BenchReport) -> f64 {
         match self {
             Self::Latency { total, .. } => total(&report.latencies),
@@ -307,7 +307,7 @@ impl Measure {
         }
     }
 
-    /// The values of the sampled requests or of the time slots of a run.
+    /// The values of single sampled requests of a run, or of its time slots.
     fn values(self, report: &BenchReport) -> Vec<f64> {
         let samples = report.samples.requests.iter();
         match self {
@@ -317,7 +317,7 @@ impl Measure {
         }
     }
 
-    /// The statistic of values of a run. Without values it is 0. The order of `values` can change.
+    /// The quantile or the mean of `values`, or 0 without values. The order of `values` can change.
     fn statistic(self, values: &mut [f64]) -> f64 {
         match self {
             Self::Goodput | Self::OutputTokens => {
@@ -346,8 +346,8 @@ mod tests {
     use std::time::Duration;
     use tokenweir_replay::results::LatencyObjectives;
 
-    /// The report of a run with a request every 100 ms. `ttft` returns the TTFT of a request by its
-    /// number, in seconds.
+    /// The report of a run that sends a request every 100 ms. `ttft`: returns the TTFT in seconds for the
+    /// number of a request.
     fn report_of(requests: u64, mut ttft: impl FnMut(u64) -> f64) -> BenchReport {
         let objectives = LatencyObjectives::new(1.0, 1.0);
         let run = RunDescription {
@@ -446,7 +446,7 @@ mod tests {
             let slow_samples = samples.iter().filter(|sample| sample.ttft > Some(30.0)).count();
             let share = slow_samples as f64 / samples.len() as f64 * backends as f64;
             assert!((0.85..1.15).contains(&share), "{backends} backends: {share} of the expected");
-            // The title of the axis is at its end: above 37 s only if the plot has slow requests.
+            // The plot shows the maximum of its axis. It is above 37 s only if the plot has slow requests.
             let html = slow.html();
             assert_eq!(html.matches("<circle").count(), samples.len());
             assert!(html.contains(">40000</text>"), "{backends} backends");

@@ -1,7 +1,7 @@
-//! Compares the measurements of the benchmark client with the metrics of the gateway. The metrics
-//! of a run are the difference of two metrics pages, before and after the run. Different request
-//! counts show that the gateway served other clients during the run. The values of the client are
-//! counted in the buckets of the gateway, so that the quantiles of both have the same bucket error.
+//! Compares the measurements of the benchmark client with the metrics of the gateway. The metrics of a run
+//! are the difference between two metrics pages, from before and after the run. If the request counts differ,
+//! the gateway served other clients during the run. The values of the client are counted in the buckets of
+//! the gateway, so that the quantiles of both have the same bucket error.
 
 use super::histogram::LatencyHistogram;
 use super::statistics::RunStatistics;
@@ -13,18 +13,18 @@ use tokenweir_protocol::histogram;
 /// The compared metrics of one model, read from one metrics page of the gateway.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GatewayMetricsPage {
-    /// One histogram for each row of [`COMPARED_METRICS`], in its order.
+    /// One histogram for each row of [`COMPARED_METRICS`], in the order of the rows.
     histograms: Vec<CumulativeBuckets>,
     /// Number of output tokens that the gateway counted since its start.
     output_tokens: f64,
 }
 
-/// A histogram of a metrics page, summed over all series of one model.
+/// A histogram of a metrics page, added up over all time series of one model.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct CumulativeBuckets {
     /// Upper bounds of the buckets in seconds, ascending, without `+Inf`.
     bounds: Vec<f64>,
-    /// Number of values up to each bound, and the number of all values at the end.
+    /// Number of values up to each bound. The last entry is the number of all values.
     cumulative_counts: Vec<f64>,
     /// Sum of all values, in seconds.
     sum: f64,
@@ -43,19 +43,19 @@ pub struct QuantityComparison {
     pub gateway: BucketedSummary,
 }
 
-/// Summary of latencies that are counted in the buckets of a gateway histogram. In seconds, except
-/// for the count.
+/// Summary of latencies that are counted in the buckets of a gateway histogram. All fields except the count
+/// are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketedSummary {
     /// Number of values.
     pub count: u64,
-    /// Exact mean, which is not computed from the buckets.
+    /// Mean of the latencies, computed from their exact sum and not from the buckets.
     pub mean: f64,
     /// Median, interpolated within its bucket. `None`: there are no values, or the median is above
     /// the last bound.
     pub p50: Option<f64>,
-    /// 99th percentile, interpolated within its bucket. `None`: there are no values, or it is above
-    /// the last bound.
+    /// 99th percentile, interpolated within its bucket. `None`: there are no values, or the percentile is
+    /// above the last bound.
     pub p99: Option<f64>,
 }
 
@@ -67,12 +67,12 @@ pub struct GatewayComparison {
     pub rows: Vec<QuantityComparison>,
     /// Number of output tokens that the client counted, and number that the gateway counted.
     pub output_tokens: [u64; 2],
-    /// Whether the request counts of client and gateway differ: the gateway served other requests
-    /// for this model during the run, or did not see all requests of the run.
+    /// Whether the request counts of the client and the gateway differ. If so, the gateway served other
+    /// requests for this model during the run, or did not see all requests of the run.
     pub is_shared: bool,
 }
 
-/// A latency that is compared, with its sources.
+/// A latency that is compared, and where the client and the gateway have its values.
 struct ComparedMetric {
     /// Name of the latency.
     quantity: &'static str,
@@ -82,8 +82,8 @@ struct ComparedMetric {
     client_histogram: fn(&RunStatistics) -> &LatencyHistogram,
 }
 
-/// The compared latencies. The gateway measures from the arrival of a request, so the values of the
-/// client are measured from the actual send time.
+/// The compared latencies. The gateway measures from the arrival of a request, so the client's values count
+/// from the actual send time.
 const COMPARED_METRICS: [ComparedMetric; 4] = [
     ComparedMetric {
         quantity: "TTFT",
@@ -112,8 +112,8 @@ const MODEL_LABEL: &str = "gen_ai_request_model";
 // === impl GatewayMetricsPage ===
 
 impl GatewayMetricsPage {
-    /// Parses a metrics page of the gateway and keeps the metrics of `model`. `None`: the page is
-    /// not that of a gateway.
+    /// Parses a metrics page of the gateway and keeps the metrics of `model`. `None`: the page is not from a
+    /// gateway.
     pub fn read(page: &[u8], model: &str) -> Option<Self> {
         let mut metrics = Self {
             histograms: vec![CumulativeBuckets::default(); COMPARED_METRICS.len()],
@@ -161,12 +161,12 @@ impl GatewayMetricsPage {
         }
     }
 
-    /// Number of streams whose first output the gateway forwarded since an earlier page.
+    /// Number of streams of which the gateway has forwarded the first output since the earlier page `before`.
     pub fn first_outputs_since(&self, before: &Self) -> u64 {
         self.since(before).histograms.first().map_or(0, CumulativeBuckets::count)
     }
 
-    /// Number of requests that ended in the gateway since an earlier page.
+    /// Number of requests that have ended in the gateway since the earlier page `before`.
     pub fn finished_requests_since(&self, before: &Self) -> u64 {
         self.since(before).histograms.last().map_or(0, CumulativeBuckets::count)
     }
@@ -200,8 +200,8 @@ impl GatewayMetricsPage {
     }
 }
 
-/// Counts the values of a histogram in buckets with other upper bounds, in seconds and ascending.
-/// The last count is the number of values above all bounds.
+/// Counts the values of a histogram in other buckets. `bounds`: upper bounds of the buckets in seconds,
+/// ascending. The last count is the number of values above all bounds.
 fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
     let mut counts = vec![0; bounds.len() + 1];
     for (value, count) in histogram.buckets() {
@@ -213,7 +213,8 @@ fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
 // === impl CumulativeBuckets ===
 
 impl CumulativeBuckets {
-    /// Adds the value of a `_bucket` series. `le` is the label with the upper bound.
+    /// Adds the value of a `_bucket` series. `le`: the value of its label `le`, which is the upper bound of
+    /// the bucket.
     fn add(&mut self, le: Option<&[u8]>, value: f64) {
         let bound: Option<f64> = le.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
         let Some(bound) = bound else { return };
@@ -228,8 +229,8 @@ impl CumulativeBuckets {
         self.cumulative_counts[index] += value;
     }
 
-    /// Returns the increase since an earlier page. The earlier page can lack bounds, because a
-    /// series appears with its first value.
+    /// Returns the increase since an earlier page. The earlier page can lack some bounds, because a series
+    /// appears on the page only with its first value.
     fn since(&self, before: &Self) -> Self {
         let count_before = |bound: Option<&f64>| match bound {
             Some(bound) => {
@@ -268,7 +269,8 @@ impl CumulativeBuckets {
 // === impl BucketedSummary ===
 
 impl BucketedSummary {
-    /// Computes the count and the quantiles from the counts of the buckets. The mean is left at 0.
+    /// Computes the count and the quantiles from the counts of the buckets. The caller sets the mean, which
+    /// is 0 here.
     fn from_counts(bounds: &[f64], counts: &[u64]) -> Self {
         let to_u32 = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
         let counts_u32: Vec<u32> = counts.iter().map(to_u32).collect();

@@ -1,8 +1,8 @@
-//! The load generator. The generator plans the requests and their send times before the run, and
-//! measures each latency from the intended send time. A slow server therefore cannot reduce the
-//! load of its own measurement (no coordinated omission).
+//! The load generator. It plans the requests and their send times before the run, and measures each latency
+//! from the intended send time. So a slow server cannot reduce the load with which it is measured (no
+//! coordinated omission).
 //!
-//! All modules except [`sender`] are pure: times and randomness are arguments.
+//! All modules except [`sender`] do no I/O: times and random numbers are arguments.
 
 pub mod histogram;
 pub mod measurement;

@@ -1,7 +1,6 @@
-//! Measurements of one benchmark request by the client. The definitions are those of the gateway,
-//! so that the values of client and gateway can be compared: the first and the last *output* are
-//! events with generated text, reasoning or tool calls. Events with only a role and empty events
-//! are not output.
+//! Measurements of one benchmark request by the client. The definitions are those of the gateway, so that the
+//! values of client and gateway can be compared. An *output* is an event with generated text, reasoning or
+//! tool calls. An empty event, or an event with only a role, is no output.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -25,15 +24,16 @@ pub struct RequestMeasurement {
     pub result: Result<ResponseMeasurement, RequestFailure>,
 }
 
-/// The measurement of a complete response, or of a response whose client disconnected as recorded
-/// in the trace. Times are in seconds.
+/// The measurement of a complete response, or of a response at which the client disconnected because the
+/// trace says so. Times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseMeasurement {
     /// Time from the actual send time to the first output.
     pub ttft: f64,
     /// Time from the first to the last output.
     pub decode: f64,
-    /// Times between consecutive events with output. The time between two events of one read is 0.
+    /// Times between consecutive events with output. The time between two events that arrived in one read is
+    /// 0.
     pub gaps: Vec<f64>,
     /// Number of prompt tokens: the number that the server reported, or else the planned number.
     pub input: u32,
@@ -44,30 +44,30 @@ pub struct ResponseMeasurement {
     /// Whether the server reported the number of output tokens. If not, `output` counts each event
     /// with output as one token.
     pub is_counted: bool,
-    /// Whether the benchmark client disconnected before the end of the response, because the client
-    /// of the recorded request did.
+    /// Whether the benchmark client disconnected before the end of the response, because the client of the
+    /// recorded request had done so.
     pub has_disconnected: bool,
 }
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFailure {
-    /// Kind of failure in one word, such as `connect_error` or `status_503`. The report counts
-    /// failures by this word.
+    /// Kind of failure in one word, such as `connect_error` or `status_503`. The report counts the failures
+    /// of each kind.
     pub kind: Cow<'static, str>,
     /// Error message of the server or of the connection. `None`: there is no message.
     pub message: Option<String>,
 }
 
 impl RequestMeasurement {
-    /// Time from the intended to the actual send time, in seconds. The generator or its limit of
-    /// requests in flight causes this delay.
+    /// Time from the intended to the actual send time, in seconds. The delay comes from a slow generator or
+    /// from its limit of requests in flight.
     pub fn late(&self) -> f64 {
         self.sent.saturating_sub(self.due).as_secs_f64()
     }
 
-    /// The latencies and token counts of the response, with the TTFT from the intended send time.
-    /// `None`: the request failed.
+    /// The latencies and token counts of the response. The TTFT counts from the intended send time. `None`:
+    /// the request failed.
     pub fn served(&self) -> Option<ServedRequest> {
         let response = self.result.as_ref().ok()?;
         Some(ServedRequest {
@@ -80,7 +80,7 @@ impl RequestMeasurement {
         })
     }
 
-    /// Whether the request was served within the latency objectives.
+    /// Whether the response met the latency objectives.
     pub fn is_good(&self, objectives: &LatencyObjectives) -> bool {
         self.served().is_some_and(|served| objectives.is_met_by(&served))
     }

@@ -1,6 +1,6 @@
-//! The load plan: the sequence of requests of a run with their send times. The plan generates each
-//! request on demand, so its memory does not grow with the length of the run. Equal seeds give
-//! equal plans.
+//! The load plan: the sequence of requests of a run with their send times. The plan generates each request
+//! only when it is needed, so its memory does not grow with the length of the run. Equal seeds give equal
+//! plans.
 
 use super::scenario::{ArrivalProcess, LoadScenario};
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use tokenweir_routing::PromptFingerprint;
 pub struct PlannedRequest {
     /// Position of the request in the plan, from 0.
     pub number: u64,
-    /// Intended send time since the start of the run. `None`: the arrival process is a closed loop,
-    /// which sends the request when a user has no request in progress.
+    /// Intended send time since the start of the run. `None`: the load is a closed loop. There, a request is
+    /// sent as soon as one of the simulated users has no request in progress.
     pub at: Option<Duration>,
-    /// The token counts and, from a trace, the session and the disconnect of the request.
+    /// The token counts of the request. If the request comes from a trace, also its session and the time of
+    /// its disconnect.
     pub job: TraceRequest,
 }
 
@@ -42,17 +43,17 @@ pub struct LoadPlan {
 pub struct PlanLimits {
     /// Maximum number of requests. `None`: no limit.
     pub requests: Option<u64>,
-    /// Time since the start of the run. The plan has no requests that are due at or after it.
+    /// Time since the start of the run at which the plan ends: no request is due at this time or later.
     /// `None`: no limit.
     pub until: Option<Duration>,
 }
 
-/// Number of tokens in a block of a prompt fingerprint. Generated prompts share no blocks.
+/// Number of tokens in a block of a prompt. Generated prompts have no blocks in common.
 const BLOCK_TOKENS: u32 = 512;
 
 impl LoadPlan {
-    /// Creates a plan. `recorded` are the requests of a trace. Token counts for which the scenario
-    /// has no range come from the trace.
+    /// Creates a plan. `recorded`: the requests of a trace. If the scenario has no range for a token count,
+    /// the count comes from the trace.
     pub fn new(
         scenario: LoadScenario,
         recorded: Option<Arc<[TraceRequest]>>,
@@ -64,7 +65,7 @@ impl LoadPlan {
         Self { scenario, recorded, limits, number: 0, next_arrival_seconds: 0.0, arrivals, lengths }
     }
 
-    /// Expected number of requests in the plan. For a Poisson process it is the mean. `None`: the
+    /// Expected number of requests in the plan. For a Poisson process, this is the mean number. `None`: the
     /// number cannot be computed before the run.
     pub fn expected(&self) -> Option<u64> {
         let recorded = self.recorded.as_ref().map(|jobs| match self.limits.until {
@@ -129,7 +130,7 @@ impl LoadPlan {
         });
         if let Some(lengths) = self.scenario.prompt {
             job.prompt_tokens = lengths.draw(&mut self.lengths);
-            // Each token counts as one byte, as in traces that have token counts and no bytes.
+            // Each token counts as one byte, as in traces that state token counts but no bytes.
             job.prompt.bytes = job.prompt_tokens.into();
         }
         if let Some(lengths) = self.scenario.output {

@@ -1,5 +1,5 @@
-//! The report of a benchmark run. Text, JSON and HTML are rendered from it, and later runs are
-//! compared with it.
+//! The report of a benchmark run. The text, JSON and HTML output is rendered from the report, and later runs
+//! are compared with it.
 
 use super::gateway_metrics::GatewayComparison;
 use super::histogram::{LatencyHistogram, LatencySummary};
@@ -14,7 +14,7 @@ use tokenweir_replay::results::LatencyObjectives;
 pub struct BenchReport {
     /// Version of tokenweir that created the report.
     pub tokenweir: String,
-    /// The setup of the run.
+    /// The setup of the run: the server, the load, the seeds and the objectives.
     pub run: RunDescription,
     /// Duration of the run, in seconds.
     pub seconds: f64,
@@ -41,7 +41,7 @@ pub struct BenchReport {
     pub samples: RequestSamples,
 }
 
-/// The setup of a run.
+/// The setup of a run: the server, the load, the seeds and the objectives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunDescription {
     /// URL of the server under test.
@@ -54,13 +54,13 @@ pub struct RunDescription {
     pub started: String,
     /// The load scenario.
     pub scenario: LoadScenario,
-    /// Seed of send times and token counts.
+    /// Seed for the random send times and token counts.
     pub seed: u64,
-    /// Seed of the prompt words.
+    /// Seed for the random words of the prompts.
     pub salt: u64,
     /// The latency objectives for goodput.
     pub objectives: LatencyObjectives,
-    /// Maximum p99 of the delays of the generator, in seconds. Above it, the results are not valid.
+    /// Maximum p99 of the generator's delays, in seconds. Above this value, the results are not valid.
     pub lag_limit: f64,
 }
 
@@ -72,17 +72,17 @@ pub enum RunTermination {
     Complete,
     /// A signal ended the run before all requests had ended.
     Interrupted,
-    /// The run was stopped because too many requests in a row failed.
+    /// The run was stopped because too many successive requests failed.
     OnlyFailures,
 }
 
 /// The delays of the load generator in seconds, and the problems that make the results invalid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GeneratorReport {
-    /// Time from the intended to the actual send time. Requests that waited for the limit of
+    /// Time from the intended to the actual send time. Requests that had to wait because of the limit of
     /// requests in flight are excluded.
     pub lag: LatencySummary,
-    /// Delay with which timers of the generator fired, measured twenty times per second.
+    /// Delays with which timers of the generator fired, measured twenty times per second.
     pub timer_delay: LatencySummary,
     /// Reasons why the results are not valid. Empty: the results are valid.
     pub problems: Vec<String>,
@@ -91,10 +91,10 @@ pub struct GeneratorReport {
 /// Rates per second over the benchmark run, and the shares `goodput` and `cached`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunRates {
-    /// Served requests per second of the whole run, which includes the wait for the last responses.
+    /// Served requests per second over the whole run, including the wait for the last responses.
     pub requests: f64,
-    /// Served requests per second until the last request was sent. `None`: the report is of a
-    /// version that did not measure it, or one request was sent.
+    /// Served requests per second until the last request was sent. `None`: the version that wrote the report
+    /// did not measure this rate, or the run sent only one request.
     #[serde(default)]
     pub requests_while_sending: Option<f64>,
     /// Requests per second that met the latency objectives.
@@ -206,7 +206,7 @@ impl BenchReport {
 }
 
 impl RunDescription {
-    /// The request id that the generator sends with request `number` of the plan.
+    /// The request id that the generator sends with the request `number` of the plan.
     pub fn request_id(salt: u64, number: u64) -> String {
         format!("bench-{salt:x}-{number}")
     }

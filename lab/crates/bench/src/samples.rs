@@ -1,6 +1,7 @@
-//! Sampled requests of a run, for plots and for the random variation within a run: each request of a
-//! short run, and a random selection of a long run. A hash of the position in the plan selects, because
-//! each n-th request would miss backends that a router picks in turn.
+//! Sampled requests of a run, for plots and for an estimate of the random variation within the run. In a
+//! short run every request is sampled, in a long run a random part. A hash of the position in the plan
+//! selects the part. If instead each n-th request were sampled, requests to some backends would be missing,
+//! because a router can pick the backends in turn.
 
 use super::measurement::RequestMeasurement;
 use serde::{Deserialize, Serialize};
@@ -10,14 +11,14 @@ use tokenweir_routing::mix;
 /// Sampled requests of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestSamples {
-    /// One of this number of requests is sampled, by a hash of its position in the plan. A power of
-    /// two; 1 samples all requests.
+    /// One of this number of requests is sampled, selected by a hash of its position in the plan. The number
+    /// is a power of two; 1 samples all requests.
     pub every: u64,
-    /// The sampled requests, in the order of the plan after [`sorted`](Self::sorted).
+    /// The sampled requests. After [`sorted`](Self::sorted), they are in the order of the plan.
     pub requests: Vec<RequestSample>,
 }
 
-/// The latencies of one sampled request, in seconds from its intended send time.
+/// The latencies of one sampled request, in seconds. TTFT and E2E count from its intended send time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
     /// Position in the plan.
@@ -29,13 +30,13 @@ pub struct RequestSample {
     /// Time per output token after the first token. `None`: the request failed, or the server
     /// did not report at least two output tokens.
     pub tpot: Option<f64>,
-    /// Time to the end of the response. `None`: the request failed, or its client disconnected.
+    /// Time to the end of the response. `None`: the request failed, or the client disconnected.
     pub e2e: Option<f64>,
     /// Whether the request met the latency objectives.
     pub is_good: bool,
 }
 
-/// Maximum number of samples. Above it, each second sample is removed at random.
+/// Maximum number of samples. If it is exceeded, about half of the samples are removed at random.
 const MAX_SAMPLES: usize = 4_096;
 
 impl Default for RequestSamples {
@@ -67,15 +68,15 @@ impl RequestSamples {
         }
     }
 
-    /// Sorts the samples by their position in the plan. They were added in the order in which the
-    /// requests ended.
+    /// Sorts the samples by their position in the plan. Before, they are in the order in which the requests
+    /// ended.
     pub fn sorted(mut self) -> Self {
         self.requests.sort_unstable_by_key(|sample| sample.number);
         self
     }
 }
 
-/// Whether request `number` is among the sampled ones, of which there is one in `every`.
+/// Whether request `number` is sampled, if one of `every` requests is sampled.
 const fn is_sampled(number: u64, every: u64) -> bool {
     mix(number).is_multiple_of(every)
 }

@@ -25,7 +25,7 @@ pub struct RunStatistics {
     pub gaps: LatencyHistogram,
     /// Times per output token after the first token, one value per response.
     pub tpot: LatencyHistogram,
-    /// Times from the intended to the actual send time. Requests that waited for the limit of
+    /// Times from the intended to the actual send time. Requests that had to wait because of the limit of
     /// requests in flight are excluded.
     pub send_delay: LatencyHistogram,
     /// Delays with which the timers of the generator fired.
@@ -36,25 +36,26 @@ pub struct RunStatistics {
     pub timeline: RunTimeline,
     /// The requests with the highest TTFT.
     pub slowest: Vec<SlowRequest>,
-    /// The part of the run until the last request was sent.
+    /// The duration of the run until the last request was sent, and the number of requests served in this
+    /// time.
     pub sending: SendingPhase,
-    /// Number of failures since the last served request, without overload responses.
+    /// Number of failures since the last served request. Responses with status 429 or 503 are not counted.
     consecutive_failures: u64,
 }
 
 /// Request outcomes and token counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Requests with a complete response, and requests whose client disconnected as recorded in the
-    /// trace.
+    /// Requests with a complete response, and requests at which the client disconnected because the trace
+    /// says so.
     pub served: u64,
-    /// Served requests whose client disconnected as recorded in the trace.
+    /// Served requests at which the client disconnected because the trace says so.
     pub client_disconnects: u64,
     /// Failed requests.
     pub failed: u64,
     /// Failed requests by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Requests that were due before the end of the run and had not ended then.
+    /// Requests that were due before the end of the run but had not ended by then.
     pub unfinished: u64,
     /// Requests that were sent late because of the limit of requests in flight.
     pub delayed: u64,
@@ -68,13 +69,13 @@ pub struct RequestCounts {
     pub reported_cached: u64,
     /// Output tokens of served requests.
     pub output_tokens: u64,
-    /// Responses for which the server did not report the number of output tokens. Each of their
-    /// events with output counts as one token.
+    /// Responses for which the server did not report the number of output tokens. In these responses, each
+    /// event with output counts as one token.
     pub uncounted: u64,
 }
 
-/// The part of a run until the last request was sent. The remainder of the run waits for the last
-/// responses, with less and less load.
+/// The part of a run until the last request was sent. After it, the run only waits for the last responses,
+/// with decreasing load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SendingPhase {
     /// Time from the start of the run to the last request, in seconds.
@@ -117,9 +118,9 @@ pub struct TimelineSlot {
 
 /// The kinds of failures that show an overloaded server.
 const OVERLOAD_FAILURES: [&str; 2] = ["status_429", "status_503"];
-/// Maximum number of slowest requests in the report.
+/// Maximum number of slow requests that the report lists.
 const MAX_SLOWEST_REQUESTS: usize = 5;
-/// Maximum number of time slots. For a longer run, the slot width doubles.
+/// Maximum number of time slots. If a run is longer, the width of all slots doubles.
 const MAX_TIMELINE_SLOTS: usize = 120;
 
 // === impl RunStatistics ===
@@ -157,7 +158,7 @@ impl RunStatistics {
         self.consecutive_failures
     }
 
-    /// Records that a request is sent, `seconds` after the start of the run.
+    /// Records that a request is sent. `seconds`: time since the start of the run.
     pub fn on_sent(&mut self, seconds: f64) {
         self.sending = SendingPhase { seconds, served: self.counts.served };
     }
@@ -172,7 +173,7 @@ impl RunStatistics {
         match &measured.result {
             Ok(response) => self.record_response(measured, response),
             Err(failure) => {
-                // A server that sheds requests is overloaded and not down, so its responses do not
+                // A server that answers 429 or 503 is overloaded but not down, so these responses do not
                 // count as consecutive failures.
                 self.consecutive_failures +=
                     u64::from(!OVERLOAD_FAILURES.contains(&&*failure.kind));
@@ -229,8 +230,8 @@ impl Default for RunTimeline {
 }
 
 impl RunTimeline {
-    /// The slot that contains a time since the start of the run. Adds slots, and doubles their
-    /// width, as required.
+    /// The slot that contains the time `seconds` since the start of the run. If necessary, slots are added
+    /// and their width is doubled.
     fn slot_at(&mut self, seconds: f64) -> &mut TimelineSlot {
         while seconds >= self.width * MAX_TIMELINE_SLOTS as f64 {
             self.width *= 2.0;
@@ -250,7 +251,7 @@ impl RunTimeline {
         &mut self.slots[slot]
     }
 
-    /// Spreads tokens evenly over the slots between two times.
+    /// Spreads `tokens` evenly over the slots from one time to another.
     fn add_tokens(&mut self, tokens: f64, from: f64, to: f64) {
         self.slot_at(to);
         let (width, length) = (self.width, to - from);
@@ -261,8 +262,7 @@ impl RunTimeline {
         let mut begin = from;
         while begin < to {
             let end = (((begin / width).floor() + 1.0) * width).min(to);
-            // Because of rounding, `end` can equal `begin`. Without this line the loop would then
-            // not end.
+            // Because of rounding, `end` can equal `begin`. Without this line the loop would never end.
             let end = if end > begin { end } else { to };
             self.slot_at(begin).tokens += tokens * (end - begin) / length;
             begin = end;

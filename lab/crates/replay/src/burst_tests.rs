@@ -1,6 +1,6 @@
-//! Tests of what `kv_aware` learns while requests wait for something other than prefill: a burst for
-//! which the engines have too few slots, or an engine that computes nothing for some seconds. The next
-//! requests must be shared as by a gateway that has not seen it.
+//! Tests of what `kv_aware` learns while requests wait for something other than prefill. In one test, a burst
+//! has more requests than the engines have slots. In the other, an engine computes nothing for some seconds.
+//! Afterwards, `kv_aware` must share the next requests as if the gateway had seen no load before.
 
 use super::engines::engine_groups::EngineSpec;
 use super::results::RunResults;
@@ -13,14 +13,14 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::sample_quantile;
 use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
-/// Closed loops of requests: each client sends `turns` requests, one after the other.
+/// A closed loop of clients. Each client sends `turns` requests, one after the other.
 struct Load {
     from_seconds: u64,
     clients: usize,
     turns: usize,
 }
 
-/// Twelve streams at once, on sixteen slots.
+/// Twelve streams at once, on two engines with sixteen slots together.
 const MODERATE: Load = Load { from_seconds: 60, clients: 12, turns: 16 };
 
 fn requests(loads: &[Load]) -> Vec<TraceRequest> {
@@ -42,8 +42,8 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
     requests
 }
 
-/// Share of the first backend, and 90th percentile of the TTFT in seconds, under [`MODERATE`] load
-/// after other load. `frozen`: seconds during which the first engine computes nothing.
+/// The share of requests that the first backend gets, and the 90th percentile of the TTFT in seconds, under
+/// the load [`MODERATE`] after `loads`. `frozen`: seconds during which the first engine computes nothing.
 fn moderate_load_after(loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
     let spec = EngineSpec { max_num_seqs: 8, ..EngineSpec::DEFAULT };
     let seconds = Duration::from_secs;
@@ -64,8 +64,8 @@ fn moderate_load_after(loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f6
     (first / count, sample_quantile(&mut ttfts, 0.9).unwrap())
 }
 
-/// Asserts that, after other load, the backends share the [`MODERATE`] load as under a gateway that
-/// has seen no load before.
+/// Asserts that, after `loads`, the backends share the load [`MODERATE`] as with a gateway that has seen no
+/// load before.
 fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
     let (_, fresh) = moderate_load_after(Vec::new(), None);
     let (share, ttft) = moderate_load_after(loads, frozen);
@@ -73,7 +73,7 @@ fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
     assert!(ttft <= 1.2 * fresh, "{name}: {share}, {ttft} s, fresh {fresh} s");
 }
 
-/// A burst that ends about 10 s before the moderate load begins.
+/// A burst of requests that ends about 10 s before the load [`MODERATE`] begins.
 const BURST: Load = Load { from_seconds: 45, clients: 40, turns: 3 };
 
 #[test]

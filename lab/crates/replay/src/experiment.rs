@@ -1,4 +1,5 @@
-//! Runs one simulation setup with several policies and seeds, in parallel on all cores.
+//! Runs one simulation setup (fleet, load and settings) with several policies and seeds, in parallel on all
+//! cores.
 
 use super::results::{LatencyObjectives, RunMetrics, mean_of, spread};
 use super::routers::RouterKind;
@@ -10,16 +11,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// An experiment.
+/// An experiment: the parameters that all of its simulations share.
 #[derive(Debug, Clone)]
 pub struct Experiment<'a> {
-    /// Setup of each simulation.
+    /// The parameters of each simulation.
     pub setup: SimulationSetup,
-    /// Requests of the trace, or those that were generated with seed 1.
+    /// Requests of the trace, or the requests that were generated with seed 1.
     pub jobs: &'a [TraceRequest],
-    /// The generated requests with the seeds from 2 on. A seed without requests uses `jobs`.
+    /// The requests that were generated with the seeds 2, 3 and so on. A seed without requests here uses
+    /// `jobs`.
     pub later_jobs: &'a [Vec<TraceRequest>],
-    /// Latency bounds of the goodput.
+    /// Latency limits that a request must meet to count as goodput.
     pub objectives: LatencyObjectives,
     /// Number of seeds, which are 1, 2 and so on. 0 counts as 1.
     pub seeds: u64,
@@ -36,19 +38,19 @@ pub struct PolicyOutcome {
     pub goodput_spread: f64,
     /// Goodput with each seed.
     pub goodputs: Vec<f64>,
-    /// Mean of each metric of the sessions. `None`: the traffic has none.
+    /// Mean of each metric of the sessions. `None`: the traffic has no closed-loop sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionMetrics>,
 }
 
-/// Bounds of the speed in a calibration.
+/// Lowest and highest speed that a calibration tries.
 const CALIBRATION_SPEED_RANGE: (f64, f64) = (0.01, 100.0);
-/// Number of bisections of the logarithm of that range. The result is exact to about 0.1 %.
+/// Number of bisections of the logarithm of the speed range. The resulting speed is exact to about 0.1 %.
 const CALIBRATION_STEPS: u32 = 13;
 
 impl Experiment<'_> {
-    /// Runs every policy with every seed. `on_progress` is called for every request that is sent,
-    /// on any thread.
+    /// Runs every policy with every seed. `on_progress` is called, on any thread, for every request that
+    /// arrives.
     pub fn run(&self, kinds: &[RouterKind], on_progress: &(dyn Fn() + Sync)) -> Vec<PolicyOutcome> {
         let seeds = self.seeds.max(1);
         let runs: Vec<(RouterKind, u64)> =
@@ -74,8 +76,8 @@ impl Experiment<'_> {
         by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
 
-    /// The speed at which a policy has a given goodput with seed 1, exact to about 0.1 %. The
-    /// bisection assumes that goodput falls as the load grows.
+    /// The speed of the trace at which a policy has a given goodput with seed 1, exact to about 0.1 %. The
+    /// bisection assumes that the goodput falls as the load grows.
     pub fn calibrate(
         &self,
         kind: RouterKind,

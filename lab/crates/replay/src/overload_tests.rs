@@ -1,5 +1,5 @@
-//! Tests of fleets whose caches are empty and small. The first requests overload the engines; once each
-//! prefix is in a cache, the load is low. A policy must not preserve the overload.
+//! Tests of fleets whose caches are small, and empty at the start. The first requests overload the engines.
+//! Once each prefix is in a cache, the load is low. A policy must not prolong the overload.
 
 use super::cache_view::CacheView;
 use super::engines::engine_groups::EngineGroup;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use tokenweir_protocol::clock;
 use tokenweir_routing::PolicyKind;
 
-/// System prompts. The eight caches together hold 80 of them.
+/// Number of different system prompts. The eight caches of the fleet together hold 80 of them.
 const SYSTEM_PROMPTS: u64 = 64;
 
 /// 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
@@ -34,8 +34,8 @@ fn requests() -> Vec<TraceRequest> {
     trace::read(lines.as_bytes()).unwrap()
 }
 
-/// The share of the requests with a first token within a second. `objective_seconds`: the TTFT objective
-/// that the policy knows. 0: none.
+/// The share of the requests whose first token came within a second. `objective_seconds`: the TTFT objective
+/// that the policy knows. 0: the policy knows no objective.
 fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64) -> f64 {
     let group: EngineGroup = group.parse().unwrap();
     let mut setup = SimulationSetup::new(vec![group.spec; group.count], clock::now());

@@ -1,7 +1,7 @@
 //! Generates prompt texts for a trace without texts, from the hashes of its blocks.
 //!
-//! Equal blocks become equal text, so prefix caches have the same hits as in the traced traffic. A
-//! prompt has about as many tokens as the traced prompt.
+//! Equal blocks become equal text, so prefix caches have the same hits as with the recorded prompts. A prompt
+//! has about as many tokens as the recorded prompt.
 
 use super::trace::TraceRequest;
 use tokenweir_sim::text::mix;
@@ -9,15 +9,15 @@ use tokenweir_sim::text::mix;
 /// Generator of the prompts of one trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptSynthesizer {
-    /// Words per block. The number is the same in all prompts: otherwise the blocks that two
-    /// prompts share would not begin at the same offsets.
+    /// Words per block. The number is the same in all prompts. Otherwise the blocks that two prompts share
+    /// would not begin at the same positions of the text.
     block_words: usize,
     /// Words per token.
     words_per_token: f64,
     salt: u64,
 }
 
-/// Words that are one token of the usual vocabularies, including the space, and have four bytes.
+/// Words of four bytes, including the space, that are one token each in common vocabularies.
 const SINGLE_TOKEN_WORDS: [&str; 64] = [
     " the", " and", " for", " are", " but", " not", " you", " all", " any", " can", " had", " her",
     " was", " one", " our", " out", " day", " get", " has", " him", " his", " how", " man", " new",
@@ -29,12 +29,12 @@ const SINGLE_TOKEN_WORDS: [&str; 64] = [
 
 /// Length of a word in bytes, including the space.
 const WORD_BYTES: f64 = 4.0;
-/// Seed of the text after the last block, so that it differs from the text of blocks.
+/// Seed of the text after the last block, so that this text differs from the text of all blocks.
 const REMAINDER_SEED: u64 = 0x7265_7374;
 
 impl PromptSynthesizer {
-    /// A generator for the requests of a trace. Each token of the trace becomes `bytes_per_token`
-    /// bytes of text; a word has 4 bytes. A different `salt` gives different words.
+    /// A generator for the requests of a trace. Each token of the trace becomes `bytes_per_token` bytes of
+    /// text, in words of 4 bytes. `salt`: another value gives other words.
     pub fn new(jobs: &[TraceRequest], bytes_per_token: f64, salt: u64) -> Self {
         let words_per_token = bytes_per_token / WORD_BYTES;
         let tokens: f64 = jobs.iter().map(|job| f64::from(job.prompt_tokens)).sum();
@@ -45,7 +45,7 @@ impl PromptSynthesizer {
         Self { block_words, words_per_token, salt }
     }
 
-    /// The prompt of a request. The text after the last block is unique to `number`.
+    /// The prompt of a request. The text after the last block is different for each `number`.
     pub fn prompt(&self, job: &TraceRequest, number: u64) -> String {
         let mut remaining =
             (f64::from(job.prompt_tokens) * self.words_per_token).round().max(1.0) as usize;
@@ -100,7 +100,7 @@ mod tests {
     fn only_shared_blocks_become_equal_text() {
         let (jobs, synthesis) = (jobs(), PromptSynthesizer::new(&jobs(), 4.0, 0));
         let [a, b, c] = [0, 1, 2].map(|index| synthesis.prompt(&jobs[index], index as u64));
-        // Two blocks, and a few bytes if the next words are equal by chance.
+        // The prompts have two blocks in common, and a few more bytes if the next words are equal by chance.
         let common = common_prefix_len(&a, &b);
         assert!((2 * 512 * 4..2 * 512 * 4 + 40).contains(&common), "{common}");
         assert!(common_prefix_len(&a, &c) < 40, "another first block");

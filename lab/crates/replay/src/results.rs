@@ -31,27 +31,28 @@ pub struct RunResults {
     pub requests: usize,
     /// Requests that were served.
     pub served: Vec<ServedRequest>,
-    /// Time in seconds at which each request arrived. The index is the number of the request.
+    /// Time in seconds at which each request arrived, by the number of the request.
     pub arrivals: Vec<f64>,
-    /// Time in seconds at which each request was sent, and the position of its backend.
+    /// For each time that a request was sent to a backend: the time in seconds, and the position of the
+    /// backend.
     pub placements: Vec<(f64, usize)>,
-    /// Virtual time from the first request to the last token in seconds.
+    /// Virtual time in seconds from the first request to the last token.
     pub seconds: f64,
-    /// Seconds for which the engine of each backend computed.
+    /// For how many seconds the engine of each backend computed.
     pub busy: Vec<f64>,
     /// Number of preemptions of sequences.
     pub preemptions: u64,
 }
 
-/// Latency bounds that a request must meet to count as goodput.
+/// Latency limits that a request must meet to count as goodput.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyObjectives {
-    /// Greatest time to first token in seconds.
+    /// Limit of the time to first token in seconds.
     pub ttft: f64,
-    /// Greatest time per output token after the first in seconds.
+    /// Limit of the time per output token after the first in seconds.
     pub tpot: f64,
-    /// Whether the two bounds hold for their sum only: the time to the last token is at most `ttft`
-    /// plus `tpot` for each token after the first.
+    /// Whether only the sum of the two limits counts: the time to the last token is at most `ttft` plus
+    /// `tpot` for each token after the first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_end_to_end: bool,
 }
@@ -75,7 +76,7 @@ pub struct RunMetrics {
     pub cached: f64,
     /// Number of preemptions.
     pub preemptions: f64,
-    /// Coefficient of variation of the busy time of the backends: standard deviation ÷ mean.
+    /// How unevenly the backends are busy: standard deviation ÷ mean of their busy times.
     pub imbalance: f64,
 }
 
@@ -87,12 +88,12 @@ impl ServedRequest {
 }
 
 impl LatencyObjectives {
-    /// Bounds of the time to first token and of the time per output token, in seconds.
+    /// Limits for the time to first token and for the time per output token, in seconds.
     pub const fn new(ttft: f64, tpot: f64) -> Self {
         Self { ttft, tpot, is_end_to_end: false }
     }
 
-    /// Whether a request met both bounds.
+    /// Whether a request met both limits.
     pub fn is_met_by(&self, served: &ServedRequest) -> bool {
         if self.is_end_to_end {
             let later_tokens = f64::from(served.output.saturating_sub(1));
@@ -130,7 +131,7 @@ fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(0.0)
 }
 
-/// Mean and standard deviation of the values, as of a whole population. 0: there are no values.
+/// Mean and standard deviation of the values, as of a whole population. Both are 0 if there are no values.
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -138,7 +139,7 @@ pub fn spread(values: &[f64]) -> (f64, f64) {
     (mean, variance.sqrt())
 }
 
-/// The mean of a value over runs.
+/// The mean of a value over several runs.
 pub(super) fn mean_of<Run>(runs: &[Run], read: impl Fn(&Run) -> f64) -> f64 {
     spread(&runs.iter().map(read).collect::<Vec<_>>()).0
 }

@@ -1,5 +1,5 @@
-//! Metrics of closed-loop sessions, whose client sends a turn some time after the end of the previous
-//! one.
+//! Metrics of closed-loop sessions. In such a session, the client sends each turn some time after the end of
+//! the previous turn.
 
 use super::results::{LatencyObjectives, ServedRequest, mean_of};
 use super::trace::{TraceRequest, followers};
@@ -18,8 +18,8 @@ pub struct SessionMetrics {
     /// Share, from 0 to 1, of the prompt tokens of the turns from [`LATE_TURN`] on that came from a prefix
     /// cache.
     pub late_cached: f64,
-    /// Jain's index of the mean time to first token of each session: (Σ x)² ÷ (n · Σ x²). 1: all
-    /// sessions have the same mean; 1/n: one session waits and the others do not. R. Jain, D. Chiu,
+    /// Jain's index of fairness over the mean time to first token of each session: (Σ x)² ÷ (n · Σ x²). 1:
+    /// all sessions have the same mean; 1/n: one of n sessions waits and the others do not. R. Jain, D. Chiu,
     /// W. Hawe, "A Quantitative Measure of Fairness", 1984.
     pub fairness: f64,
 }
@@ -37,15 +37,15 @@ struct SessionTurns {
 }
 
 impl SessionMetrics {
-    /// The metrics of a run. `None`: no session with two turns was served.
+    /// The metrics of a run. `None`: no request of a session with at least two turns was served.
     pub fn new(
         requests: &[TraceRequest],
         served: &[ServedRequest],
         objectives: &LatencyObjectives,
     ) -> Option<Self> {
         let followers = followers(requests);
-        // Session and turn of each request. `None`: the request is in no closed-loop session. `after` is
-        // always a lower index, so the place of the previous turn is known already.
+        // The session and the turn of each request. `None`: the request is in no closed-loop session. The
+        // request before a turn always has a lower index, so its entry is already set.
         let mut places: Vec<Option<(usize, usize)>> = vec![None; requests.len()];
         let mut sessions: Vec<SessionTurns> = Vec::new();
         for (number, request) in requests.iter().enumerate() {
@@ -88,7 +88,7 @@ impl SessionMetrics {
         })
     }
 
-    /// The mean of each metric over the runs. `None`: no run has sessions.
+    /// The mean of each metric over several runs. `None`: no run has sessions.
     pub fn mean(runs: &[Self]) -> Option<Self> {
         let mean = |read: fn(&Self) -> f64| mean_of(runs, read);
         (!runs.is_empty()).then(|| Self {

@@ -17,7 +17,7 @@ use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../traces/conversation.jsonl";
 
-/// The trace in the repository.
+/// The requests of the trace in the repository.
 fn jobs() -> Vec<TraceRequest> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACE);
     trace::read(&fs::read(path).unwrap()[..]).unwrap()
@@ -136,7 +136,7 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
     assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
 }
 
-/// Generated traffic of one shape.
+/// Generated traffic of one kind.
 fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
     let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
     Workload { shape, arrivals, requests, bytes_sigma }.generate(1)
@@ -167,13 +167,13 @@ fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     }
 }
 
-/// Number of requests sent to the second backend between two times in seconds.
+/// Number of requests that were sent to the second backend between two times in seconds.
 fn sent_to_second(score: &RunResults, from: f64, to: f64) -> usize {
     let matches = |(at, position): &&(f64, usize)| *position == 1 && (from..to).contains(at);
     score.placements.iter().filter(matches).count()
 }
 
-/// Two backends, each from a group of one.
+/// A setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
 fn pair(first: &str, second: &str) -> SimulationSetup {
     let specs = [first, second].map(|text| text.parse::<EngineGroup>().unwrap().spec).to_vec();
     SimulationSetup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
@@ -181,8 +181,8 @@ fn pair(first: &str, second: &str) -> SimulationSetup {
 
 #[test]
 fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() {
-    // Two requests per second. The second engine is faster, so it gets most of them. It is frozen
-    // from second 60 to second 70.
+    // Two requests arrive per second. The second engine is faster, so it gets most of them. It computes
+    // nothing from second 60 to second 70.
     let at = |number: u32| number * Duration::from_millis(500);
     let jobs: Vec<TraceRequest> = (0..600).map(|number| short_request(at(number), 20)).collect();
     let frozen = Some((1, Duration::from_mins(1)..Duration::from_secs(70)));
@@ -197,7 +197,7 @@ fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() 
 
 #[test]
 fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
-    // Bursts of 40 requests every 20 s, over two engines with 16 slots. One engine is faster.
+    // Every 20 s, 40 requests arrive at once, for two engines with 16 slots each. One engine is faster.
     let at = |number: u32| number / 40 * Duration::from_secs(20);
     let length = |number: u32| 60 + number * 37 % 80;
     let jobs: Vec<TraceRequest> =
@@ -211,7 +211,7 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
     }
 }
 
-/// Results of `kv_aware` with gateways in front of four backends, on traffic that shares prefixes.
+/// Metrics of `kv_aware` with several gateways in front of four backends, and traffic that shares prefixes.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
     let jobs = workload(TrafficShape::SystemPrompts, 1_500);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
@@ -243,7 +243,8 @@ fn an_exchange_beside_events_adds_the_load_of_the_other_gateways() {
 
 #[test]
 fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
-    // Each prompt is sent twice only, so the second gateway of a prompt has not sent it before.
+    // Each prompt is sent only twice. So if another gateway gets the second request, it has not sent the
+    // prompt before.
     let request = |number: u32| {
         let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
         request.at += number % 2 * Duration::from_secs(2);
@@ -328,7 +329,7 @@ fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_
     assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 
-/// Predicted ÷ measured time of each measured point of this kind, `prefill` or `decode`.
+/// Predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
 fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let spec = EnginePreset::CpuVllm.spec();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine_fit/points.csv");

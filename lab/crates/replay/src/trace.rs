@@ -1,7 +1,7 @@
 //! Reads traffic traces without text: arrival times, lengths and block hashes of prompts.
 //!
-//! There are two formats, distinguished by their fields: Mooncake, whose blocks have 512 tokens,
-//! and the trace capture of the gateway, whose blocks are measured in bytes.
+//! There are two formats, which have different fields: Mooncake's format, whose blocks have 512 tokens, and
+//! the trace capture of the gateway, whose blocks are measured in bytes.
 
 use serde::Deserialize;
 use std::io::BufRead;
@@ -13,23 +13,24 @@ use tokenweir_sim::text::mix;
 /// One request of a trace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceRequest {
-    /// Arrival time since the first request of the trace.
+    /// Arrival time since the first request of the trace. For a request with `after`: the pause of the client
+    /// instead.
     pub at: Duration,
     /// Prompt tokens.
     pub prompt_tokens: u32,
     /// Output tokens.
     pub output_tokens: u32,
-    /// Prompt as the gateway sees it.
+    /// The prompt as the gateway sees it: its length in bytes and the hashes of its blocks.
     pub prompt: PromptFingerprint,
-    /// Hash of the session. `None`: not in the trace.
+    /// Hash of the session. `None`: the trace does not state the session.
     pub session: Option<u64>,
-    /// Number of output tokens after which the client disconnected. `None`: it did not disconnect.
+    /// Number of output tokens after which the client disconnected. `None`: the client did not disconnect.
     pub disconnect_after_tokens: Option<u32>,
-    /// Hashes of the blocks after those of the prompt, if the next request of a session repeats the
-    /// output of this one. The gateway does not see them.
+    /// Hashes of the blocks that follow those of the prompt, if the next request of a session repeats the
+    /// output of this request. The gateway does not see these hashes.
     pub output_blocks: Box<[u64]>,
-    /// Index of the request before this one in a closed-loop session. The client sends this request
-    /// `at` after the end of that one. `None`: the request arrives at the time `at`.
+    /// Index of the previous request of a closed-loop session. The client sends this request when `at` has
+    /// passed since the end of the previous one. `None`: the request arrives at the time `at`.
     pub after: Option<usize>,
     /// The tenant that sends the request.
     pub tenant: u64,
@@ -54,7 +55,7 @@ pub enum TraceError {
     Empty,
 }
 
-/// A line of either format.
+/// A line of a trace in either format.
 #[derive(Debug, Deserialize)]
 struct TraceLine {
     /// Arrival time in milliseconds.
@@ -63,9 +64,9 @@ struct TraceLine {
     output_length: u32,
     #[serde(default)]
     hash_ids: Vec<u64>,
-    /// Size of a block in bytes. Only in a trace capture.
+    /// Size of a block in bytes. Only a trace capture has this field.
     block_bytes: Option<u32>,
-    /// Length of the prompt in bytes. Only in a trace capture.
+    /// Length of the prompt in bytes. Only a trace capture has this field.
     input_bytes: Option<u64>,
     session: Option<u64>,
     /// Number of output tokens after which the client disconnected.
@@ -98,14 +99,14 @@ pub fn read(lines: impl BufRead) -> Result<Vec<TraceRequest>, TraceError> {
     Ok(jobs)
 }
 
-/// Whether the timestamps of a trace are rounded: there are fewer than half as many distinct
-/// timestamps as requests.
+/// Whether the timestamps of a trace are rounded. They count as rounded if there are fewer than half as many
+/// different timestamps as requests.
 pub fn has_rounded_timestamps(jobs: &[TraceRequest]) -> bool {
     let distinct = jobs.chunk_by(|a, b| a.at == b.at).count();
     distinct * 2 < jobs.len()
 }
 
-/// The requests that the client sends after the end of each request. The index is the number of the request.
+/// For each request, by its number: the requests that the client sends after its end.
 pub fn followers(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
     let mut followers = vec![Vec::new(); requests.len()];
     for (number, request) in requests.iter().enumerate() {
@@ -117,7 +118,7 @@ pub fn followers(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
 }
 
 impl TraceLine {
-    /// Converts a line. The Mooncake format has no bytes, so each of its tokens counts as one byte.
+    /// Converts a line. Mooncake's format states no bytes, so each of its tokens counts as one byte.
     fn into_request(self) -> TraceRequest {
         let bytes = self.input_bytes.unwrap_or(self.input_length.into());
         let block_bytes = self.block_bytes.unwrap_or(MOONCAKE_BLOCK_TOKENS).max(1);
@@ -140,17 +141,17 @@ impl TraceLine {
 }
 
 impl TraceRequest {
-    /// Mean tokens in a block of the prompt.
+    /// Mean number of tokens in a block of the prompt.
     pub fn block_tokens(&self) -> f64 {
         let tokens_per_byte = f64::from(self.prompt_tokens) / self.prompt.bytes.max(1) as f64;
         f64::from(self.prompt.block_bytes) * tokens_per_byte
     }
 
-    /// The request for an engine with blocks of `block_size` tokens.
+    /// The request as an engine with blocks of `block_size` tokens gets it.
     pub fn request(&self, block_size: u32) -> SequenceRequest {
         let block_tokens = self.block_tokens();
         let hash = |index: u32| {
-            // The block of the trace that contains the last token of the block of the engine.
+            // The block of the trace that contains the last token of the engine block.
             let last = f64::from((index + 1) * block_size - 1);
             let mut blocks = self.prompt.blocks.iter().chain(&self.output_blocks);
             let block = blocks.nth((last / block_tokens) as usize)?;

@@ -14,7 +14,7 @@ use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::cost_model::standard_normal;
 use tokenweir_sim::text::mix;
 
-/// A kind of traffic: the content of the requests, and how the sessions send them.
+/// A kind of traffic: what the requests contain, and how sessions send them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficShape {
@@ -24,27 +24,27 @@ pub enum TrafficShape {
     Reasoning,
     /// Long prompts, very short answers, nothing shared: code completion.
     Completion,
-    /// One of some dozens of system prompts before each question.
+    /// A system prompt before each question, one of some dozens.
     SystemPrompts,
-    /// Conversations: each turn repeats the history. The user thinks between turns.
+    /// Conversations: each turn repeats the history. The user pauses between turns.
     Conversation,
     /// Coding agents: long tool descriptions, many turns, short pauses for tools.
     Agents,
-    /// A few of many documents before each question; some documents are popular.
+    /// A few documents before each question, from a large set in which some documents are popular.
     Retrieval,
     /// Half of the sessions are agents, the others are independent questions.
     Mixed,
-    /// The first documents of a ranking before each question; each topic has a ranking.
+    /// The first documents of a ranking before each question. Each topic has its own ranking.
     RankedDocuments,
-    /// One of 900 prompts with examples before a short question: the prompts of many tenants.
+    /// A prompt with examples, one of 900, before a short question: the prompts of many tenants.
     Tenants,
-    /// One of twenty questions is about a document of 40,000 to 110,000 tokens of its own.
+    /// One of twenty questions is about a document of 40,000 to 110,000 tokens that no other session uses.
     LongDocuments,
-    /// Independent questions, and now and then sixty requests at once with one prompt.
+    /// Independent questions, and sometimes sixty requests at once that share one prompt.
     Batches,
-    /// Agents whose tools take less than a second.
+    /// Coding agents whose tools take less than a second.
     FastTools,
-    /// Agents that let three others work at once on their history, and replace a long history by a
+    /// Agents that start three sub-agents at once with their history, and replace a long history by a
     /// summary.
     SubAgents,
 }
@@ -57,7 +57,7 @@ pub enum ArrivalProcess {
     Poisson,
     /// Gamma-distributed times between sessions, with a coefficient of variation of 3.
     Bursty,
-    /// Exponentially distributed times between sessions, with a rate that swings by 70 %, one period
+    /// Exponentially distributed times between sessions. The rate rises and falls by 70 %, with one period
     /// over the whole trace.
     Daily,
 }
@@ -71,8 +71,8 @@ pub struct Workload {
     pub arrivals: ArrivalProcess,
     /// Number of requests.
     pub requests: usize,
-    /// Standard deviation of the logarithm of the bytes per token among prompts. Prompts with the same
-    /// first text, such as a system prompt, have the same value: they are in one language.
+    /// Spread of the bytes per token among prompts, as the standard deviation of the logarithm. Prompts with
+    /// the same first text, such as a system prompt, have the same value: they are in one language.
     pub bytes_sigma: f64,
 }
 
@@ -82,7 +82,7 @@ impl Workload {
 }
 
 impl TrafficShape {
-    /// All shapes.
+    /// All kinds of traffic.
     pub const ALL: [Self; 14] = [
         Self::Chat,
         Self::Reasoning,
@@ -132,13 +132,13 @@ impl FromStr for TrafficShape {
 }
 
 impl ArrivalProcess {
-    /// All processes.
+    /// All arrival processes.
     pub const ALL: [Self; 3] = [Self::Poisson, Self::Bursty, Self::Daily];
 }
 
 /// Size of a prompt block in bytes, as in the gateway.
 const BLOCK_BYTES: u32 = 512;
-/// Median bytes per token: English text.
+/// Median number of bytes per token, which is that of English text.
 const BYTES_PER_TOKEN: f64 = 4.2;
 /// Greatest number of tokens of a prompt.
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
@@ -146,10 +146,10 @@ const PROMPT_TOKENS_MAX: f64 = 60_000.0;
 const BURST_VARIATION: f64 = 3.0;
 /// Number of tenants that send the sessions.
 const TENANTS: u32 = 20;
-/// Relative swing of the rate of daily arrivals.
+/// Relative rise and fall of the rate of daily arrivals.
 const DAILY_SWING: f64 = 0.7;
 
-/// Text of known identity. Equal identities with equal lengths are equal texts.
+/// A part of a prompt. Two parts with the same identity and the same length have the same text.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     id: u64,
@@ -161,13 +161,13 @@ struct Generator {
     workload: Workload,
     requests: Vec<TraceRequest>,
     next_id: u64,
-    /// Tenant of the current session.
+    /// The tenant that sends the current session.
     tenant: u64,
 }
 
 impl Workload {
-    /// Generates the requests. The mean time between the starts of sessions is one second per mean
-    /// number of requests of a session, so about one request arrives per second at speed 1.
+    /// Generates the requests. At speed 1, about one request arrives per second: the mean time between the
+    /// starts of two sessions is one second for each request that a session has on average.
     pub fn generate(&self, seed: u64) -> Vec<TraceRequest> {
         let mut generator = Generator {
             random: fastrand::Rng::with_seed(seed),
@@ -195,8 +195,8 @@ impl Generator {
         }
     }
 
-    /// Random time in seconds to the next session, per request of this one, with a mean of about 1.
-    /// `at`: the present time in seconds.
+    /// Random time in seconds to the next session, for each request of this session. The mean is about 1.
+    /// `at`: the current time in seconds.
     fn gap(&mut self, at: f64) -> f64 {
         let exponential = -(1.0 - self.random.f64()).ln();
         match self.workload.arrivals {
@@ -209,7 +209,7 @@ impl Generator {
         }
     }
 
-    /// A gamma variate with this shape, below 1, and a mean of 1 (Ahrens and Dieter 1974).
+    /// A gamma-distributed random number with this shape, below 1, and a mean of 1 (Ahrens and Dieter 1974).
     fn gamma(&mut self, shape: f64) -> f64 {
         let bound = 1.0 + shape / std::f64::consts::E;
         loop {
@@ -232,7 +232,7 @@ impl Generator {
         (median * (sigma * standard_normal(&mut self.random)).exp()).clamp(1.0, PROMPT_TOKENS_MAX)
     }
 
-    /// Random index below `count`. Lower ones are more frequent, see [`popular`].
+    /// Random index below `count`. Low indexes are more frequent, see [`popular`].
     fn popular(&mut self, count: u32) -> u64 {
         popular(&mut self.random, count)
     }
@@ -242,14 +242,14 @@ impl Generator {
         Segment { id: self.next_id, tokens }
     }
 
-    /// A text that several sessions share. Its length depends on its identity only.
+    /// A text that several sessions share. `kind` and `index` identify the text and determine its length.
     fn shared_segment(kind: u64, index: u64, median: f64, sigma: f64) -> Segment {
         let id = mix(kind, index);
         let mut random = fastrand::Rng::with_seed(id);
         Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
     }
 
-    /// Random number of turns from 1 to `max`, geometrically distributed with about this mean.
+    /// Random number of turns from 1 to `max`, from a geometric distribution with about this mean.
     fn turns(&mut self, mean: f64, max: usize) -> usize {
         let continues = 1.0 - mean.recip();
         (1..max).take_while(|_| self.random.f64() < continues).count() + 1
@@ -267,8 +267,8 @@ impl Generator {
         self.push(&[prompt], output, at, None);
     }
 
-    /// A session whose turns repeat the history, each sent some time after the end of the previous
-    /// one. Pairs are the median and the sigma of a lognormal distribution.
+    /// A session in which each turn repeats the history. A turn is sent some time after the end of the
+    /// previous turn. The pairs are the median and the sigma of lognormal distributions.
     fn turn_taking(
         &mut self,
         at: Duration,
@@ -295,15 +295,15 @@ impl Generator {
         }
     }
 
-    /// Random number of bytes per token of a prompt. It depends on the first text only: all prompts
-    /// with a common prefix have the same value.
+    /// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
+    /// prompts with a common prefix have the same value.
     fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
         let id = prompt.first().map_or(0, |segment| segment.id);
         let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
         BYTES_PER_TOKEN * (self.workload.bytes_sigma * deviation).exp()
     }
 
-    /// Adds a request and returns the segment of its output.
+    /// Adds a request. Returns the segment of its output, for later prompts.
     fn push(
         &mut self,
         prompt: &[Segment],
@@ -345,7 +345,7 @@ fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
     ((random.f64() * total).exp() - 1.0) as u64
 }
 
-/// Hashes of the full blocks of a text: each of the block and all text before it.
+/// Hashes of the full blocks of a text. Each hash covers the block and all text before it.
 fn block_hashes(segments: &[Segment], bytes_per_token: f64) -> Vec<u64> {
     let (mut hash, mut end, mut blocks) = (0, 0.0, Vec::new());
     for segment in segments {

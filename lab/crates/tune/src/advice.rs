@@ -6,8 +6,8 @@ use super::report::{Advice, TuneReport, TuneReportLine, format_thousands};
 use super::request::TuneRequest;
 use super::step_bounds::StepBounds;
 
-/// The defaults of the server of vLLM 0.32, by the memory of the GPU: minimum memory in bytes,
-/// tokens per step, requests per step. The first row whose minimum is met applies.
+/// The default settings of the server of vLLM 0.32 for GPUs of different size. Each row: minimum memory of
+/// the GPU in bytes, tokens per step, requests per step. The first row whose minimum is met applies.
 const VLLM_STEP_DEFAULTS: [(u64, u64, u64); 3] =
     [(160 << 30, 16_384, 1_024), (70 << 30, 8_192, 1_024), (0, 2_048, 256)];
 /// The recommended number of tokens per step is rounded to a multiple of this number.
@@ -21,12 +21,12 @@ fn step_defaults(request: &TuneRequest) -> (u64, u64) {
     defaults.map_or((2_048, 256), |(_, tokens, requests)| (*tokens, *requests))
 }
 
-/// The recommended tokens and requests per step: the defaults of vLLM, with the tokens changed to
-/// fit the bounds.
+/// The recommended tokens and requests per step. They are the defaults of vLLM, but the number of tokens is
+/// changed if the bounds require it.
 pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
     let (tokens, requests) = step_defaults(request);
     let tokens = tokens.max(bounds.min_tokens.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
-    // The upper bound has priority over the lower bound, because it affects all running requests.
+    // The upper bound has priority over the lower bound, because too long steps delay all running requests.
     let tokens = bounds.max_tokens.map_or(tokens, |max_tokens| {
         let rounded = max_tokens / STEP_TOKEN_MULTIPLE * STEP_TOKEN_MULTIPLE;
         tokens.min(rounded.max(STEP_TOKEN_MULTIPLE))
@@ -34,7 +34,7 @@ pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
     (tokens, requests)
 }
 
-/// Adds the recommended settings and their lines of the calculation to the report.
+/// Adds the recommended settings to the report, with the lines of their calculation.
 pub(super) fn advise(
     report: &mut TuneReport,
     model: &ModelShape,
@@ -72,9 +72,9 @@ pub(super) fn advise(
     add_backend_count(report, request, budget);
 }
 
-/// Recommends a shorter `--max-model-len` if a request of the maximum length of the model does not
-/// fit into the KV cache. Also adds a line with the number of concurrent requests of the usable
-/// maximum length. `None`: the maximum length fits, or is unknown.
+/// Recommends a shorter `--max-model-len` if a request with the model's maximum length does not fit into the
+/// KV cache. Also adds a line with the number of concurrent requests of the usable maximum length. `None`:
+/// the maximum length fits or is unknown.
 fn advise_max_model_len(
     report: &mut TuneReport,
     model: &ModelShape,
@@ -145,9 +145,8 @@ fn advise_max_num_seqs(
     Advice { flag: "--max-num-seqs", value: format!("{value:.0}"), reason }
 }
 
-/// Recommends a KV cache with 1 byte per value (fp8) if the target throughput needs more concurrent
-/// requests than fit. `None`: the data type of the model suffices, or there is no target
-/// throughput.
+/// Recommends a KV cache with 1 byte per value (fp8) if the target throughput needs more concurrent requests
+/// than fit otherwise. `None`: the data type of the model is enough, or there is no target throughput.
 fn advise_kv_cache_dtype(
     report: &mut TuneReport,
     model: &ModelShape,
@@ -180,9 +179,9 @@ fn advise_kv_cache_dtype(
     })
 }
 
-/// Number of concurrent requests that the target throughput needs: target throughput × duration of
-/// a step, because each request generates one token per step (Little's law). `None`: the target
-/// throughput is not given, or neither the step nor the TBT target is.
+/// Number of concurrent requests that the target throughput needs: target throughput × duration of a step,
+/// because each request generates one token per step (Little's law). `None`: there is no target throughput,
+/// or neither the duration of a step nor the target time between tokens is known.
 fn required_concurrency(request: &TuneRequest) -> Option<f64> {
     let step = request.speed.step.or(request.targets.tbt)?;
     Some(request.targets.throughput? * step)
@@ -223,9 +222,8 @@ fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &Me
     ));
 }
 
-/// Cost of a million output tokens: price per GPU hour ÷ output tokens of a GPU per hour ×
-/// 1,000,000. `None`: the price or the output rate is not given. Without the output rate, adds a
-/// warning.
+/// Cost of a million output tokens: price per GPU hour ÷ output tokens of a GPU per hour × 1,000,000. `None`:
+/// the price or the output rate is not given. If only the output rate is missing, adds a warning.
 pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64> {
     let price = request.price?;
     let Some(output) = request.speed.output else {

@@ -1,5 +1,5 @@
-//! Computes a report: the smallest number of GPUs that suffices, the recommended settings and the
-//! unknown inputs.
+//! Computes a report: the smallest number of GPUs that is enough, the recommended settings and the inputs
+//! that are unknown.
 
 use super::advice;
 use super::memory::{MemoryBudget, weights};
@@ -9,8 +9,9 @@ use super::request::TuneRequest;
 use super::step_bounds::StepBounds;
 
 impl TuneReport {
-    /// Computes the report for a model and the inputs. Fails if the size of the weights is unknown,
-    /// if one request does not fit, or if the number of GPUs does not divide the heads.
+    /// Computes the report for a model and the inputs. Fails if the size of the weights is unknown, if not
+    /// even one request fits into the KV cache, or if the number of attention heads is not divisible by the
+    /// number of GPUs.
     pub fn compute(model: &ModelShape, request: &TuneRequest) -> Result<Self, TuneError> {
         let bounds = StepBounds::from_targets(request);
         let steps = advice::steps(request, &bounds);
@@ -32,14 +33,14 @@ impl TuneReport {
     }
 }
 
-/// Minimum number of concurrent requests of mean length that a backend must hold. GPUs are added
-/// until it does.
+/// Minimum number of concurrent requests of mean length for which a backend must have memory. GPUs are added
+/// until the backend has it.
 const MIN_CONCURRENT_REQUESTS: f64 = 16.0;
 /// The numbers of GPUs per backend that are tried, in order.
 const GPU_COUNTS: [u64; 4] = [1, 2, 4, 8];
 
-/// The memory budget of a backend with the smallest number of GPUs that holds
-/// [`MIN_CONCURRENT_REQUESTS`], or else with the largest number. Fails if it does not hold one
+/// The memory budget of a backend with the smallest number of GPUs that holds [`MIN_CONCURRENT_REQUESTS`]. If
+/// no number of GPUs holds so many, the largest number is used. Fails if even this number does not hold one
 /// request.
 fn smallest_budget(
     model: &ModelShape,

@@ -5,11 +5,11 @@ use tokenweir_engine::dialect::MetricSample;
 use tokenweir_protocol::histogram::sample_quantile;
 use tokenweir_replay::trace::TraceRequest;
 
-/// Assumed ratio of the 95th percentile of prompt or output lengths to their mean, for sources that
-/// contain only means, such as a metrics page.
+/// Assumed ratio of the 95th percentile of prompt or output lengths to their mean. It is used for sources
+/// that state only means, such as a metrics page.
 pub const P95_TO_MEAN_RATIO: f64 = 3.0;
 
-/// Lengths of prompts and of outputs in the requests of a trace. `None`: the trace is empty.
+/// Lengths of the prompts and of the outputs in a trace. `None`: the trace is empty.
 pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
     let lengths = |read_tokens: fn(&TraceRequest) -> u32| {
         let mut lengths: Vec<f64> = requests.iter().map(read_tokens).map(f64::from).collect();
@@ -19,9 +19,9 @@ pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
     Some([lengths(|request| request.prompt_tokens)?, lengths(|request| request.output_tokens)?])
 }
 
-/// Lengths of prompts and of outputs from the metrics page of a gateway, over all models. A mean is
-/// the number of tokens divided by the number of requests with outcome `ok`. `None`: the page is
-/// not that of a gateway, no request was served yet, or a mean is below 1.
+/// Lengths of prompts and of outputs from the metrics page of a gateway, over all models. Each mean is the
+/// number of tokens divided by the number of requests with outcome `ok`. `None`: the page is not from a
+/// gateway, no request was served yet, or a mean is below 1.
 pub fn from_metrics_page(page: &[u8]) -> Option<[TokenLengths; 2]> {
     let (mut input, mut output, mut requests) = (0.0, 0.0, 0.0);
     for line in page.split(|byte| *byte == b'\n') {

@@ -11,8 +11,8 @@ pub(super) struct MemoryBudget {
     pub(super) tensor_parallel: u64,
     /// KV cache bytes of one token on each GPU.
     pub(super) kv_per_token: u64,
-    /// Number of tokens that the KV cache of the backend holds, in whole blocks. 0: the weights do
-    /// not fit.
+    /// Number of tokens that the KV cache of the backend holds, in whole blocks. 0: there is no memory left
+    /// beside the weights.
     pub(super) kv_tokens: u64,
     /// Number of tokens per block of the KV cache.
     pub(super) block_tokens: u64,
@@ -23,14 +23,14 @@ pub(super) struct MemoryBudget {
 /// Estimated memory for the CUDA context, CUDA graphs and fragmentation, on each GPU.
 const FIXED_OVERHEAD_BYTES: u64 = 3 << 29;
 
-/// Size of all weights in bytes: as given, or computed from the number of parameters. `None`: the
-/// size is not given, and the number of parameters is unknown.
+/// Size of all weights in bytes: the given size, or the size computed from the number of parameters. `None`:
+/// no size is given, and the number of parameters is unknown.
 pub(super) fn weights(model: &ModelShape, request: &TuneRequest) -> Option<u64> {
     request.weights.or(model.parameters.map(|parameters| parameters * model.bytes))
 }
 
-/// KV cache bytes of one token on each GPU, and the formula of the calculation as text. `kv_bytes`
-/// is the number of bytes per value.
+/// KV cache bytes of one token on each GPU, and the formula of this calculation as text. `kv_bytes`: number
+/// of bytes per value.
 pub(super) fn kv_per_token(
     model: &ModelShape,
     kv_bytes: u64,
@@ -64,9 +64,9 @@ pub(super) fn kv_per_token(
     }
 }
 
-/// Estimated bytes of the activations of a step of `batched` tokens and `sequences` requests, on
-/// each GPU: the widest tensors of a layer for each token, and logits in float32 for each request.
-/// vLLM measures the real value at startup.
+/// Estimated bytes of the activations of a step on each GPU. They are the widest tensors of a layer for each
+/// of the `batched` tokens, and the logits in float32 for each of the `sequences` requests. vLLM measures the
+/// real value at startup.
 fn activation_bytes(model: &ModelShape, batched: u64, sequences: u64, tensor_parallel: u64) -> u64 {
     let bytes_per_token = 2 * model.intermediate / tensor_parallel + 4 * model.hidden;
     batched * bytes_per_token * model.bytes + sequences * model.vocabulary * 4 / tensor_parallel
@@ -105,28 +105,27 @@ impl MemoryBudget {
         Some(Self { tensor_parallel, kv_per_token, kv_tokens, block_tokens: request.block, lines })
     }
 
-    /// Maximum number of tokens of a request: one block less than the KV cache, because vLLM
-    /// reserves one block.
+    /// Maximum number of tokens of a request: the KV cache less one block, which vLLM reserves.
     pub(super) const fn max_request_tokens(&self) -> u64 {
         self.kv_tokens.saturating_sub(self.block_tokens)
     }
 
-    /// Number of concurrent requests of `tokens` tokens that fit if each occupies whole blocks.
-    /// vLLM logs this number as `Maximum concurrency`.
+    /// Number of concurrent requests of `tokens` tokens that fit if each request occupies whole blocks. vLLM
+    /// logs this number as `Maximum concurrency`.
     pub(super) fn max_concurrency(&self, tokens: u64) -> f64 {
         let blocks = tokens.div_ceil(self.block_tokens).max(1);
         (self.kv_tokens / self.block_tokens) as f64 / blocks as f64
     }
 
-    /// Number of concurrent requests of `tokens` tokens on average that fit into the KV cache.
+    /// Number of concurrent requests that fit into the KV cache, if a request has `tokens` tokens on average.
     pub(super) fn concurrent_requests(&self, tokens: f64) -> f64 {
         self.kv_tokens as f64 / tokens.max(1.0)
     }
 }
 
-/// Bytes of memory that remain for the KV cache on each GPU, after the weights, the activations and
-/// the fixed overhead. Adds the calculation to `lines`. Negative: the weights do not fit. `None`: the
-/// size of the weights is unknown.
+/// Bytes of memory that remain for the KV cache on each GPU, after the weights, the activations and the fixed
+/// overhead. A negative result means that the weights do not fit. Adds the calculation to `lines`. `None`:
+/// the size of the weights is unknown.
 fn remaining_memory(
     model: &ModelShape,
     request: &TuneRequest,
@@ -158,7 +157,7 @@ fn remaining_memory(
     Some(kv_memory)
 }
 
-/// The formula of the weights on each GPU, as text.
+/// The formula for the weights on each GPU, as text.
 fn describe_weights(model: &ModelShape, request: &TuneRequest, tensor_parallel: u64) -> String {
     let divisor = match tensor_parallel {
         1 => String::new(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The shape of a model: the sizes of its layers that determine its memory.
+/// The shape of a model: the sizes of its layers, which determine how much memory it needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// The architecture, such as `qwen3`.
@@ -11,7 +11,7 @@ pub struct ModelShape {
     pub layers: u64,
     /// The data that the KV cache stores for each token in each layer.
     pub attention: Attention,
-    /// Number of query heads. The tensor parallel size must divide it.
+    /// Number of query heads. It must be divisible by the tensor parallel size.
     pub heads: u64,
     /// Bytes per value of weights and activations.
     pub bytes: u64,
@@ -42,7 +42,7 @@ pub enum Attention {
         /// Number of values of a key vector or value vector.
         head_dim: u64,
     },
-    /// One compressed vector for all heads (multi-head latent attention).
+    /// One compressed vector that all heads share (multi-head latent attention).
     Latent {
         /// Number of values of the compressed vector (`kv_lora_rank`).
         rank: u64,
@@ -60,8 +60,8 @@ pub enum ModelShapeError {
     /// A required field is missing or is not a positive whole number.
     #[error("it has no {0}; it must be a whole number above 0")]
     Field(&'static str),
-    /// The size of a head is not stated and cannot be computed: the number of heads does not divide
-    /// the hidden size.
+    /// The size of a head is not stated, and cannot be computed because the hidden size is not divisible by
+    /// the number of heads.
     #[error("it has no head_dim, and num_attention_heads {1} does not divide hidden_size {0}")]
     Heads(u64, u64),
     /// The data type is not supported.
@@ -70,8 +70,8 @@ pub enum ModelShapeError {
 }
 
 impl ModelShape {
-    /// Parses the text of a `config.json`. For a multimodal model, the shape is that of its
-    /// language model, which `text_config` describes.
+    /// Parses the text of a `config.json`. For a multimodal model, reads the shape of its language model,
+    /// which `text_config` describes.
     pub fn read(text: &str) -> Result<Self, ModelShapeError> {
         let config: Value =
             serde_json::from_str(text).map_err(|error| ModelShapeError::Json(error.to_string()))?;
@@ -154,13 +154,13 @@ impl ModelShape {
     }
 }
 
-/// Whether a field has a value other than `null` and `false`.
+/// Whether a field is present with a value other than `null` and `false`.
 fn is_set(fields: &Value, name: &str) -> bool {
     !fields[name].is_null() && fields[name] != false
 }
 
-/// The remark about layers that do not attend to the whole context. `None`: each of the `layers`
-/// layers does.
+/// The remark about layers that do not attend to the whole context. `None`: all of the `layers` layers attend
+/// to it.
 fn partial_attention_remark(fields: &Value, layers: u64) -> Option<String> {
     if let Some(types) = fields["layer_types"].as_array() {
         let full_layers = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
@@ -177,7 +177,7 @@ fn partial_attention_remark(fields: &Value, layers: u64) -> Option<String> {
         .then(|| "it attends to a sliding window: more tokens may fit than calculated".to_owned())
 }
 
-/// Reads the sizes of the attention heads or, for multi-head latent attention, of the compressed
+/// Reads the sizes of the attention heads. For multi-head latent attention, reads the size of the compressed
 /// vector.
 fn read_attention(fields: &Value, hidden: u64, heads: u64) -> Result<Attention, ModelShapeError> {
     let positive = |name: &str| fields[name].as_u64().filter(|number| *number > 0);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_llama_of_8_billion_parameters_has_about_as_many() {
         let model = ModelShape::read(LLAMA).unwrap();
-        // Llama 3.1 8B has 8,030,261,248; norms are left out here.
+        // Llama 3.1 8B has 8,030,261,248 parameters; the calculation leaves out norms.
         assert_eq!(model.parameters, Some(8_029_995_008));
         assert_eq!(model.attention, Attention::Heads { kv_heads: 8, head_dim: 128 });
         assert_eq!((model.bytes, &*model.remarks), (2, &[][..]));

@@ -33,7 +33,7 @@ pub struct TuneReportLine {
     pub name: String,
     /// The formula of the calculation, with its numbers.
     pub formula: String,
-    /// The result. The unit is bytes, tokens or the unit that the name implies.
+    /// The result. The name implies the unit, such as bytes or tokens.
     pub value: f64,
     /// The result as text with its unit.
     #[serde(skip)]
@@ -128,7 +128,7 @@ impl TuneReport {
     }
 }
 
-/// Formats a number of bytes in GiB, MiB or bytes, whichever suits its size.
+/// Formats a number of bytes in GiB, MiB or bytes, depending on its size.
 pub(super) fn format_bytes(bytes: f64) -> String {
     match bytes.abs() {
         size if size < 1024.0 * 1024.0 => format!("{} bytes", format_thousands(bytes as u64)),

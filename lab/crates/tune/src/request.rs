@@ -11,7 +11,7 @@ pub struct TuneRequest {
     pub gpu_memory: u64,
     /// Share of the GPU memory that vLLM may use, from 0 to 1 (`--gpu-memory-utilization`).
     pub utilization: f64,
-    /// Number of GPUs of one backend. `None`: the smallest number that suffices is computed.
+    /// Number of GPUs of one backend. `None`: the smallest number that is enough is computed.
     pub tensor_parallel: Option<u64>,
     /// Size of all weights, in bytes. `None`: the size is computed from the shape of the model.
     pub weights: Option<u64>,
@@ -19,7 +19,7 @@ pub struct TuneRequest {
     pub kv_bytes: Option<u64>,
     /// Number of tokens per block of the KV cache.
     pub block: u64,
-    /// Memory of each GPU for the KV cache, in bytes. `None`: the memory is computed.
+    /// Memory of each GPU for the KV cache, in bytes. `None`: this memory is computed.
     pub kv_memory: Option<u64>,
     /// Prompt lengths of the expected requests.
     pub prompt: TokenLengths,
@@ -42,7 +42,7 @@ pub struct TokenLengths {
     pub p95: f64,
 }
 
-/// Latency and throughput targets. `None`: there is no such target.
+/// Latency and throughput targets. `None` in a field: there is no such target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TuneTargets {
     /// Maximum time to first token, in seconds.
@@ -53,7 +53,7 @@ pub struct TuneTargets {
     pub throughput: Option<f64>,
 }
 
-/// The measured or given speed of the engine of one backend. `None`: the value is unknown.
+/// The measured or given speed of the engine of one backend. `None` in a field: the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineSpeed {
     /// Prefill rate: prompt tokens per second that the engine computes.
@@ -63,14 +63,15 @@ pub struct EngineSpeed {
     pub step: Option<f64>,
     /// Output tokens per second of the engine under load.
     pub output: Option<f64>,
-    /// Notes for the report about the sources of these values.
+    /// Notes about the sources of these values. The report shows them.
     pub sources: Vec<String>,
 }
 
 impl FromStr for TokenLengths {
     type Err = &'static str;
 
-    /// Parses one number for mean and 95th percentile, such as `512`, or both, such as `512:2000`.
+    /// Parses the mean and the 95th percentile, such as `512:2000`. A single number, such as `512`, is used
+    /// for both.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (mean, p95) = text.split_once(':').unwrap_or((text, text));
         let parse_tokens =

@@ -1,7 +1,7 @@
-//! Bounds of the number of tokens per engine step (`max_num_batched_tokens`). The duration of a
-//! step is the duration of a step without prompts plus the time for its prompt tokens. With more
-//! prompt tokens per step, each step delays the next tokens of the running requests for longer.
-//! With fewer, the prefill of a prompt takes more steps.
+//! Bounds of the number of tokens per engine step (`max_num_batched_tokens`). A step takes the duration of a
+//! step without prompts plus the time for its prompt tokens. The more prompt tokens a step has, the longer it
+//! delays the next tokens of the running requests. The fewer it has, the more steps the prefill of a prompt
+//! takes.
 
 use super::report::TuneReportLine;
 use super::request::TuneRequest;
@@ -9,14 +9,14 @@ use super::request::TuneRequest;
 /// Bounds of `max_num_batched_tokens` that follow from the latency targets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StepBounds {
-    /// Upper bound in tokens, from the target for the time between tokens. `None`: there is no such
-    /// bound.
+    /// Upper bound in tokens, from the target for the time between tokens. `None`: nothing limits the number
+    /// from above.
     pub(super) max_tokens: Option<u64>,
-    /// Lower bound in tokens, from the target for the TTFT. `None`: there is no such bound.
+    /// Lower bound in tokens, from the target for the TTFT. `None`: nothing limits the number from below.
     pub(super) min_tokens: Option<u64>,
     /// The calculation of the bounds, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
-    /// Warnings: targets that contradict each other, and targets that no setting reaches.
+    /// Warnings about targets that contradict each other, and about targets that no setting reaches.
     pub(super) contradictions: Vec<String>,
 }
 
@@ -50,8 +50,8 @@ impl StepBounds {
         bounds
     }
 
-    /// Adds the upper bound: step + tokens ÷ prefill ≤ TBT. Times are in seconds, `prefill` is in
-    /// tokens per second.
+    /// Adds the upper bound from the condition step + tokens ÷ prefill ≤ TBT. Times are in seconds, `prefill`
+    /// is in tokens per second.
     fn bound_by_tbt(&mut self, tbt: f64, prefill: f64, step: f64) {
         let max_tokens = ((tbt - step) * prefill).floor();
         if max_tokens < 1.0 {

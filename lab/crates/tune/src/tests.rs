@@ -1,4 +1,4 @@
-//! Tests with models and GPUs whose values were calculated by hand or logged by vLLM.
+//! Tests with models and GPUs for which the expected values were calculated by hand or logged by vLLM.
 
 use super::model::ModelShape;
 use super::report::{TuneError, TuneReport, TuneReportLine};
@@ -46,7 +46,8 @@ fn rounded_value(report: &TuneReport, name: &str) -> i64 {
 fn a_token_of_llama_8b_takes_128_kib_and_fp8_halves_it() {
     let report = llama(&request());
     assert_eq!(rounded_value(&report, "KV cache per token"), 131_072);
-    // 72 GiB, less 14.96 GiB of weights, 1.5 GiB and an estimate: some 440,000 tokens.
+    // 72 GiB, less 14.96 GiB of weights, 1.5 GiB of fixed overhead and the estimated activations: some
+    // 440,000 tokens.
     assert!((400_000..460_000).contains(&report.kv_tokens), "{}", report.text());
     let fp8 = llama(&TuneRequest { kv_bytes: Some(1), ..request() });
     assert_eq!(rounded_value(&fp8, "KV cache per token"), 65_536);
@@ -60,7 +61,7 @@ fn kv_cache_memory_is_usable_memory_minus_all_other_uses() {
     let value_of = |name| rounded_value(&report, name);
     let other_uses =
         value_of("weights") + value_of("activations") + value_of("CUDA context and graphs");
-    // Each value is rounded.
+    // Each value in the report is rounded, so the sum can differ by 2.
     let expected = value_of("memory for vLLM") - other_uses;
     assert!((value_of("memory for the KV cache") - expected).abs() <= 2);
     assert!(report.kv_tokens.is_multiple_of(16));
@@ -113,7 +114,7 @@ const VLLM_STARTS: [VllmStart; 4] = [
         concurrency: 3_120.76,
         size: "6,241,523",
     },
-    // With --num-gpu-blocks-override 128.
+    // vLLM was started with --num-gpu-blocks-override 128.
     VllmStart {
         kv_memory: 128 << 15,
         kv_bytes: 4,
@@ -158,7 +159,7 @@ fn the_longest_request_is_a_block_shorter_than_the_cache() {
         let inputs = TuneRequest { kv_memory, block: 32, prompt, output: prompt, ..request() };
         TuneReport::compute(&model, &inputs).unwrap()
     };
-    // With 128 blocks of 32 vLLM refuses 4,096 and starts with 4,064.
+    // With 128 blocks of 32 tokens, vLLM refuses a length of 4,096 and starts with 4,064.
     assert_eq!(value(&report_with(128), "--max-model-len"), Some("4064"));
     assert_eq!(value(&report_with(129), "--max-model-len"), None);
 }
@@ -201,8 +202,8 @@ fn steps_are_between_what_both_targets_allow() {
     let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
     let targets = TuneTargets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
     let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
-    // (50 − 10 ms) × 20,000 = 800, rounded down to a multiple of 64; at least 4,000 × 10 ÷ (400 −
-    // 200) = 200.
+    // Upper bound: (50 − 10 ms) × 20,000 tokens per second = 800, rounded down to a multiple of 64. Lower
+    // bound: 4,000 × 10 ÷ (400 − 200) = 200.
     assert_eq!(rounded_value(&report, "max tokens per step"), 800);
     assert_eq!(rounded_value(&report, "min tokens per step"), 200);
     assert_eq!(value(&report, "--max-num-batched-tokens"), Some("768"));

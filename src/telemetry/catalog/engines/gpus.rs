@@ -1,6 +1,6 @@
 //! Metrics of the GPUs of backends, from DCGM exporters. A value that an exporter does not report
-//! has no series. A GPU of a failed exporter keeps its last values;
-//! `tokenweir_gpu_exporter_scrape_age_seconds` shows their age.
+//! has no series. If an exporter fails, the series of its GPUs keep the last values.
+//! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
 use crate::gpu::BackendGpu;
 use crate::telemetry::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
@@ -8,27 +8,28 @@ use crate::telemetry::status::StatusSnapshot;
 use tokenweir_engine::gpu::{THROTTLE_CAUSES, ThrottleReason};
 use tokenweir_protocol::metric_kind::MetricKind;
 
-/// The exporter that reports a GPU.
+/// The label that names the exporter that reports a GPU.
 const EXPORTER: MetricLabel = MetricLabel::variable(
     "exporter",
     |_| Vec::new(),
     || "host and port of an entry of `gpu.exporters`".to_owned(),
 );
-/// A GPU of a host.
+/// The label with the index of a GPU on its host.
 const GPU: MetricLabel = MetricLabel::variable(
     "gpu",
     |_| Vec::new(),
     || "the index of a GPU on its host, with its MIG instance as in `0.2`".to_owned(),
 );
-/// Which sensor measured a temperature.
+/// The label that says which sensor measured a temperature.
 const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
-/// Why a GPU lowers its clock now.
+/// The label that says why a GPU lowers its clock at present.
 const REASON: MetricLabel = MetricLabel::fixed("reason", || ThrottleReason::NAMES.to_vec());
-/// Why a GPU lowered its clock: one of the causes by which DCGM splits the throttled time.
+/// The label that says why a GPU lowered its clock in the past. DCGM counts the throttled time of each of
+/// these causes separately.
 const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
-/// Whether a memory error was corrected.
+/// The label that says whether a memory error was corrected.
 const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", "uncorrected"]);
-/// Whether a backend owns a GPU.
+/// The label that says whether a GPU is assigned to a backend.
 const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", "unassigned"]);
 
 const GPU_LABELS: &[MetricLabel] = &[MetricLabel::BACKEND, EXPORTER, GPU];
@@ -149,7 +150,8 @@ const fn gauge(name: &'static str, help: &'static str, read: MetricSource) -> Me
     MetricDescriptor { name, help, kind: MetricKind::Gauge, labels: GPU_LABELS, read }
 }
 
-/// Emits what `read` returns for each GPU of the registered backends. `None` is not emitted.
+/// Emits the value that `read` returns for each GPU of the registered backends. Nothing is emitted for a GPU
+/// for which `read` returns `None`.
 fn each_gpu(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
@@ -164,11 +166,12 @@ fn each_gpu(
     }
 }
 
-/// A callback for one value of a GPU. Its arguments are the last label value, and the value.
+/// A callback that emits one value of a GPU. The first argument is the value of the last label of the
+/// metric. The second argument is the value to emit, or `None` to emit nothing.
 type ValueEmitter<'a> = &'a mut dyn FnMut(&str, Option<f64>);
 
-/// Calls `read` for each GPU of the registered backends, and emits the values that `read` passes to
-/// its callback, each with one further label value.
+/// Calls `read` for each GPU of the registered backends. Emits each value that `read` passes to the
+/// callback, with the labels of the GPU and one further label.
 fn each_value(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,

@@ -2,7 +2,8 @@
 //! routing and exports their values with the name of the backend, so that Prometheus need not
 //! scrape the engines. A value that an engine does not report has no series.
 //!
-//! All gateways export the same value for a backend. A query must therefore aggregate with `max`.
+//! All gateways before a backend export the same values for the backend. A query over several gateways must
+//! therefore aggregate with `max` and not with `sum`.
 
 mod gpus;
 
@@ -16,11 +17,11 @@ use tokenweir_protocol::metric_kind::MetricKind;
 /// The metrics of GPUs.
 pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;
 
-/// Why a request waits in the engine's queue, as vLLM reports it.
+/// The label that says why requests wait in the queue of the engine, as vLLM reports it.
 const WAITING_REASON: MetricLabel = MetricLabel::fixed("reason", || vec!["capacity", "deferred"]);
-/// The cache that supplied cached prompt tokens, as vLLM reports it.
+/// The label that names the cache from which cached prompt tokens came, as vLLM reports it.
 const CACHE_SOURCE: MetricLabel = MetricLabel::fixed("source", || CACHE_SOURCES.to_vec());
-/// Input or output tokens.
+/// The label that says whether input tokens or output tokens are counted.
 const DIRECTION: MetricLabel = MetricLabel::fixed("type", || vec!["input", "output"]);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -215,8 +216,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// Emits what `read` selects from the configured number of GPUs and their price per hour, for each
-/// backend. A value that is not configured is not emitted.
+/// Emits one value for each backend: `read` gets the configured number of GPUs and their price per hour, and
+/// selects one of the two. A value that is not configured is not emitted.
 fn emit_configured(
     status: &StatusSnapshot,
     emit: MetricEmitter<'_>,

@@ -8,7 +8,7 @@ use prost::Message;
 use tokenweir_protocol::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
 use tokenweir_protocol::metric_kind::MetricKind;
 
-/// The name of the message in the media type.
+/// The name of the Protocol Buffers message, as the media type of the page contains it.
 pub(super) const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 
 #[derive(Clone, PartialEq, Message)]
@@ -17,7 +17,8 @@ pub(in crate::telemetry::metrics_registry) struct FamilyMessage {
     pub(super) name: String,
     #[prost(string, tag = "2")]
     help: String,
-    /// 0: counter, 1: gauge, 4: histogram. The field is always written, as clients of Prometheus do.
+    /// The type of the metric. 0: counter, 1: gauge, 4: histogram. The field is written even if it is 0, as
+    /// the client libraries of Prometheus do.
     #[prost(int32, optional, tag = "3")]
     kind: Option<i32>,
     #[prost(message, repeated, tag = "4")]
@@ -67,8 +68,8 @@ pub(in crate::telemetry::metrics_registry) struct HistogramMessage {
     pub(super) zero_count: Option<u64>,
     #[prost(message, repeated, tag = "12")]
     spans: Vec<SpanMessage>,
-    /// The count of the first native bucket, and the difference of each further one to its
-    /// predecessor.
+    /// The counts of the native buckets. The first element is the count of the first bucket. Each further
+    /// element is the count of a bucket minus the count of the bucket before.
     #[prost(sint64, repeated, tag = "13")]
     pub(super) deltas: Vec<i64>,
 }
@@ -185,7 +186,8 @@ impl HistogramMessage {
             sum: Some(point.sum),
             buckets,
             schema: Some(native.scale()),
-            // A threshold above 0 is the sign of a native histogram without values.
+            // A native histogram without values has no spans. Prometheus recognizes it by a zero
+            // threshold above 0.
             zero_threshold: Some(ZERO_THRESHOLD),
             zero_count: Some(native.zero_count()),
             spans: SpanMessage::of(&native).into_iter().collect(),
@@ -195,8 +197,9 @@ impl HistogramMessage {
 }
 
 impl SpanMessage {
-    /// Returns one span that covers all native buckets. `None`: there are none. Prometheus numbers a bucket
-    /// by its upper bound, and [`ExponentialHistogram`] by its lower bound, so the offset is one more.
+    /// Returns one span that covers all native buckets. `None`: the histogram has no native buckets.
+    /// Prometheus numbers a bucket by its upper bound. [`ExponentialHistogram`] numbers it by its lower
+    /// bound, so the offset for Prometheus is larger by one.
     fn of(native: &ExponentialHistogram) -> Option<Self> {
         let length = u32::try_from(native.counts().len()).ok().filter(|length| *length > 0)?;
         Some(Self { offset: Some(native.offset() + 1), length: Some(length) })
@@ -226,7 +229,7 @@ fn label_messages<'l>(labels: impl Iterator<Item = (&'static str, &'l str)>) -> 
     labels.map(label).collect()
 }
 
-/// The difference of each count to its predecessor; the predecessor of the first count is 0.
+/// For each count, the count minus the count before it. The first count is not changed.
 fn deltas(counts: &[u64]) -> Vec<i64> {
     let mut previous = 0;
     let delta = |count: &u64| {
@@ -246,8 +249,8 @@ mod tests {
     use tokenweir_request::observe::Sink;
     use tokenweir_request::record::fixtures::streamed;
 
-    /// The series of a message as the text format names them, with their values. A histogram has its
-    /// number of values.
+    /// The series of a message, named as in the text format, with their values. The value of a histogram is
+    /// the number of its recorded values.
     fn samples(family: &FamilyMessage) -> Vec<(String, f64)> {
         let sample = |metric: &MetricMessage| {
             let labels: Vec<String> = metric
@@ -285,7 +288,7 @@ mod tests {
             let family = FamilyMessage::decode_length_delimited(&mut rest).unwrap();
             series_values.extend(samples(&family));
             for histogram in family.metrics.iter().filter_map(|metric| metric.histogram.as_ref()) {
-                // The counts are the sums of the differences.
+                // The count of a bucket is the sum of the differences up to this bucket.
                 let mut count = 0;
                 let mut total = histogram.zero_count.unwrap().cast_signed();
                 for delta in &histogram.deltas {

@@ -1,6 +1,6 @@
 //! Tail sampling: decides when a request ends whether its trace is sampled. Traces of failed and
-//! slow requests are always sampled. Other traces are sampled if their head was sampled. A request
-//! counts as failed or slow for one of these reasons:
+//! slow requests are always sampled. Other traces are sampled if head sampling selected them when the
+//! request arrived. A request counts as failed or slow for one of these reasons:
 //!
 //! ```text
 //! failure    client disconnect    shed    retry    stall
@@ -30,8 +30,8 @@ pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// Head sampling in the mode in which the spans of all traces are exported. It selects the traces
-/// that are marked as sampled.
+/// Head sampling in the mode `tracing.sampling: all`, in which the spans of all traces are exported. It
+/// selects the traces that get the sample reason `sampled`.
 #[derive(Debug)]
 pub(super) struct ExportAllSampling {
     pub(super) sampler: Sampler,
@@ -42,15 +42,16 @@ pub(super) struct ExportAllSampling {
 /// Rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
-    /// TTFT of streams.
+    /// Times to first token of streams.
     first_token: RollingP99,
-    /// E2E of streams.
+    /// Durations of the requests whose responses were streams.
     stream_duration: RollingP99,
-    /// E2E of responses that are not streams.
+    /// Durations of the requests whose responses were not streams.
     response_duration: RollingP99,
 }
 
-/// Maximum number of entries in the table of latencies. Models beyond it share the last entry.
+/// Maximum number of entries in the table of latencies. Models without an entry of their own share the last
+/// entry.
 const MAX_TRACKED_MODELS: usize = 64;
 
 // === impl TailSampler ===
@@ -127,7 +128,7 @@ pub(super) fn sample_head(
 // === impl ExportAllSampling ===
 
 impl ExportAllSampling {
-    /// Whether the trace is marked as sampled, according to the sampling ratio and the rate limit.
+    /// Whether the sampling ratio and the rate limit select the trace.
     fn should_sample(&self, trace_id: u128, now: Instant) -> bool {
         self.sampler.should_sample(None, trace_id)
             && self.rate_limit.as_ref().is_none_or(|limit| limit.try_acquire(now))
@@ -144,7 +145,7 @@ mod tests {
         BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
     };
 
-    /// A stream with typical latencies, whose head was not sampled.
+    /// The record of a stream with typical latencies, whose trace head sampling did not select.
     fn typical_record() -> RequestRecord {
         let mut record = streamed();
         record.sample_reason = None;
@@ -154,7 +155,7 @@ mod tests {
         record
     }
 
-    /// The sample reason of a typical record after `change`.
+    /// The sample reason of the typical record after `change` has changed it.
     fn sample_changed(change: impl FnOnce(&mut RequestRecord)) -> Option<SampleReason> {
         let mut record = typical_record();
         change(&mut record);
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(tail.latencies_by_model.lock().unwrap().len(), MAX_TRACKED_MODELS);
     }
 
-    /// 1 % of 100,000 requests fail, and 2 % are slow.
+    /// Of 100,000 requests, 1 % fail and 2 % are slow.
     #[test]
     fn all_failed_and_slow_requests_and_the_ratio_of_the_rest_are_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
@@ -319,7 +320,8 @@ mod tests {
             }
         }
         assert_eq!(missed, 0);
-        // Four standard deviations of the binomial distribution.
+        // The number of sampled requests may differ from its mean by up to four standard deviations
+        // of the binomial distribution.
         let (mean, spread) = (
             f64::from(ordinary) * SAMPLING_RATIO,
             (f64::from(ordinary) * SAMPLING_RATIO * (1.0 - SAMPLING_RATIO)).sqrt(),

@@ -17,7 +17,8 @@ pub(super) struct RollingP99 {
     window_start: Option<Instant>,
     /// Values recorded since the p99 was last computed.
     values_since_update: u32,
-    /// Index of the histogram bucket that contains the p99. `None`: there are too few values.
+    /// Index of the histogram bucket that contains the p99. `None`: fewer than [`MIN_VALUES_FOR_P99`]
+    /// recent values.
     p99: Option<usize>,
 }
 
@@ -34,9 +35,9 @@ const VALUES_PER_UPDATE: u32 = 32;
 // === impl RollingP99 ===
 
 impl RollingP99 {
-    /// Records a value measured at `now`. Returns whether the value exceeds the p99 of the earlier
-    /// values, at the precision of a bucket. In a stable distribution at most 1 % of the values
-    /// exceed the p99.
+    /// Records a value measured at `now`. Returns whether the value is in a higher bucket than the p99 of
+    /// the earlier values. While the distribution of the values does not change, this is true for at most
+    /// 1 % of the values.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);
         let exceeds_p99 = self.p99.is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
@@ -129,7 +130,7 @@ mod tests {
             }
         }
         assert!(!rolling.record_exceeds_p99(millis(1_000), now));
-        // After a long pause there is no p99.
+        // After a pause of three windows, all earlier values are discarded, so there is no p99.
         assert!(rolling.record_exceeds_p99(millis(9_000), now));
         assert!(!rolling.record_exceeds_p99(millis(9_000), now + 3 * WINDOW_DURATION));
     }

@@ -1,5 +1,6 @@
 //! The standard `OTEL_*` environment variables of the export of traces: endpoint, transport, TLS and service
-//! name. A variable for traces overrides the one for all signals.
+//! name. A variable for traces, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the variable for all
+//! signals, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 use http::Uri;
 use schemars::JsonSchema;
@@ -38,15 +39,16 @@ pub struct OtelSettingsError {
 }
 
 pub(super) const SDK_DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
-/// The URL for traces, to which no path is appended.
+/// The variable with the URL of the collector for traces. No path is appended to this URL.
 pub(super) const TRACES_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-/// The base URL for all signals.
+/// The variable with the base URL of the collector for all signals.
 pub(super) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 pub(super) const PROTOCOL_VARIABLES: [&str; 2] =
     ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 const COMPRESSION_VARIABLES: [&str; 2] =
     ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
-/// The paths of the CA certificates, the client certificate and the client key.
+/// The variables with the paths of the CA certificates, the client certificate and the client key. Each
+/// variable for traces precedes the variable for all signals.
 const TLS_FILE_VARIABLES: [[&str; 2]; 3] = [
     ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
     ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
@@ -99,7 +101,7 @@ impl OtelEnvironment<'_> {
         let Some((name, url)) = configured.map(|url| ("endpoint", url)).or_else(set) else {
             return Ok(None);
         };
-        // The variable for traces is used unchanged. The other values are base URLs.
+        // The URL in the variable for traces is used unchanged. The other two are base URLs.
         let is_base = name != TRACES_ENDPOINT_VARIABLE;
         let has_path = protocol == OtlpProtocol::HttpProtobuf && is_base;
         let resolved = if has_path { append_path(&url, TRACES_PATH) } else { url.clone() };
@@ -131,8 +133,8 @@ impl OtelEnvironment<'_> {
         TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The timeout of one export: the shorter of the OTLP exporter timeout and the timeout of a batch.
-    /// `None`: no variable is set.
+    /// The timeout of one export: the shorter of the timeout of the OTLP exporter and the timeout of the
+    /// batch processor. `None`: neither timeout is set.
     pub(super) fn timeout(&self) -> Result<Option<Duration>, OtelSettingsError> {
         let exporter_timeout = match self.millis("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,

@@ -35,8 +35,8 @@ pub struct TracingSettings {
     pub protocol: OtlpProtocol,
     /// How trace context is read and forwarded, and which traces are sampled at their head.
     pub propagation: Propagation,
-    /// The configured head sampler. With `export_all` it selects the traces that are marked as
-    /// sampled, and the sampler in `propagation` samples all traces.
+    /// The configured head sampler. With `export_all` it selects the traces that get the sample reason
+    /// `sampled`, and the sampler in `propagation` samples all traces.
     pub sampler: Sampler,
     /// Most head-sampled traces per second. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
@@ -179,9 +179,9 @@ impl TracingSettings {
     }
 
     /// How the gateway reads, samples and forwards the trace context of requests. The rate limit of
-    /// sampled traces counts time from `epoch`. `None`: tracing is disabled and the trace context
-    /// of clients is forwarded unchanged. If the trace context of clients is not trusted, the
-    /// result is never `None`, so that untrusted trace context is never forwarded.
+    /// sampled traces counts time from `epoch`. `None`: tracing is disabled, and the trace context
+    /// of clients is forwarded unchanged. If the configuration does not trust the trace context of
+    /// clients, the result is never `None`, so untrusted trace context is never forwarded.
     pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() {
@@ -195,8 +195,8 @@ impl TracingSettings {
         (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
     }
 
-    /// The sampler that selects the traces that are marked as sampled while all spans are exported.
-    /// Its rate limit counts time from `epoch`.
+    /// The sampler that selects the traces with the sample reason `sampled` while the spans of all traces
+    /// are exported. Its rate limit counts time from `epoch`.
     pub(super) fn export_all_sampling(&self, epoch: Instant) -> ExportAllSampling {
         ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit(epoch) }
     }
@@ -254,9 +254,9 @@ impl Default for TracingConfig {
 }
 
 impl Default for SpanBatchSettings {
-    /// The default: a larger queue and a shorter delay than those of the SDK, because requests end in
-    /// bursts with three spans each. The SDK allocates the whole queue at the start, with 368 bytes
-    /// per span.
+    /// The default: a larger queue and a shorter delay than the defaults of the SDK, because many requests
+    /// can end at the same time and each has about three spans. The SDK allocates the whole queue at the
+    /// start, with 368 bytes per span.
     fn default() -> Self {
         Self { queue: 4_096, size: 1_024, delay: Duration::from_secs(2) }
     }

@@ -33,7 +33,7 @@ impl SpanAttributes {
     }
 }
 
-/// A text from a client or a backend as an attribute value, truncated to [`MAX_TEXT_BYTES`].
+/// Converts a text from a client or a backend to an attribute value, truncated to [`MAX_TEXT_BYTES`].
 pub(super) fn text(raw: &str) -> Value {
     raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A version of the GenAI conventions, which are still in development.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Semconv {
-    /// The version that most viewers support.
+    /// Version 1.41 of the OpenTelemetry conventions, which most trace viewers support.
     #[default]
     V1_41,
     /// Version 0.1.0 of the new repository of the GenAI conventions.

@@ -1,6 +1,6 @@
 //! Golden tests of the spans for each way in which a request can end and for each API, with the
 //! decision of tail sampling. The golden files are `golden/{api}/{termination}.txt`. Further tests
-//! have one stream in other conventions.
+//! compare the spans of one stream with other semantic conventions.
 
 use super::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::tests::{assert_matches_golden, refused_by_gateway};
@@ -12,7 +12,7 @@ use tokenweir_protocol::trace_context::TraceParent;
 use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
 
-/// The sample record as a request of this API.
+/// The record of a sample stream, changed to a request of this API.
 fn record_for_api(api: Api) -> RequestRecord {
     let mut record = streamed();
     let (route, id) = match api {
@@ -38,7 +38,7 @@ fn record_for_api(api: Api) -> RequestRecord {
 }
 
 /// Compares the spans of a request after `change` with the golden files named `termination`, for
-/// each API. The head of the trace is not sampled.
+/// each API. Head sampling does not select the trace.
 fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRecord)) {
     for api in [Api::Chat, Api::Completions, Api::Responses, Api::Messages] {
         let mut record = record_for_api(api);

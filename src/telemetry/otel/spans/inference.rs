@@ -2,8 +2,8 @@
 //! response.
 //!
 //! Only the inference span has GenAI attributes, so that tokens are counted once per trace.
-//! Attribute names are those of the GenAI conventions, and `tokenweir.*` for other values.
-//! Durations are in seconds, unless the name ends with `_ms`.
+//! Attribute names are those of the GenAI conventions. Values that the conventions do not define have
+//! names that begin with `tokenweir.`. Durations are in seconds, unless the name ends with `_ms`.
 
 use super::attributes::{
     SpanAttributes, count, host, integers, reals, seconds, text, texts, words,
@@ -306,8 +306,8 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
-/// Returns one event for each continuation of the stream by the attempt with this span: the cause, the
-/// output tokens before the continuation, and the gap in seconds.
+/// Returns one event for each continuation of the stream by the attempt with this span. The event has the
+/// cause, the number of output tokens before the continuation, and the seconds without output.
 pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
     let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
     let event = |continuation: &Continuation| {
@@ -321,7 +321,7 @@ pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<E
     of_attempt.map(event).collect()
 }
 
-/// One event for each attempt that was followed by a retry.
+/// One event for each attempt after which the request was retried.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let is_continuation = |attempt: &Attempt| {
         record.continuations.begun.iter().any(|begun| begun.span_id == attempt.span_id)

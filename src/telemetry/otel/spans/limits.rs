@@ -1,8 +1,8 @@
 //! The limits of spans in the `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` environment variables. The SDK
 //! applies the limits only in its own tracer, which the gateway does not use.
 //!
-//! Attributes, events and links over a limit are dropped and counted in the span. Texts over the
-//! limit are truncated and not counted.
+//! If a span has more attributes, events or links than its limit allows, the last ones are dropped, and the
+//! span has the number of dropped ones. Texts over the limit are truncated and not counted.
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;

@@ -58,7 +58,7 @@ fn prefill_legs(record: &RequestRecord) -> &[Attempt] {
     record.prefill_legs.as_ref().map_or(&[], |legs| &legs.sent)
 }
 
-/// Whether the server span or the inference span of the request has the status error.
+/// Whether the server span or the inference span of the request has the span status `error`.
 pub(super) fn has_error(record: &RequestRecord) -> bool {
     is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
 }
@@ -271,15 +271,15 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 }
 
-/// Whether the server span has the status error: the response status is 5xx or the backend failed,
+/// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,
 /// and the client did not cancel the request.
 fn is_server_error(record: &RequestRecord) -> bool {
     let is_5xx = record.status.is_some_and(|status| status >= 500);
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
-/// The attribute `error.type` of the server span: the error type of the request, or else its
-/// status.
+/// The attribute `error.type` of the server span: the error type of the request, or else the HTTP status of
+/// the response.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),

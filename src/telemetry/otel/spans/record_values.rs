@@ -4,8 +4,8 @@ use opentelemetry::Value;
 use std::time::{Instant, SystemTime};
 use tokenweir_request::record::{Attempt, Outcome, RequestRecord};
 
-/// The attribute `error.type` of the request. For an error event inside a stream it is the code or
-/// the type that the backend reported. `None`: no error.
+/// The attribute `error.type` of the request. For an error event inside a stream it is the error code or
+/// the error type that the backend reported. `None`: no error.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     let is_in_band = record.outcome == Outcome::StreamError;
     let reported = record.observed.error.as_ref().filter(|_| is_in_band);

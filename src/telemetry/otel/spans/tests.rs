@@ -161,7 +161,7 @@ fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String 
     text
 }
 
-/// Appends the spans with this parent and their descendants to `text`.
+/// Appends the children of the span `parent` and all their descendants to `text`.
 fn render(
     spans: &[SpanData],
     parent: SpanId,

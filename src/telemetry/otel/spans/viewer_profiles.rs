@@ -1,8 +1,8 @@
-//! Additional span attributes and events for some trace viewers. The viewers take the time to first
-//! token, the numbers of tokens, the user and the session from them.
+//! Additional span attributes and events for some trace viewers. The viewers read the time to first
+//! token, the numbers of tokens, the user and the session from these attributes and events.
 //!
-//! Langfuse: `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of `langfuse/langfuse`,
-//! commit 0030ed8fe732.
+//! Langfuse reads spans in `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of
+//! `langfuse/langfuse`, commit 0030ed8fe732.
 
 use super::attributes::{SpanAttributes, count, text};
 use super::conventions::{SpanConventions, ViewerProfile};
@@ -33,10 +33,10 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
     Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
 }
 
-/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: an observation
-/// without them is missing in the views of a user or a session. For a span with a parent, Langfuse updates
-/// the trace only by these attributes and not by `gen_ai.conversation.id` (`hasTraceUpdates`), so the
-/// conversation is written as the session if the request has no session.
+/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: a span without
+/// these attributes is missing in the Langfuse views of a user or a session. For a span with a parent,
+/// Langfuse ignores `gen_ai.conversation.id` (`hasTraceUpdates`). So if the request has no session, its
+/// conversation is written as the session.
 pub(super) fn add_identity(
     conventions: &SpanConventions,
     attributes: SpanAttributes,
@@ -63,9 +63,9 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
         .put_some("langfuse.observation.usage_details", langfuse_usage(record))
 }
 
-/// The numbers of tokens in the form of Langfuse, whose parts do not overlap. From the attributes of
-/// the GenAI conventions alone, Langfuse counts cached and reasoning tokens twice. `None`: the engine
-/// reported no numbers.
+/// The numbers of tokens as Langfuse expects them: each token is in one number only, so `input` does not
+/// include cached tokens. From the attributes of the GenAI conventions alone, Langfuse counts cached and
+/// reasoning tokens twice. `None`: the engine did not report the input tokens or the output tokens.
 fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     let usage = &record.observed.usage;
     let (input, output) = (usage.input?, usage.output?);

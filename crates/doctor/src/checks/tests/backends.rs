@@ -1,4 +1,4 @@
-//! Tests with one backend that differs from a healthy backend.
+//! Tests with one backend that differs from a healthy backend in one respect.
 
 use super::*;
 
@@ -373,7 +373,8 @@ fn flags_for_missing_response_fields_are_suggested() {
         });
         findings_of(&findings, check).first().and_then(|finding| finding.remedy.clone())
     };
-    // The sets of recordings: base has prompt token details, limits forced usage and engine times.
+    // Two recordings. `base` has prompt token details, but no usage in every event and no engine times.
+    // `STREAM` has both.
     let base = include_str!("../../../../../tests/wire/python/chat-stream-usage.http");
     assert_eq!(flag(base, "cached_tokens"), None);
     assert_eq!(

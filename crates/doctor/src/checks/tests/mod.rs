@@ -1,5 +1,5 @@
-//! Tests of all checks with recorded responses of a real vLLM server. Each test changes a response
-//! of a healthy backend.
+//! Tests of all checks with recorded responses of a real vLLM server. Each test starts from a healthy backend
+//! and changes some of its responses.
 
 mod backends;
 mod fleet;
@@ -28,7 +28,7 @@ const NO_STATS: &str =
 const BEFORE_0_9: &str = include_str!("../../../../../tests/pages/vllm_before_0_9.txt");
 const MODELS: &str =
     r#"{"data":[{"id":"tiny","owned_by":"vllm","max_model_len":2048,"parent":null}]}"#;
-/// The `Date` header in the responses.
+/// The value of the `Date` header in the responses.
 const DATE: &str = "Fri, 20 Nov 2026 16:19:34 GMT";
 
 fn date_header_time() -> SystemTime {
@@ -49,7 +49,7 @@ fn answer(status: u16, body: &str) -> GatheredResponse {
     }
 }
 
-/// A recorded response with its headers.
+/// The response, with its headers, from the text of a recorded HTTP response.
 fn recorded(recording: &str) -> GatheredResponse {
     let (head, body) = recording.split_once("\r\n\r\n").unwrap();
     let mut answer = answer(200, body);
@@ -61,7 +61,7 @@ fn recorded(recording: &str) -> GatheredResponse {
     answer
 }
 
-/// The facts about a vLLM with default settings.
+/// The facts about a healthy vLLM server with default settings.
 fn backend(id: &str) -> BackendFacts {
     let paths = [gather::UNKNOWN_PATH].into_iter().chain(endpoints::paths());
     BackendFacts {
@@ -84,7 +84,7 @@ fn backend(id: &str) -> BackendFacts {
 const STREAM: &str =
     include_str!("../../../../../tests/wire/python/per-request-metrics-stream.http");
 
-/// The probe of a recorded stream, with a time of `gap` between two events.
+/// The result of a probe with a recorded stream whose events arrive at intervals of `gap`.
 fn probe(recording: &str, gap: Duration) -> StreamProbe {
     let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
@@ -112,7 +112,7 @@ fn facts(backends: Vec<BackendFacts>) -> DoctorFacts {
     DoctorFacts { backends, ..DoctorFacts::default() }
 }
 
-/// The findings about a healthy backend that `change` has modified.
+/// The findings about one healthy backend after `change` has modified its facts.
 fn findings_after(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
     let mut backend = backend("a");
     change(&mut backend);
@@ -124,7 +124,7 @@ fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
     findings.iter().filter(|finding| finding.check == check).collect()
 }
 
-/// The finding of a check that has exactly one finding.
+/// The finding of `check`, which must have exactly one finding.
 fn only_finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     let selected = findings_of(findings, check);
     assert_eq!(selected.len(), 1, "{check}: {findings:#?}");

@@ -1,4 +1,5 @@
-//! The metrics of this gateway, for a gateway in front of others: the sums over its backends.
+//! The metrics of a tokenweir gateway, for a gateway whose backend is another gateway. The values are sums
+//! over the backends of that gateway.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
@@ -6,13 +7,15 @@ use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource}
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Gateway), "tokenweir", ROWS);
 
-/// The prefix is one letter longer than the table compares, so the names in the rows begin with `_`.
+/// The prefix `tokenweir` is one letter longer than the head that the table compares, so the names in the
+/// rows begin with `_`.
 const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(&["_backend_kv_usage_ratio"]),
     MetricRow::min_kv_usage(&["_backend_kv_usage_ratio"]),
     MetricRow::running(&["_backend_running_requests"]),
     MetricRow::sum(&["_backend_waiting_requests"], |load| &mut load.waiting),
-    // Requests in its admission queue wait, too. They are added to the others at the end of the page.
+    // Requests in the admission queue of that gateway wait, too. At the end of the page, their number is
+    // added to `waiting`.
     MetricRow::sum(&["_queue_requests"], |load| &mut load.waiting_deferred),
     MetricRow::sum(&["_backend_preemptions_total"], |load| &mut load.preemptions),
     tokens("input", |load| &mut load.prompt_tokens),

@@ -12,7 +12,7 @@ use super::table::MetricsDialect;
 
 pub(super) const DIALECT_COUNT: usize = 7;
 
-/// The dialects, the most common first.
+/// The dialects, the most common one first.
 pub(super) static DIALECTS: [&MetricsDialect; DIALECT_COUNT] = [
     &vllm::DIALECT,
     &sglang::DIALECT,

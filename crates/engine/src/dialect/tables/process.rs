@@ -1,5 +1,5 @@
-//! The `process_*` metrics that Prometheus client libraries export for any process. Only the start
-//! time is read: it shows a restart even if all counters of the backend were 0 before.
+//! The `process_*` metrics that Prometheus client libraries export for any process. The gateway reads only
+//! the start time. A changed start time shows a restart even if all counters were 0 before it.
 
 use crate::dialect::table::{MetricRow, MetricsDialect};
 

@@ -1,8 +1,8 @@
 //! The metrics of SGLang with `--enable-metrics`.
 //!
-//! One rank of each data-parallel group exports metrics, so the values of the series are summed.
-//! With `--enable-metrics-for-all-schedulers`, every rank exports the metrics of its group, and the
-//! sums are too high.
+//! By default, one rank of each data-parallel group exports metrics, so the values of the series are summed.
+//! With `--enable-metrics-for-all-schedulers`, every rank exports the metrics of its group, and the sums are
+//! too high.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
@@ -23,7 +23,7 @@ const ROWS: &[MetricRow] = &[
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
     MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
     MetricRow::max(&["page_size"], |load| &mut load.block_size),
-    // SGLang until 0.5.9 exports this metric instead of `page_size`.
+    // SGLang until 0.5.9 has the block size only as the label `page_size` of this metric.
     MetricRow::number(
         &["cache_config_info"],
         Aggregation::Max,

@@ -1,5 +1,5 @@
-//! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. The counters of both
-//! front ends end in `_total`.
+//! The metrics of vLLM from 0.6 to 0.33, with its Python front end or its Rust front end. The names of
+//! counters end in `_total` with either front end.
 
 use crate::dialect::EngineKind;
 use crate::dialect::engine_load::{CACHE_SOURCES, EngineLoad};
@@ -8,10 +8,10 @@ use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource}
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
 
-/// Names of the metric of KV cache usage. vLLM until 0.10 exported the second name.
+/// Names of the metric for KV cache usage. vLLM until 0.10 exported the second name.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
-/// Names of the sum of inter-token latencies. Older versions of vLLM export the second name.
+/// Names of the metric for the sum of inter-token latencies. Older versions of vLLM export the second name.
 const INTER_TOKEN_SECONDS: &[&str] =
     &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
 const INTER_TOKEN_SECONDS_COUNT: &[&str] =
@@ -37,7 +37,7 @@ const ROWS: &[MetricRow] = &[
         ValueSource::ValueWithLabel("reason", "deferred"),
         |load| &mut load.waiting_deferred,
     ),
-    // Only the engine V0, until vLLM 0.10, swaps.
+    // Only the engine V0, which vLLM had until 0.10, moves KV blocks to CPU memory (swapping).
     MetricRow::sum(&["num_requests_swapped"], |load| &mut load.swapped),
     MetricRow::max(&["cpu_cache_usage_perc"], |load| &mut load.cpu_cache_usage),
     MetricRow::sum(&["num_preemptions_total"], |load| &mut load.preemptions),
@@ -76,7 +76,7 @@ const ROWS: &[MetricRow] = &[
     MetricRow::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
     MetricRow::sum(INTER_TOKEN_SECONDS, |load| &mut load.gap_seconds),
     MetricRow::sum(INTER_TOKEN_SECONDS_COUNT, |load| &mut load.gaps),
-    // Only with --kv-cache-metrics, for a sample of the blocks.
+    // vLLM exports these metrics only with --kv-cache-metrics, and measures only a sample of the blocks.
     MetricRow::sum(&["kv_block_lifetime_seconds_sum"], |load| &mut load.kv_blocks.lifetime[0]),
     MetricRow::sum(&["kv_block_lifetime_seconds_count"], |load| &mut load.kv_blocks.lifetime[1]),
     MetricRow::sum(&["kv_block_idle_before_evict_seconds_sum"], |load| &mut load.kv_blocks.idle[0]),

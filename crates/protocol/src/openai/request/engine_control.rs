@@ -3,9 +3,9 @@
 //! the same table.
 //!
 //! A field is in the table if it lets a client make the engine connect, read or run something,
-//! replace the prompt that the gateway sees, or affect other tenants: the queue, the caches, stored
-//! responses, the names in KV events. The names come from the request models of vLLM 0.32, SGLang
-//! and TensorRT-LLM.
+//! replace the prompt that the gateway sees, or affect other tenants through the queue, the caches,
+//! stored responses or the names in KV events. The names of the fields come from the request models
+//! of vLLM 0.32, SGLang and TensorRT-LLM.
 
 use super::Splice;
 use crate::named_enum;
@@ -78,7 +78,7 @@ pub struct EngineControl {
     pub name: &'static str,
     /// The permission that lets a client use the field or header.
     pub permission: Permission,
-    /// What the gateway does with it if the client lacks the permission.
+    /// What the gateway does with the field or header if the client lacks the permission.
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
@@ -249,7 +249,7 @@ pub fn table() -> impl Iterator<Item = String> {
     })
 }
 
-/// Paths whose request models in vLLM have no `cache_salt`.
+/// Paths whose requests in vLLM have no field `cache_salt`.
 const PATHS_WITHOUT_CACHE_SALT: [&str; 6] = [
     "/tokenize",
     "/detokenize",

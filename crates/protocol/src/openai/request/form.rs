@@ -88,8 +88,8 @@ fn parse_boundary(content_type: &[u8]) -> Result<&[u8], RequestBodyError> {
     boundary.filter(is_valid).ok_or(INVALID)
 }
 
-/// The byte ranges of the parts of a form, each with its head. The delimiter may not occur
-/// elsewhere. Before the first and after the last delimiter only a line break is allowed.
+/// The byte ranges of the parts of a form, each with its head. The delimiter must not occur inside a
+/// part. Before the first and after the last delimiter only a line break is allowed.
 fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, RequestBodyError> {
     const STRAY_BOUNDARY: RequestBodyError =
         RequestBodyError::Form("a boundary is not alone on its line");
@@ -234,7 +234,7 @@ impl<'a> HeaderParameters<'a> {
     }
 }
 
-/// Length in bytes of the token at the beginning, as defined in RFC 9110 §5.6.2.
+/// Length in bytes of the token at the beginning of `text`, as defined in RFC 9110 §5.6.2.
 fn token_length(text: &[u8]) -> usize {
     let is_mark = |byte: &u8| b"!#$%&'*+-.^_`|~".contains(byte);
     let is_other = |byte: &u8| !byte.is_ascii_alphanumeric() && !is_mark(byte);
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn part_heads_of_common_clients_are_parsed() {
         for head in [
-            // curl and browsers, undici, .NET, aiohttp, Apache HttpClient, OkHttp.
+            // Heads as curl, browsers, undici, .NET, aiohttp, Apache HttpClient and OkHttp write them.
             "Content-Disposition: form-data; name=\"model\"",
             "content-disposition: form-data; name=\"model\"",
             "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=model",

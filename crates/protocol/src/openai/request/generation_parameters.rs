@@ -1,7 +1,7 @@
 //! The sampling and output parameters of a request, for trace spans.
 //!
-//! The gateway does not act on them. An invalid value is treated as absent here and is left to the
-//! backend to reject.
+//! The gateway does not act on these parameters. An invalid value is treated as absent here and is left
+//! to the backend to reject.
 
 use crate::json::JsonValue;
 
@@ -46,7 +46,7 @@ pub(super) enum GenerationParameter {
     StopSequences,
 }
 
-/// Most stop sequences that are kept. OpenAI allows 4, vLLM any number.
+/// Greatest number of stop sequences of a request that are kept. OpenAI allows 4, vLLM any number.
 const MAX_STOP_SEQUENCES: usize = 16;
 /// Length in bytes to which a stop sequence is cut.
 const MAX_STOP_SEQUENCE_BYTES: usize = 256;
@@ -55,7 +55,7 @@ const MAX_STOP_SEQUENCE_BYTES: usize = 256;
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 impl GenerationParameters {
-    /// Stores the value of a parameter. A later value of the same parameter replaces it.
+    /// Stores the value of a parameter, and replaces an earlier value of the same parameter.
     pub(super) fn read(&mut self, parameter: GenerationParameter, value: JsonValue<'_>) {
         match parameter {
             GenerationParameter::Temperature => self.temperature = value.as_real(),

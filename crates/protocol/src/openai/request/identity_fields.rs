@@ -1,5 +1,5 @@
-//! The fields of a request that name its user, its session and its conversation. The gateway
-//! reports them and does not act on them. A value of another type is treated as absent.
+//! The fields of a request that name its user, its session and its conversation. The gateway reports
+//! these fields and does not act on them. A value that is not a string is treated as absent.
 
 use crate::json::JsonValue;
 
@@ -39,7 +39,7 @@ pub(super) enum IdentityField {
 const MAX_VALUE_BYTES: usize = 512;
 
 impl IdentityFields {
-    /// Stores the value of a field. A later value of the same field replaces it.
+    /// Stores the value of a field, and replaces an earlier value of the same field.
     pub(super) fn read(&mut self, field: IdentityField, value: JsonValue<'_>) {
         let target = match field {
             IdentityField::Message => {

@@ -15,7 +15,7 @@ pub struct PromptSpans {
     pub salt: Option<Box<str>>,
 }
 
-/// A field whose value is part of the prompt, in prompt order.
+/// A field whose value is a part of the prompt. The variants have the order of the parts in the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PromptPart {
     Tools,
@@ -48,18 +48,19 @@ impl PromptSpans {
     }
 }
 
-/// The bytes of a request body that can become the prompt of a model, for the estimate of its tokens.
+/// Numbers of the bytes in a request body that can become the prompt of a model. The gateway estimates the
+/// prompt tokens from these numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptBytes {
-    /// Bytes of the fields that are always prompt, such as `messages` and `tools`, with text and media.
+    /// Bytes of the fields that are always prompt, such as `messages` and `tools`, including media in them.
     pub parts: u64,
     /// Bytes of all fields that can be text of the prompt, without media.
     pub text: u64,
-    /// Bytes of images, audio and video in Base64. Of a form: all bytes.
+    /// Bytes of images, audio and video in Base64. In a form, all bytes count as media.
     pub media: u64,
 }
 
-/// Assumed tokens per byte of text until an engine reports usage: as in English chat messages.
+/// Assumed tokens per byte of text until an engine reports usage: the ratio of English chat messages.
 pub const TOKENS_PER_BYTE: f64 = 0.25;
 /// Assumed tokens per byte of media: about a thousand for an image of a megabyte.
 pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
@@ -74,7 +75,7 @@ const MIN_MEDIA_BYTES: usize = 64;
 
 impl PromptBytes {
     /// Counts the bytes of a JSON body. Unknown fields can be prompt too, such as `documents` of a chat
-    /// template. They count as text, except for `OTHER_FIELDS_BYTES`.
+    /// template. So all bytes except media count as text, minus `OTHER_FIELDS_BYTES`.
     pub fn of_json(spans: &PromptSpans, body: &[u8]) -> Self {
         let parts = spans.parts(body).map(<[u8]>::len).sum::<usize>();
         let media = media_bytes(body);
@@ -89,7 +90,7 @@ impl PromptBytes {
     }
 }
 
-/// Number of bytes of media in Base64.
+/// Number of bytes of media in Base64 in `body`. 0 for a body of less than [`MIN_MEDIA_BODY_BYTES`].
 fn media_bytes(body: &[u8]) -> usize {
     if body.len() < MIN_MEDIA_BODY_BYTES {
         return 0;

@@ -84,7 +84,7 @@ enum RequestField {
     Background,
     Parameter(GenerationParameter),
     Identity(IdentityField),
-    /// A row of [`engine_control::FIELDS`].
+    /// The field in this row of [`engine_control::FIELDS`].
     Control(u8),
 }
 
@@ -104,7 +104,7 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("messages", RequestField::Prompt(PromptPart::Messages)),
     ("prompt", RequestField::Prompt(PromptPart::Prompt)),
     ("input", RequestField::Prompt(PromptPart::Input)),
-    // `/inference/v1/generate`.
+    // The prompt of `/inference/v1/generate`.
     ("token_ids", RequestField::Prompt(PromptPart::Prompt)),
     ("prompt_cache_key", RequestField::CacheKey),
     ("cache_salt", RequestField::CacheSalt),
@@ -351,7 +351,7 @@ fn text_range(text: JsonText<'_>, end: usize) -> Range<usize> {
 }
 
 impl StreamOptions {
-    /// The state after the value of `stream_options` or of one of its members.
+    /// The state after `value`, which is the value of `stream_options` or of one of its members.
     fn updated_with(self, field: RequestField, value: JsonValue<'_>, end: usize) -> Self {
         match (self, field, value) {
             (Self::Absent, RequestField::StreamOptions, JsonValue::Null) => Self::Null(end),
@@ -372,7 +372,7 @@ impl StreamOptions {
 }
 
 impl RequestField {
-    /// Index in [`REQUEST_FIELDS`].
+    /// Index of this field in [`REQUEST_FIELDS`].
     fn index(self) -> usize {
         REQUEST_FIELDS.iter().position(|(_, field)| *field == self).unwrap_or(0)
     }

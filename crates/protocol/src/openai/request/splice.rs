@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// One edit of a request body.
+/// One edit (splice) of a request body: a byte range and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splice {
     /// Byte range of the body that the replacement replaces. At an empty range, the replacement is
@@ -44,11 +44,12 @@ pub(super) enum StreamOptions {
     /// `continuous_usage_stats`.
     Included(usize),
     /// The body is not edited: it has `continuous_usage_stats`, or the backend will reject the
-    /// value.
+    /// value of `stream_options`.
     Unchanged,
 }
 
-/// The member that requests continuous usage, with the comma after `include_usage`.
+/// The text that requests continuous usage (token counts in every event): a comma after the member
+/// `include_usage`, and one more member.
 const CONTINUOUS_USAGE: &str = r#","continuous_usage_stats":true"#;
 
 // === impl Splice ===
@@ -250,8 +251,8 @@ mod tests {
             r#"{"stream":true,"stream_options":{"include_usage":"yes"}}"#,
             r#"{"stream":true,"stream_options":"none"}"#,
             r#"{"stream":true,"stream_options":[]}"#,
-            // `continuous_usage_stats` has no effect without `include_usage`. An edit would change
-            // every event.
+            // `continuous_usage_stats` has no effect without `include_usage`. An edit that adds
+            // `include_usage` would add usage to every event.
             r#"{"stream":true,"stream_options":{"continuous_usage_stats":true}}"#,
         ] {
             assert_eq!(with_usage_requested(body), None, "{body}");

@@ -72,7 +72,7 @@ enum ResponseStatus {
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
 /// Greatest token count that the gateway accepts in a response. A greater number is an error of the
-/// backend and would spoil all later sums and means.
+/// backend and would make all later sums and means wrong.
 pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 // === impl DeltaBuilder ===
@@ -190,7 +190,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Takes the event type that the data states. `None`: the data states none.
+    /// Takes the event type that the data states. `None`: the data states no event type.
     pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
         self.event_type.take()
     }
@@ -288,7 +288,7 @@ impl DeltaBuilder {
         usage.input = usage.input.or_else(|| total.and_then(subtract_output));
     }
 
-    /// Finishes the current choice. The end of the event calls it too, because APIs without choices
+    /// Finishes the current choice. [`Self::end`] calls this function too, because APIs without choices
     /// have one implicit choice.
     fn finish_choice(&mut self, summary: &mut ResponseSummary) {
         let mut choice = std::mem::take(&mut self.current_choice);
@@ -325,9 +325,9 @@ impl DeltaBuilder {
         }
     }
 
-    /// Derives the tokens of the event from continuous usage, which reports the count so far with
-    /// every event. The count is that of the event's choice, so the output of the response is the
-    /// sum over its choices.
+    /// Derives the tokens of the event from continuous usage, which reports the output tokens so far with
+    /// every event. The engine counts them for the event's choice only, so the output of the response is
+    /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
         let (1, Some(usage)) = (self.choice_count, &mut self.usage) else { return };
         let Some(output) = &mut usage.output else { return };
@@ -350,9 +350,9 @@ impl ChoiceDelta {
         }
     }
 
-    /// Whether the choice has output without text. Token ids or logprobs show tokens, or the text
-    /// is empty in an event that is neither the first nor the last of its choice, so the engine
-    /// holds text back.
+    /// Whether the choice has output without text. There are two cases: token ids or logprobs show
+    /// tokens, or the text is empty in an event that is neither the first nor the last of its choice. In
+    /// the second case, the engine holds text back.
     fn has_unspecified_output(&self) -> bool {
         let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
         let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
@@ -374,7 +374,7 @@ impl ResponseStatus {
     }
 }
 
-/// The value as a token count. `None`: it is no number from 0 to [`MAX_TOKEN_COUNT`].
+/// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].
 fn token_count(value: JsonValue<'_>) -> Option<u64> {
     value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 impl Api {
     /// An event with an error in the format of this API, which the SDKs of OpenAI and Anthropic
-    /// raise as an exception. The stream ends after it without the API's terminal event.
+    /// raise as an exception. The stream ends after this event, without the API's terminal event.
     pub fn error_event(self, message: &str) -> Bytes {
         let error = json!({
             "message": message, "type": "BadGatewayError", "param": null, "code": 502,
@@ -14,8 +14,8 @@ impl Api {
         self.event_with_error(error)
     }
 
-    /// An event with the error of a response that is no stream, for a stream that has begun. `body`
-    /// is the body of that response.
+    /// An event with the error of a backend response that is no stream, for a client whose stream has already
+    /// begun. `body` is the body of the backend response.
     pub fn error_event_of_response(self, status: u16, body: &[u8]) -> Bytes {
         let document: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = if document["error"].is_object() {
@@ -33,7 +33,7 @@ impl Api {
         let (event_type, data) = match self {
             Self::Messages => {
                 let kind = match error["type"].as_str() {
-                    // The types of Anthropic's API.
+                    // Error types of Anthropic's API end with `_error`.
                     Some(kind) if kind.ends_with("_error") => kind,
                     _ => "api_error",
                 };

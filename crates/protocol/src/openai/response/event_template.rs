@@ -31,7 +31,8 @@ struct RecordedDelta {
     delta: Delta,
 }
 
-/// Longest data of a template, in bytes. Events with token ids or logprobs do not repeat anyway.
+/// Longest data of a template, in bytes. Long events, such as those with token ids or logprobs, do not
+/// repeat.
 const MAX_TEMPLATE_BYTES: usize = 1_024;
 
 impl EventTemplate {
@@ -67,8 +68,8 @@ impl EventTemplate {
         }
     }
 
-    /// Discards the template and returns the stored data. That is the data of the template if the
-    /// current event matched it so far, else the first piece of the current event.
+    /// Discards the template and returns the stored data. This is the data of the template if the
+    /// current event matched the template so far, else the first piece of the current event.
     pub(super) fn discard(&mut self) -> Vec<u8> {
         self.recorded = None;
         std::mem::take(&mut self.data)
@@ -124,7 +125,7 @@ mod tests {
         (String::new(), data.into())
     }
 
-    /// Whether the last one of these events matches the template that the others leave.
+    /// Whether the last event matches the template that the events before it leave.
     fn is_repetition(events: &[String]) -> bool {
         let mut reader = ResponseReader::new(Api::Chat);
         let [before @ .., last] = events else { return false };

@@ -1,4 +1,4 @@
-//! Searches the text of responses for phrases, such as those of model refusals, while it is
+//! Searches the text of responses for phrases, such as those of model refusals, while the text is
 //! streamed.
 //!
 //! The matcher stores no text, only one automaton state per choice. The matcher reads the escaped

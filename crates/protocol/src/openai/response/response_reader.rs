@@ -267,8 +267,8 @@ impl ResponseReader {
         });
     }
 
-    /// Ends the event. A malformed event has output, because a client may understand it, and no
-    /// other content, even if some of its fields were parsed.
+    /// Ends the event. A malformed event counts as output, because a client may understand it. Its delta
+    /// has no other content, even if some of its fields were parsed.
     fn finish_delta(&mut self, is_valid: bool, event_output: EventOutput) -> Delta {
         self.scanner.reset();
         if !is_valid {

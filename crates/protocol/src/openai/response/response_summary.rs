@@ -5,7 +5,7 @@ use crate::json::JsonValue;
 use crate::openai::{FinishReason, TextExcerpt};
 use std::sync::Arc;
 
-/// The state of a response over the events so far.
+/// The state of a response after the events so far.
 #[derive(Debug, Default)]
 pub struct ResponseSummary {
     /// The first `id` in the response.
@@ -41,8 +41,8 @@ pub(super) struct ChoiceState {
     match_state: MatchState,
 }
 
-/// Most choices whose state is stored. The gateway stores nothing about choices with a higher
-/// index.
+/// Greatest number of choices of a response whose state is stored. The gateway stores nothing about
+/// choices with this index or a higher one.
 const MAX_CHOICES: usize = 128;
 
 // === impl ResponseSummary ===
@@ -83,7 +83,8 @@ impl ResponseSummary {
         }
     }
 
-    /// Stages a choice of the current event, with its finish reason if the event has one.
+    /// Stores a choice of the current event, with its finish reason if the event has one, until
+    /// [`Self::commit_choices`].
     pub(super) fn stage_choice(
         &mut self,
         index: usize,
@@ -123,8 +124,8 @@ impl ResponseSummary {
         self.commit_or_discard_text(false);
     }
 
-    /// Records the output tokens of a choice so far, and returns the increase. `None`: the choice
-    /// has no state.
+    /// Records the output tokens of a choice so far, and returns the increase. `None`: the index of the
+    /// choice is [`MAX_CHOICES`] or more.
     pub(super) fn record_output_tokens(&mut self, index: usize, tokens: u64) -> Option<u64> {
         let choice = self.choice(index)?;
         Some(tokens.saturating_sub(std::mem::replace(&mut choice.output_tokens, tokens)))

@@ -33,7 +33,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].finish_reason", ResponseField::FinishReason),
     ("delta", ResponseField::Output(OutputKind::Text)),
     ("text", ResponseField::Output(OutputKind::Text)),
-    // Names in OpenAI's events.
+    // The names of the token counts in OpenAI's events.
     ("usage.input_tokens", ResponseField::Input),
     ("usage.output_tokens", ResponseField::OutputTokens),
 ];

@@ -20,7 +20,7 @@ const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].index", ResponseField::Index),
     ("choices[].delta.role", ResponseField::Role),
     ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
-    // A list of parts.
+    // `content` can be a list of parts.
     ("choices[].delta.content[]", ResponseField::Output(OutputKind::Unknown)),
     ("choices[].delta.content[].text", ResponseField::Output(OutputKind::Text)),
     ("choices[].delta.refusal", ResponseField::Refusal),

@@ -1,5 +1,5 @@
 //! Response fields that several APIs share, and the schema of responses whose content is not known:
-//! embeddings, scores, reranking, pooling, and the paths of the configuration. The gateway reads
+//! embeddings, scores, reranking, pooling, and the paths that the configuration adds. The gateway reads
 //! only ids, usage, times and errors of these responses. Each event of such a stream is output, and
 //! the stream is complete when its body ends regularly.
 
@@ -49,7 +49,8 @@ pub(super) const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
-/// The paths that match the fields of a chunk, of its choices and of their deltas that no other path names.
+/// The paths that match every field that no other path names: in a chunk, in its choices and in the deltas
+/// of the choices.
 pub(super) const UNKNOWN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("*", ResponseField::Unknown),

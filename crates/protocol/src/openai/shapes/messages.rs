@@ -1,7 +1,7 @@
 //! Response schema of the Anthropic Messages API.
 //!
-//! Events have types, and streams have no `[DONE]`. A failure is an `error` event and a clean end
-//! of the stream. The `output_tokens` of `message_start` are a placeholder, so they are not read.
+//! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
+//! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
 use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;

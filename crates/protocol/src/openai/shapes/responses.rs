@@ -57,7 +57,7 @@ fn event_output(event: &str) -> EventOutput {
     EventOutput::Kind(kind)
 }
 
-/// The terminal types without `response.`.
+/// The types of the terminal events without their prefix `response.`.
 const TERMINAL_ITEMS: [&str; 4] = ["completed", "incomplete", "failed", "cancelled"];
 
 /// Fields that describe the response, an item or a part. They are no output.
@@ -84,7 +84,7 @@ const METADATA: &[&str] = &[
 
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
-    // Complete responses.
+    // Fields of complete responses.
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("status", ResponseField::Status),
@@ -101,17 +101,17 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorKind),
-    // The `error` event.
+    // A field of the `error` event.
     ("code", ResponseField::ErrorCode),
-    // Events with further output.
+    // Fields of events with further output.
     ("delta", ResponseField::Text),
     ("*", ResponseField::Unknown),
-    // Events that begin an item or a part.
+    // Fields of events that begin an item or a part.
     ("item", ResponseField::Delta),
     ("item.*", ResponseField::UnknownOutput),
     ("part", ResponseField::Delta),
     ("part.*", ResponseField::UnknownOutput),
-    // Events that contain the response so far.
+    // Fields of events that contain the response so far.
     ("response.output[]", ResponseField::Output(OutputKind::Unknown)),
     ("response.id", ResponseField::Id),
     ("response.model", ResponseField::Model),

@@ -1,9 +1,9 @@
 //! The schema of the responses of one API: the meaning of each field that is read, and the fields
 //! and events that are known to carry no output.
 //!
-//! Servers add fields and events that the gateway does not know. An unknown field or event is
-//! output, because a gateway that took it for nothing would hold it back. So a schema lists what
-//! carries no output, not only what does.
+//! Servers add fields and events that the gateway does not know. An unknown field or event counts as
+//! output: otherwise the gateway could hold back an event that has output. So a schema also lists the
+//! fields and events that carry no output.
 
 use crate::json::PathTable;
 use crate::openai::OutputKind;
@@ -12,7 +12,8 @@ use crate::openai::OutputKind;
 pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
-    /// What the type of an event says about its output. Empty: the event has no type.
+    /// Maps the type of an event to what the type says about the output of the event. The type is
+    /// empty if the event has none.
     pub(in crate::openai) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
@@ -30,14 +31,15 @@ pub(in crate::openai) struct ResponseSchema {
 /// What the type of an event says about its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::openai) enum EventOutput {
-    /// The fields of the event decide.
+    /// The type says nothing: the fields of the event show whether it has output.
     Fields,
-    /// The event begins or ends something and has no output, unless a field shows output. Unknown
-    /// fields outside a delta are no output.
+    /// The event begins or ends a part of the response, or is a heartbeat. It has no output, unless a
+    /// field shows output. Unknown fields outside a delta do not count as output.
     Nothing,
     /// The event has output of this kind.
     Kind(OutputKind),
-    /// The event repeats the output of earlier events. It is output if there were none.
+    /// The event repeats the output of earlier events. It counts as output only if no earlier event had
+    /// output.
     Repetition,
 }
 
@@ -55,17 +57,17 @@ pub(in crate::openai) enum ResponseField {
     Role,
     /// Output text, or an object that represents output, such as a tool call.
     Output(OutputKind),
-    /// The object that contains the output of a choice. Any other value is output.
+    /// The object that contains the output of a choice. A value that is not an object counts as output.
     Delta,
     /// A field that no other path names, where output is expected: in a delta or a content block.
     UnknownOutput,
-    /// A field that no other path names, elsewhere.
+    /// A field that no other path names, outside deltas and content blocks.
     Unknown,
     /// Text of a model refusal.
     Refusal,
     /// Arguments of a tool call.
     Arguments,
-    /// Text in an event whose type, not whose field, determines the kind of output.
+    /// Text whose kind of output depends on the type of the event, not on the name of the field.
     Text,
     /// A content part of a complete Responses response.
     ContentPart,

@@ -64,14 +64,14 @@ impl StreamSplicer {
         self.edit(&event, bytes, repeated)
     }
 
-    /// Records that the backend does not continue the stream, so that the client gets nothing of it.
+    /// Records that the backend does not continue the stream, so that the client gets no bytes of it.
     fn diverge(&mut self) -> Action {
         self.interruption = Some(InterruptionCause::Diverged);
         Action::Drop
     }
 
-    /// Reads the token ids of the prompt. Returns `false` if a continuing backend repeats another
-    /// prompt than the gateway sent.
+    /// Reads the token ids of the prompt. Returns `false` if a continuing backend reports a prompt
+    /// other than the prompt that the gateway sent.
     fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
         let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids])?.collect());
         let ids: Option<Vec<u32>> = ids;
@@ -87,7 +87,7 @@ impl StreamSplicer {
             }
             Some(continued) if self.plan.is_exact && !continued.is_checked => {
                 continued.is_checked = true;
-                // After a refusal nothing is kept, so there is nothing to compare.
+                // After a refusal the splicer keeps no ids, so there is nothing to compare.
                 let sent = self.prompt_ids.iter().chain(self.ids.iter().take(continued.tokens));
                 self.refusal.is_some() || ids.is_some_and(|ids| ids.iter().eq(sent))
             }
@@ -150,7 +150,7 @@ impl StreamSplicer {
             let id = id?;
             count += 1;
             if is_kept {
-                // Adds capacity for a few more events. The default would double it.
+                // Adds capacity for a few more events. By default, the vector would double its capacity.
                 if self.ids.capacity() == self.ids.len() {
                     self.ids.reserve_exact(IDS_STEP);
                 }
@@ -160,8 +160,8 @@ impl StreamSplicer {
         Some(count)
     }
 
-    /// Whether the first text of a continuation contains the prompt: it is longer than the text of its
-    /// tokens can be, or has the text so far.
+    /// Whether the first text of a continuation contains the prompt. It does if it is longer than its
+    /// tokens can be, or if it contains the end of the earlier output.
     fn is_decoded_prompt(&self, text: &str, tokens: usize) -> bool {
         let end = self.text.end();
         let has_earlier_text = text.len() > self.text.shown && text.contains(end);
@@ -184,8 +184,8 @@ impl StreamSplicer {
         is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
     }
 
-    /// Adds the edits that remove token ids and text that the client must not get, and that replace
-    /// members by those of the first stream.
+    /// Adds the edits that remove token ids and text that the client must not get, and that replace the
+    /// id and the time of the event by those of the first stream.
     fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
         let edits = &mut self.edits;
         if !self.plan.shows_ids {

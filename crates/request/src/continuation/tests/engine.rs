@@ -1,9 +1,10 @@
-//! A small engine, and what a client reads from its streams.
+//! A simulated engine, and what a client reads from its streams.
 
 use serde_json::{Value, json};
 
 const END: u32 = 50;
-/// The engine holds the text of these tokens back until the next token, as for half a character.
+/// Whether the engine holds back the text of this token until the next token, as an engine does for an
+/// incomplete character.
 const fn is_held(id: u32) -> bool {
     id % 9 == 5
 }

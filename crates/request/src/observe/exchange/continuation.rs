@@ -1,4 +1,4 @@
-//! The stream of an exchange that goes on at another backend.
+//! The methods of [`Exchange`] that continue its stream at another backend.
 
 use super::{Exchange, ExchangeState};
 use crate::continuation::{ContinuationRefusal, InterruptionCause, StreamSplicer};
@@ -16,19 +16,19 @@ impl Exchange {
         self.inner.splicer = Some(Box::new(splicer));
     }
 
-    /// Whether the stream passes the splicer, so that it may be continued.
+    /// Whether the bytes of the stream pass through the splicer, so that another backend can continue it.
     pub fn is_spliced(&self) -> bool {
         self.inner.response.is_spliced
     }
 
-    /// The body of the request that continues the stream. `body`: that of the first request.
+    /// The body of the request that continues the stream. `body`: the body of the first request.
     pub fn continuation_request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
         let splicer = self.inner.splicer.as_ref().ok_or(ContinuationRefusal::Api)?;
         splicer.request(body)
     }
 
     /// Records that the stream goes on at `backend`, whose attempt is the last one of the record.
-    /// `interrupted`: when the stream needed another backend.
+    /// `interrupted`: the time from which the stream needed another backend.
     pub fn continue_at(
         &mut self,
         backend: Arc<dyn BackendMonitor>,
@@ -68,7 +68,7 @@ impl Exchange {
         }
     }
 
-    /// Why the stream needs another backend after `end`. `None`: the stream needs none.
+    /// Why the stream needs another backend after the early end `end`. `None`: the stream needs none.
     pub(in crate::observe) fn interruption<E>(
         &self,
         end: &EarlyEnd<E>,
@@ -90,7 +90,8 @@ impl Exchange {
         response.on_data(record, &**receiver, abort.as_ref(), held, clock::now())
     }
 
-    /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is none.
+    /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is no such
+    /// event.
     pub(in crate::observe) fn take_partial_event(&mut self) -> Bytes {
         let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
         let partial = splicer.as_mut().map(|splicer| splicer.finish()).unwrap_or_default();
@@ -100,7 +101,8 @@ impl Exchange {
         response.on_data(record, &**receiver, abort.as_ref(), partial, clock::now())
     }
 
-    /// Lets the bytes of a response pass the splicer, if it is an event stream that can be continued.
+    /// Lets the bytes of the response pass through the splicer, if the response is an event stream that can
+    /// be continued.
     pub(super) fn begin_splicing(&mut self, is_success: bool) {
         let ExchangeState { response, splicer, .. } = &mut *self.inner;
         if let (Some(splicer), Some(entry)) = (splicer, &response.entry)

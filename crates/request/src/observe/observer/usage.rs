@@ -61,7 +61,8 @@ impl ResponseObserver {
         }
     }
 
-    /// Reports the block that ends at this offset of the current frame to the usage filter.
+    /// Reports a block (lines up to a blank line) to the usage filter. `end`: the offset in the current frame
+    /// at which the block ends.
     #[inline]
     pub(super) fn on_block(&mut self, end: usize, event: EventParts) {
         if let Some(filter) = &mut self.usage_filter

@@ -19,8 +19,8 @@ pub struct ResponseAbortHandle(Arc<AbortState>);
 struct AbortState {
     is_aborted: AtomicBool,
     waker: AtomicWaker,
-    /// The abort handle of the connection that carries this stream. `None`: the handle is that of a
-    /// connection.
+    /// The abort handle of the connection that carries this stream. `None`: this handle is the handle
+    /// of a connection.
     connection: Option<ResponseAbortHandle>,
     /// Origin of `last_write_nanos`. `None`: writes are not timed.
     epoch: Option<Instant>,

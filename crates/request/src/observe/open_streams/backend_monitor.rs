@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::Api;
 
-/// The backend of an exchange, as its observers see it: they report to it and read its values.
+/// The backend of an exchange. Exchanges report events to their backend and read its values.
 pub trait BackendMonitor: Send + Sync + 'static {
     /// The load and state that the backend last reported.
     fn condition(&self, now: Instant) -> BackendCondition;

@@ -1,8 +1,8 @@
 //! The exchanges and response streams that are open.
 //!
 //! Each stream stores the time of its last output, and whether it waits for its backend, in atomics
-//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; a stream
-//! pays one atomic store per frame.
+//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; this costs a
+//! stream one atomic store per frame.
 
 use super::backend_monitor::BackendMonitor;
 use super::open_requests::OpenRequests;
@@ -67,14 +67,14 @@ pub struct ExchangeRegistry {
     streams: Arc<OpenTable<StreamActivity>>,
 }
 
-/// The entry of a stream among the open streams. Dropping it ends the stream.
+/// The entry of a stream among the open streams. Dropping the entry ends the stream.
 #[derive(Debug)]
 pub struct StreamEntry {
     entry: TableEntry<StreamActivity>,
     epoch: Instant,
 }
 
-/// Counts an exchange as open until it is dropped. Holds the settings at the start of the exchange.
+/// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
 #[derive(Debug)]
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
@@ -103,7 +103,7 @@ impl StallLimits {
 // === impl ExchangeRegistry ===
 
 impl ExchangeRegistry {
-    /// An empty registry. `epoch` is the origin of its times.
+    /// An empty registry. `epoch` is the origin of the times that streams store.
     pub fn new(settings: ObservationSettings, epoch: Instant) -> Arc<Self> {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(settings),
@@ -116,8 +116,8 @@ impl ExchangeRegistry {
         })
     }
 
-    /// Replaces the settings. Exchanges that are open keep theirs, but for the stall limits, which
-    /// apply to all at once.
+    /// Replaces the settings. Open exchanges keep the settings of their start, except the stall limits:
+    /// these apply to all exchanges immediately.
     pub fn change(&self, settings: ObservationSettings) {
         self.settings.store(Arc::new(settings));
     }
@@ -144,7 +144,7 @@ impl ExchangeRegistry {
         self.is_shutting_down.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, each sweep closes every WebSocket: its end cannot be waited for.
+    /// From now on, each sweep closes every WebSocket: it has no end that the shutdown could wait for.
     pub fn close_tunnels(&self) {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
     }
@@ -154,9 +154,9 @@ impl ExchangeRegistry {
         self.is_shutting_down.load(Ordering::Relaxed)
     }
 
-    /// Checks every stream once. Reports new stalls to their backends and records, aborts streams
-    /// whose silence, wait for a first output or for their end, or whole duration is too long, and
-    /// requests keep-alive comments.
+    /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments.
+    /// Aborts a stream whose silence, wait for the first output, wait for the end or total time is too
+    /// long, or whose key was removed.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
@@ -186,8 +186,8 @@ impl ExchangeRegistry {
         }
     }
 
-    /// Marks the streams whose client has no valid key any more. A sweep closes a WebSocket at once, and
-    /// another stream if it does not end soon.
+    /// Marks the streams whose client has no valid key any more. The next sweep closes a marked
+    /// WebSocket. A later sweep closes a marked event stream that has not ended by then.
     pub fn mark_revoked(&self, is_valid: impl Fn(&Arc<ClientIdentity>) -> bool, now: Instant) {
         for (_, activity) in self.streams.values() {
             let has_key = activity.subject.caller.as_ref().is_none_or(&is_valid);
@@ -195,7 +195,8 @@ impl ExchangeRegistry {
         }
     }
 
-    /// Requests that the streams of a backend go on at other backends. Returns how many could.
+    /// Requests that the streams of a backend continue at other backends. Returns the number of streams for
+    /// which this is possible.
     pub fn move_streams(&self, backend: &str) -> usize {
         let streams = self.streams.values();
         let of_backend = streams.iter().filter(|(_, activity)| {
@@ -239,7 +240,7 @@ impl ExchangeRegistry {
         self.streams.values().iter().for_each(|(_, activity)| visit(&activity.subject));
     }
 
-    /// The origin of the registry's times: when the gateway started.
+    /// The start of the gateway, from which the registry counts its times.
     pub fn epoch(&self) -> Instant {
         self.epoch
     }

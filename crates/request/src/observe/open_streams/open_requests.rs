@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::mutex::lock;
 
-/// The start times of all open requests. A slot is used again after its request has ended, so a
-/// request allocates only while the number of open requests reaches a new maximum.
+/// The start times of all open requests. A slot is used again after its request has ended, so memory is
+/// allocated only when the number of open requests reaches a new maximum.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequests(Mutex<Slots>);
 

@@ -1,4 +1,5 @@
-//! A table of what is open at present. An entry is in the table until it is dropped.
+//! A table of objects that are open at present, such as streams. An entry is in the table until it is
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,8 +40,8 @@ impl<T> OpenTable<T> {
         TableEntry { table: self.clone(), key, value }
     }
 
-    /// The open values with their keys. Later values have greater keys. The table is not locked
-    /// while the caller uses them.
+    /// The open values with their keys. Later values have greater keys. The table is not locked while
+    /// the caller uses the values.
     pub(super) fn values(&self) -> Vec<(u64, Arc<T>)> {
         lock(&self.0).open.iter().map(|(key, value)| (*key, value.clone())).collect()
     }

@@ -22,10 +22,10 @@ pub struct StreamActivity {
     tokens: AtomicU64,
     /// Whether all output so far is reasoning.
     is_reasoning: AtomicBool,
-    /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
+    /// Nanoseconds from the epoch to the last output; 0 before the first output and after the last event.
     last_output_nanos: AtomicU64,
-    /// Nanoseconds from the epoch to the deadline of the first output, and after the last event to that
-    /// of the end of the body. 0: there is no deadline.
+    /// Nanoseconds from the epoch to the next deadline: that of the first output, or, after the last
+    /// event, that of the end of the body. 0: there is no deadline.
     deadline_nanos: AtomicU64,
     /// Nanoseconds from the epoch to the last byte. Maintained only if keep-alive comments are on.
     last_byte_nanos: AtomicU64,
@@ -61,8 +61,8 @@ const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 /// Maximum time from the last event to the end of the body. Engines send both at the same time.
 const BODY_END_TIME: Duration = Duration::from_secs(30);
 
-/// Time that a stream of events still gets after the key of its client was removed, so that the replacement
-/// of a key breaks few responses. A WebSocket has no end of its own and gets none.
+/// Time that a stream of events still gets after the key of its client was removed, so that few
+/// responses break when an operator replaces a key. A WebSocket has no end of its own and gets none.
 const REVOKED_STREAM_TIME: Duration = Duration::from_secs(30);
 
 impl StreamActivity {
@@ -122,8 +122,8 @@ impl StreamActivity {
         self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
     }
 
-    /// Whether the WebSocket had no bytes in either direction for `limit`. The precision of the time
-    /// of the client's bytes is the interval of the sweeps.
+    /// Whether the WebSocket had no bytes in either direction for `limit`. Only sweeps notice bytes of
+    /// the client, so the time of these bytes is as exact as the interval of the sweeps.
     pub(super) fn is_tunnel_idle(&self, limit: Duration, now: Instant) -> bool {
         let Some(tunnel) = &self.tunnel else { return false };
         let count = tunnel.count.load(Ordering::Relaxed);
@@ -180,9 +180,9 @@ impl StreamActivity {
         self.end_stall_if_any(now)
     }
 
-    /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same time
-    /// may be about to report a stall. Both take the lock: either this call ends that stall, or the sweep
-    /// finds that the stream has ended.
+    /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same
+    /// time may be about to report a stall. Both take the lock of the stall: either this call ends that
+    /// stall, or the sweep finds that the stream has ended.
     pub(super) fn close(&self, now: Instant) {
         self.last_output_nanos.store(0, Ordering::Relaxed);
         self.deadline_nanos.store(0, Ordering::Relaxed);
@@ -198,8 +198,8 @@ impl StreamActivity {
         }
     }
 
-    /// Whether a keep-alive comment is due. After `true`, returns `false` until the next request
-    /// for a comment.
+    /// Whether a keep-alive comment is due. After `true`, returns `false` until a sweep requests the
+    /// next comment.
     pub fn take_keep_alive(&self, now: Instant) -> bool {
         let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
         if needs_keep_alive {
@@ -225,8 +225,8 @@ impl StreamActivity {
         deadline > 0 && nanos_since(self.epoch, now) >= deadline
     }
 
-    /// Sets when the key of the client was removed. A later call does not move the time. `None`: the key
-    /// is valid.
+    /// Sets when the key of the client was removed. A later call does not change the time. `None`: the
+    /// key is valid.
     pub(super) fn set_revoked(&self, now: Option<Instant>) {
         let was_revoked = self.revoked_nanos.load(Ordering::Relaxed) > 0;
         if was_revoked != now.is_some() {
@@ -285,7 +285,8 @@ impl StreamActivity {
         self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
     }
 
-    /// Whether to abort the stream, or to move it to another backend. `waker` is woken when that changes.
+    /// Whether to abort the stream, or to move it to another backend. `waker` is woken when the result
+    /// becomes `true`.
     pub fn is_cut(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         self.is_aborted.load(Ordering::Relaxed)

@@ -17,8 +17,8 @@ pub struct StreamRules {
     /// How a stream of chat completions or completions goes on at another backend, if its backend ends
     /// it early, stalls, is drained with `migrate` or is removed.
     pub continuation: ContinuationMode,
-    /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
-    /// not the one that its first backend would have sent.
+    /// Whether only streams with `temperature` 0 are continued. The continuation of a sampled stream
+    /// differs from the output that the first backend would have sent.
     pub continuation_greedy_only: bool,
 }
 

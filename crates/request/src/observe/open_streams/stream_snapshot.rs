@@ -32,9 +32,8 @@ named_enum! {
     /// The phase of an open stream.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum StreamPhase {
-        /// The response head has arrived, but no output: the request waits in the queue of the
-        /// engine, or the engine computes its prompt. An engine does not report which of the two it
-        /// is for a request.
+        /// The response head has arrived, but no output: the request waits in the queue of the engine,
+        /// or the engine computes its prompt. Engines do not report which of the two a request is in.
         NoOutput = "no_output",
         /// Output has arrived, and more can follow.
         Decode = "decode",
@@ -72,7 +71,8 @@ pub struct OpenStreamsSnapshot {
     pub phases: BTreeMap<StreamPhase, usize>,
     /// Tokens of all open streams so far.
     pub tokens: u64,
-    /// Number of streams without output for longer than [`SlowLimits::ttft`](crate::record::SlowLimits::ttft).
+    /// Number of streams without output for longer than
+    /// [`SlowLimits::ttft`](crate::record::SlowLimits::ttft).
     pub late_outputs: usize,
     /// Number of streams that have had only reasoning for longer than
     /// [`SlowLimits::first_answer`](crate::record::SlowLimits::first_answer).

@@ -58,7 +58,7 @@ impl RecordingBackend {
     }
 }
 
-/// Counts how often it was woken.
+/// A waker that counts how often it was woken.
 #[derive(Default)]
 struct WakeCounter(AtomicUsize);
 

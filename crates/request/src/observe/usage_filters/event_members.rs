@@ -8,14 +8,14 @@ use tokenweir_protocol::json::members::{Member, is_set, visit_members};
 pub(super) struct EventMembers<'a> {
     /// The data. Further `data` lines are joined to the first.
     data: Cow<'a, [u8]>,
-    /// Offset of the data in the event. `None`: the data has several lines, so its positions are not
-    /// those of the event.
+    /// Offset of the data in the event. `None`: the data has several lines, so offsets in the data are
+    /// not offsets in the event.
     offset: Option<usize>,
     members: Vec<Member>,
 }
 
-/// Members of a usage event that every event of the stream has, or that describe the request as usage does.
-/// They can be removed with the event.
+/// Members of a usage event that the client does not lose with it: every event of the stream has them,
+/// or they describe the request as usage does. So the filter can remove the event.
 const REMOVABLE_MEMBERS: [&[u8]; 10] = [
     b"id",
     b"object",
@@ -33,7 +33,8 @@ const FINGERPRINT: &[u8] = b"system_fingerprint";
 const MAX_FINGERPRINT_BYTES: usize = 256;
 
 impl<'a> EventMembers<'a> {
-    /// The members of an event, which may have further lines. `None`: its data is no JSON object.
+    /// The members of an event. The event may have lines other than `data`. `None`: its data is no JSON
+    /// object.
     pub(super) fn read(event: &'a [u8]) -> Option<Self> {
         let (data, offset) = data_of(event)?;
         let members = read_members(&data)?;
@@ -102,7 +103,7 @@ impl<'a> EventMembers<'a> {
     }
 }
 
-/// A string with its escapes decoded. `None`: it is invalid.
+/// A string with its escapes decoded. `None`: the string is invalid.
 fn decoded(raw: &[u8]) -> Option<Vec<u8>> {
     let quoted = [b"\"", raw, b"\""].concat();
     serde_json::from_slice::<String>(&quoted).ok().map(String::into_bytes)
@@ -135,7 +136,7 @@ fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The members of the object that `data` consists of. `None`: it is no object.
+/// The members of the object that `data` consists of. `None`: the data is no object.
 fn read_members(data: &[u8]) -> Option<Vec<Member>> {
     let mut members = Vec::new();
     visit_members(data, |member| members.push(member))?;

@@ -101,7 +101,7 @@ fn members_of(object: &str) -> Vec<(&str, &str)> {
     members
 }
 
-/// The bodies of all recorded streams of chunks.
+/// The bodies of all recorded streams of chat completions and completions.
 fn recorded_chunk_streams() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/wire");
     let mut streams = Vec::new();
@@ -123,8 +123,9 @@ fn recorded_chunk_streams() -> Vec<String> {
     streams
 }
 
-/// One object of members in a random order with random white space: the text with all members, and
-/// the text without the members for which `is_removed` holds.
+/// One object of members in a random order with random white space: the text with all members, and the text
+/// without the members for which `is_removed` holds. In the second text, `after_choices` follows the member
+/// `choices`.
 fn write_object(
     random: &mut fastrand::Rng,
     mut members: Vec<(String, String)>,
@@ -157,8 +158,8 @@ fn write_object(
     (sent + "}", expected + "}")
 }
 
-/// Every recorded stream with its members in another order, with usage in its events, and with a
-/// fingerprint in its usage event. The expected stream is written member by member.
+/// Filters every recorded stream after its members were put in a random order. In some streams each event has
+/// usage. The usage event has a fingerprint. The test writes the expected stream member by member.
 #[test]
 fn the_order_of_members_does_not_matter_in_any_recorded_event() {
     let mut random = fastrand::Rng::with_seed(7);

@@ -1,4 +1,4 @@
-//! Tests of the usage filter with recorded and generated streams, at every split.
+//! Tests of the usage filter with recorded and generated streams, cut into pieces of every size.
 
 use super::usage_filter::MAX_HELD_BYTES;
 use crate::observe::ResponseObserver;
@@ -72,7 +72,8 @@ pub(super) fn expected_stream(body: &str) -> String {
     expected
 }
 
-/// The bytes that the client receives of a stream in these pieces, and the observations.
+/// The bytes that the client receives of a stream that arrives in these pieces, and the observations of the
+/// response.
 pub(super) fn filter_stream<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (String, ObservedResponse) {
@@ -80,7 +81,7 @@ pub(super) fn filter_stream<'a>(
 }
 
 /// The bytes that the client receives of the response to a request with these options, and the
-/// observations. `fingerprint`: the member that an earlier stream had.
+/// observations. `fingerprint`: the `system_fingerprint` that an earlier stream had.
 pub(super) fn filter_with<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,
@@ -110,8 +111,8 @@ fn filter_frames<'a>(
     (frames, *observer.into_observed())
 }
 
-/// The observations of a body that arrives in one chunk. The usage of its events is then parsed
-/// separately.
+/// The observations of a body that arrives in one chunk. The observer then parses the usage of the
+/// events separately.
 fn observed_in_one_chunk(body: &str) -> ObservedResponse {
     filter_stream([body.as_bytes()]).1
 }
@@ -204,7 +205,7 @@ fn the_client_gets_the_stream_of_a_direct_connection_wherever_the_frames_end() {
         let FrontEnd { text, finish, plain_finish, usage_event } = front_end;
         let plain = stream_of(&[text, text, plain_finish], None);
         let at_end = [text, text, finish, usage_event];
-        // Requested by the gateway, received from the backend, forwarded to the client.
+        // Each case: what the gateway requested, the stream of the backend, and the stream for the client.
         let cases = [
             (options(true, false), stream_of(&at_end, None), plain.clone()),
             (options(true, true), stream_of(&at_end, Some(2)), plain.clone()),
@@ -265,7 +266,7 @@ fn an_event_waits_for_an_unknown_fingerprint_only_until_the_next_block() {
     let (filtered, observed) = filter_with(&at_end, Some(""), [sent.as_bytes()]);
     assert_eq!(filtered, stream_of(&[text, finish, text, plain], None));
     assert_eq!(observed.fingerprint.as_deref(), Some(member.as_bytes()), "another server");
-    // Comments wait with the event.
+    // Comments wait with the event that waits for the fingerprint.
     let commented = sent.replace(usage_event, &format!("{usage_event}\n\n: b"));
     let commented = commented.replace(
         "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[],",
@@ -293,7 +294,7 @@ fn usage_that_is_always_sent_is_learned_and_not_removed() {
     let events = [text, finish, usage_event];
     let cases = [
         (stream_of(&events, Some(1)), UsageLayout::EveryEvent),
-        // A model can stop at once.
+        // A model can stop without any text.
         (stream_of(&[RUST.finish, RUST.usage_event], Some(1)), UsageLayout::EveryEvent),
         (stream_of(&[&null, finish, usage_event], None), UsageLayout::Nulls),
         (stream_of(&events, None), UsageLayout::AtEnd),

@@ -1,10 +1,10 @@
 //! Restores the stream that the client would have received if the gateway had not requested usage.
 //!
 //! The filter removes the `usage` object of every event if the gateway requested continuous usage
-//! (`continuous_usage_stats`), and the usage event (the last event, with `usage` and without choices) if
-//! the client did not request it. vLLM's Python front end writes `system_fingerprint` into the usage event
-//! if there is one, else into the events with a finish reason. So the filter inserts that member where the
-//! usage event is removed. The filter forwards all other bytes in order.
+//! (`continuous_usage_stats`), and the usage event (the last event, with `usage` and without choices) if the
+//! client did not request it. vLLM's Python front end writes `system_fingerprint` into the usage event if
+//! there is one, else into the events with a finish reason. So if the filter removes the usage event, it
+//! inserts that member into the events with a finish reason. The filter forwards all other bytes in order.
 //!
 //! The members of an event can have any order. An event that cannot be edited passes unchanged, and
 //! so does a usage event with content that the client would not get otherwise.
@@ -100,7 +100,7 @@ pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
 const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 
 impl UsageFilter {
-    /// The filter of a stream. `removes_event`: the usage event is removed. `fingerprint`: the
+    /// The filter of a stream. `removes_event`: whether the usage event is removed. `fingerprint`: the
     /// `system_fingerprint` in an earlier stream of the same server.
     pub(in crate::observe) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
         Self {
@@ -354,7 +354,7 @@ impl UsageFilter {
         if let Some(at) = inserted_at {
             self.waiting = self.out.split_off(begin);
             self.waiting_fingerprint_at = at - begin;
-            // The next event can only confirm a fingerprint that is known.
+            // If the fingerprint is known, the event need not wait for the next event.
             if let Some(known) = self.fingerprint.clone().filter(|known| !known.is_empty()) {
                 self.release(&known);
             }

@@ -41,7 +41,7 @@ const CHOICE_START: &[u8] = br#"{"index":"#;
 static USAGE_NAME_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""usage""#));
 static CHOICE_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICE_START));
 
-/// Most digits of a count. Numbers with as many digits fit into a `u64`.
+/// Greatest number of digits of a count. Numbers with as many digits fit into a `u64`.
 const MAX_DIGITS: usize = 18;
 
 impl UsageSplitter {
@@ -96,7 +96,8 @@ impl UsageSplitter {
     }
 }
 
-/// The offset of `,"usage":{`, if these are the first bytes with the name.
+/// The offset of `,"usage":{`. `None`: the first `"usage"` in the data has other bytes around it, or there is
+/// none.
 fn member_start(data: &[u8]) -> Option<usize> {
     let start = USAGE_NAME_FINDER.find(data)?.checked_sub(1)?;
     let is_member = data[start..].starts_with(USAGE_MEMBER_START);

@@ -15,8 +15,8 @@ impl RequestRecord {
         }
     }
 
-    /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how
-    /// its response broke. `None`: it did not fail, or the client or the gateway is the cause.
+    /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how its
+    /// response broke. `None`: the attempt did not fail, or the client or the gateway is the cause.
     pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
         let attempt = self.attempts.get(index)?;
         if let Some(name) = attempt.failure {

@@ -1,5 +1,5 @@
-//! Splits the time from sending a request to its first output: the engine's front end, its queue,
-//! the prefill, and what nothing explains.
+//! Splits the time from sending a request to its first output: the engine's front end, its queue, the
+//! prefill, and an unexplained rest.
 //!
 //! The split is determined when the request has ended, because the queue of a burst does not exist
 //! yet when the requests of the burst are routed.
@@ -11,15 +11,16 @@ use tokenweir_routing::Candidate;
 /// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FirstOutputWait {
-    /// From sending the request to the head of the response, if the engine sends the head before it
-    /// computes anything: the way to the engine, and its API server, which reads the prompt.
+    /// From sending the request to the head of the response, if the engine sends the head before it computes
+    /// anything. In this time the network transfers the request, and the API server of the engine reads the
+    /// prompt.
     pub(super) front_end: Duration,
     /// Time in the engine's queue.
     pub(super) queue: Duration,
     /// Time of the prefill.
     pub(super) prefill: Duration,
-    /// Time that none of the other parts explains: an engine or host without progress, the way back, or
-    /// a cause that the backend does not report.
+    /// Time that none of the other parts explains: an engine or host without progress, the network on
+    /// the way back to the gateway, or a cause that the backend does not report.
     pub(super) unexplained: Duration,
     /// The part of `unexplained` by which the prefill may be longer than expected.
     tolerated: Duration,
@@ -56,15 +57,15 @@ const BATCH_TOKENS: f64 = 2_048.0;
 /// Minimum time from the head of a response to its first output if the engine sends the head before the
 /// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
-/// Share of its slots that an engine fills at least while requests wait for slots. If fewer requests
-/// run, the waiting requests wait for blocks of the KV cache, and the number of running requests
-/// counts as the limit of the engine.
+/// While requests wait for sequence slots, an engine fills at least this share of its slots. If fewer
+/// requests run, the waiting requests wait for blocks of the KV cache, and the number of running
+/// requests counts as the limit of the engine.
 const FULL_SLOTS_SHARE: f64 = 0.85;
-/// The engine has no slot for more requests if it answers at least this share of those in flight at
-/// once. If it answers fewer, short responses end before the next ones begin.
+/// The engine has no free slot if it answers at least this share of the requests in flight at the same
+/// time. If it answers a smaller share, its responses are short: they end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
-/// If fewer requests were answered at once, their number shows nothing about the sequence slots of the
-/// engine.
+/// If fewer requests than this were answered at the same time, their number shows nothing about the
+/// sequence slots of the engine.
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
@@ -184,7 +185,7 @@ struct PredictedPrefill {
     /// Prefill time of the prompt.
     prompt: Duration,
     /// Share of the wait in which the engine computed earlier prompts, without the batch that was in
-    /// progress on arrival and the batch of this prompt.
+    /// progress when the request arrived and the batch of this prompt.
     backlog_share: f64,
     /// Prefill time of a prompt that gets the slot of a request that has ended: the prompt is
     /// computed in a batch in which the other sequences decode. `None`: the prefill speed is not
@@ -229,8 +230,9 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
 
-/// The time to the head of the response. Zero if the backend sends the head with its first output:
-/// then the queue and the prefill, `engine_time`, are not after the head.
+/// Time of the front end: from sending the request to the head of the response. Zero if the backend sends the
+/// head with its first output: then the time after the head is too short for `engine_time`, which is the time
+/// of the queue and of the prefill.
 fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Duration {
     let (Some(sent), Some(head)) = (timings.sent, timings.headers) else {
         return Duration::ZERO;
@@ -241,7 +243,7 @@ fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Durati
     if is_early { front_end } else { Duration::ZERO }
 }
 
-/// Number of tokens of the prompt that the engine had to compute: its own count, else the
+/// Number of tokens of the prompt that the engine had to compute: the count of the engine, else the
 /// prediction. `None`: unknown.
 fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     let usage = &record.observed.usage;
@@ -260,17 +262,17 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
 enum QueueEvidence {
     /// The request waited until another request ended.
     Queued,
-    /// Other requests waited, but this one found a free slot: it could wait only for the prompts before
-    /// it.
+    /// Other requests waited, but this one found a free slot: it could wait only for the prefill of the
+    /// prompts before it.
     OthersQueued,
     /// No report shows a queue.
     None,
 }
 
 impl QueueEvidence {
-    /// What the reports of the backend show about the queue of its engine. At most as many requests run as
-    /// the engine has slots, or as its KV cache holds. A request that found fewer did not wait for the end
-    /// of another. Reports are ignored if the backend has gone down since.
+    /// What the reports of the backend show about the queue of its engine. The slots of the engine or its KV
+    /// cache limit the number of running requests. A request that found fewer requests than this limit did
+    /// not wait for the end of another request. Reports are ignored if the backend has gone down since.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
@@ -303,9 +305,9 @@ impl QueueEvidence {
     }
 }
 
-/// Whether a request found more requests in flight than the engine has ever answered at once. So the
-/// engine began with this request only after one of the others had ended. Nothing else shows a queue
-/// that begins and ends between two reports.
+/// Whether a request found more requests in flight than the engine has ever answered at once. If so,
+/// the engine began with this request only after one of the others had ended. No other evidence shows a
+/// queue that begins and ends between two reports.
 fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
     let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
     let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);

@@ -19,8 +19,8 @@ named_enum! {
         FailedAttempts = "failed_attempts",
         /// Time in prefill legs at other backends.
         PrefillLeg = "prefill_leg",
-        /// Way to the engine and its API server: sent → response head, if the engine sends the head
-        /// before it computes anything.
+        /// Time of the network to the engine and of its API server: sent → response head, if the engine
+        /// sends the head before it computes anything.
         FrontEnd = "front_end",
         /// Time in the queue of the engine.
         EngineQueue = "queue",
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(phase_rows(&record), expected);
     }
 
-    /// The phases before the first that the engine has a part in.
+    /// The phases before `front_end`, in which the engine has no part.
     fn gateway_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
         phase_rows(record).into_iter().take_while(|(phase, ..)| *phase != "front_end").collect()
     }

@@ -27,7 +27,7 @@ impl RequestRecord {
         let is_wasted = self.outcome != Outcome::Ok;
         let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
         let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
-        // The engine that continues a stream computes the output so far, too.
+        // The engine that continues a stream computes the tokens of the output so far again.
         let continued = self.continuations.begun.iter().map(|continuation| {
             let is_moved = continuation.cause == InterruptionCause::Migrated;
             continuation.tokens + if is_moved { input } else { 0 }

@@ -1,4 +1,4 @@
-//! Options of a request that are reported.
+//! Options of a request that sinks report.
 
 use tokenweir_protocol::openai::GenerationParameters;
 use tokenweir_protocol::openai::prompt::PromptBytes;
@@ -31,9 +31,9 @@ pub struct RequestOptions {
     pub continuous_usage_injected: bool,
 }
 
-/// The user, the session and the conversation that the client names, as they are reported: as
-/// pseudonyms or as the client sent them. `None`: the client names none, or they are not reported.
-/// They are never label values of metrics.
+/// The user, the session and the conversation that the client names, in the form for reports:
+/// pseudonyms, or the values as the client sent them. `None`: the client does not name it, or it is not
+/// reported. They are never label values of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestIdentity {
     /// The end user, such as the value of `safety_identifier` or `user`.

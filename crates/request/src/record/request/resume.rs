@@ -33,7 +33,7 @@ named_enum! {
     }
 }
 
-/// What happened to a run so far. The record of its request reads it when the run has ended.
+/// What happened to a run so far. When the run has ended, the record of its request reads this note.
 #[derive(Debug, Default)]
 pub struct ResumeNote {
     outcome: AtomicU8,
@@ -69,8 +69,8 @@ impl ResumeNote {
         ResumeOutcome::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Records that the request was not successful: for a client that returns, it must be sent to a backend
-    /// again.
+    /// Records that the request was not successful. If its client returns, the request must be sent to
+    /// a backend again.
     pub fn set_failed(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }

@@ -29,9 +29,9 @@ pub struct ChunkGap {
     pub gap_ms: u32,
 }
 
-/// Number of sampled chunks. If more chunks arrive, every second sample is removed.
+/// Greatest number of sampled chunks. If more chunks arrive, every second sample is removed.
 const SAMPLES: usize = 32;
-/// Number of gaps.
+/// Greatest number of recorded gaps.
 const GAPS: usize = 8;
 /// Shortest gap that is recorded. A shorter gap is normal, and the histogram of gaps counts it.
 const MIN_GAP: Duration = Duration::from_millis(100);

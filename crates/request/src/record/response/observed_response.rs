@@ -90,8 +90,8 @@ pub struct ObservedResponse {
     pub text_excerpt: Option<TextExcerpt>,
 }
 
-/// The observations in a record. They take memory from the end of the response on: the observer has its own
-/// until then, and an open stream has them once. Before, all values are the defaults.
+/// The observations in a record. They take memory only after the end of the response. Until then, the
+/// observer holds the observations, and all values here are the defaults.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecordedObservations(Option<Box<ObservedResponse>>);
 
@@ -179,9 +179,9 @@ impl ObservedResponse {
         }
     }
 
-    /// Number of output tokens and number of output events of a stream. Tokens are the exact count
-    /// of the engine, without a final token that had no text. `None`: the response is not a stream,
-    /// has no output event, or lacks an exact count.
+    /// Number of output tokens and number of output events of a stream. The number of tokens is the
+    /// exact count of the engine, without a final token that had no text. `None`: the response is not a
+    /// stream, has no output event, or lacks an exact count.
     pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
         let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
         let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;

@@ -26,7 +26,7 @@ pub struct Attempt {
     /// HTTP status of the backend's response to this attempt. `None`: the gateway received no
     /// response head.
     pub status: Option<u16>,
-    /// Why the attempt failed, from a closed set. `None`: it did not fail.
+    /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
 }
 
@@ -52,8 +52,8 @@ impl Attempt {
 pub struct Continuations {
     /// The continuations that began, in order.
     pub begun: Vec<Continuation>,
-    /// Why the stream was not continued when it ended early. `None`: it did not end early, or it was
-    /// continued.
+    /// Why the stream was not continued when it ended early. `None`: the stream did not end early, or
+    /// was continued.
     pub refusal: Option<ContinuationRefusal>,
 }
 
@@ -66,7 +66,7 @@ pub struct Continuation {
     pub cause: InterruptionCause,
     /// Number of output tokens before the continuation.
     pub tokens: u64,
-    /// When the stream needed another backend.
+    /// The time from which the stream needed another backend.
     pub interrupted: Instant,
     /// When the next output arrived. `None`: no further output arrived.
     pub resumed: Option<Instant>,

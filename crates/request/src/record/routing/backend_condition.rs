@@ -45,11 +45,11 @@ pub struct WaitReports {
     pub mean_prefill: Option<Duration>,
     /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
     pub mean_prompt_tokens: f64,
-    /// Number of sequences that the engine runs at once. `None`: not known.
+    /// Number of sequence slots: the sequences that the engine can run at once. `None`: not known.
     pub slots: Option<f64>,
     /// Number of requests that ran in the engine while others waited there, from the reports during the
-    /// wait of this request. While `slots` is unknown, later reports count too. `None`: no report showed
-    /// a queue.
+    /// wait of this request. While `slots` is unknown, reports after the wait count too. `None`: no
+    /// report showed a queue.
     pub running_while_queued: Option<f64>,
     /// Greatest number of requests of this gateway that the engine answered at once while others waited.
     /// 0: not known.

@@ -58,7 +58,7 @@ pub struct ShadowDecision {
     pub reason: &'static str,
     /// The backend that the shadow policy chose.
     pub backend: BackendId,
-    /// Whether the shadow policy chose the backend, and its rank, that was selected.
+    /// Whether the shadow policy chose the backend and the rank that the active policy selected.
     pub is_same: bool,
     /// Predicted TTFT of the shadow policy's choice minus the predicted TTFT of the selected
     /// backend, in seconds. Positive if the choice of the shadow policy would have been slower.
@@ -70,7 +70,7 @@ pub struct ShadowDecision {
 // === impl RoutingDecision ===
 
 impl RoutingDecision {
-    /// Most candidates that a decision records.
+    /// Greatest number of candidates that a decision records.
     pub const MAX_RECORDED_CANDIDATES: usize = 16;
 
     /// Records the choice that a policy made in `context`, and evaluates the shadow policies on the
@@ -141,8 +141,8 @@ impl RoutingDecision {
             .fold(0.0, f64::max)
     }
 
-    /// The policy that selected the backend and each shadow policy, with the prompt tokens that its
-    /// choice had to compute although a recorded candidate probably had them cached.
+    /// For the policy that selected the backend and for each shadow policy: its name, and the number of
+    /// prompt tokens that its choice must compute although a recorded candidate probably has them cached.
     pub fn cache_regrets(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let best = self.max_cached_tokens();
         let selected = self.routing_context.candidates()[self.selection.index].cached;
@@ -174,7 +174,7 @@ impl RoutingDecision {
 // === impl PredictedCandidate, ShadowDecision ===
 
 impl PredictedCandidate<'_> {
-    /// Whether both are the same candidate.
+    /// Whether both candidates are the same backend and rank.
     pub fn is_same(&self, other: &Self) -> bool {
         self.candidate.target() == other.candidate.target()
     }

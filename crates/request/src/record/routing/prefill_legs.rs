@@ -1,10 +1,11 @@
-//! The prefill legs of a request.
+//! The prefill legs of a request: the requests that let another backend compute its prompt.
 
 use super::attempt::Attempt;
 use std::time::Duration;
 use tokenweir_engine::prefill_leg::PrefillSkip;
 
-/// The prefill legs of a request of which an attempt went to a backend that serves decode legs.
+/// The prefill legs of a request. A record has them only if an attempt went to a backend that serves decode
+/// legs.
 #[derive(Debug, Clone, Default)]
 pub struct PrefillLegs {
     /// The prefill legs that were sent, in order.

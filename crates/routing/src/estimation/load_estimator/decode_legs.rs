@@ -1,4 +1,4 @@
-//! The times that decode legs at one backend took.
+//! The times that decode legs, requests whose prompt another backend has computed, took at one backend.
 
 use super::super::atomic_f64::AtomicF64;
 
@@ -28,7 +28,8 @@ impl DecodeLegs {
         self.learned_at.set(now);
     }
 
-    /// Expected seconds from sending a decode leg to its first output, if the prediction is `least` seconds.
+    /// Expected seconds from sending a decode leg to its first output. `least`: the predicted seconds,
+    /// without what was learned from earlier decode legs.
     pub(super) fn expected(&self, least: f64, now: f64) -> f64 {
         let age = (now - self.learned_at.get()).max(0.0);
         least + (self.seconds.get() - least).max(0.0) * (-age / HALF_LIFE_SECONDS).exp2()

@@ -1,5 +1,4 @@
-//! The delays that a backend has at a moment: overdue outputs, and the backlog that is not yet
-//! computed.
+//! The present delays of a backend: overdue outputs, and the backlog that is not yet computed.
 
 use super::LoadEstimator;
 use crate::PrefillCost;
@@ -18,8 +17,8 @@ impl LoadEstimator {
         overdue.max(now - self.stalled_since.get())
     }
 
-    /// Weight of the learned prefill cost, from 0 to 1. It falls while no stream is pending. Without
-    /// that, a backend that was slow once would never get a request again.
+    /// Weight of the learned prefill cost, from 0 to 1. The weight falls while no stream waits for its
+    /// first output. Otherwise, a backend that was slow once would never get a request again.
     pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
         let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
         self.learned_estimates.freshness(at_least_0(idle))

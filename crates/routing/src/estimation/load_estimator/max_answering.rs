@@ -1,9 +1,10 @@
 //! The greatest number of requests that an engine has answered at once, from the requests of this
-//! gateway alone. It shows a queue that lasts
-//! for less time than the interval between two reports of the engine.
+//! gateway alone. It shows a queue in the engine even if the queue lasts for less time than the interval
+//! between two reports of the engine.
 //!
 //! While requests wait for a slot, each request that ends is replaced by one that waits, so the
-//! number returns to its maximum again and again. While the load grows, the maximum grows as well.
+//! number of answered requests returns to its maximum again and again. While the load grows, the maximum
+//! grows as well, and does not count yet.
 
 use super::super::reservation::LocalLoad;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,7 @@ pub(super) struct MaxAnswering {
     confirmations: AtomicU32,
 }
 
-/// The maximum counts after the engine has reached it again this number of times.
+/// The maximum counts once the engine has reached it again this number of times.
 const MIN_CONFIRMATIONS: u32 = 3;
 
 // === impl MaxAnswering ===
@@ -35,13 +36,13 @@ impl MaxAnswering {
         }
     }
 
-    /// The maximum. 0: it is not known.
+    /// The maximum. 0: the engine has not reached it again [`MIN_CONFIRMATIONS`] times.
     pub(super) fn confirmed(&self) -> u32 {
         let is_confirmed = self.confirmations.load(Ordering::Relaxed) >= MIN_CONFIRMATIONS;
         if is_confirmed { self.max.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Begins again: the engine has restarted, maybe with other settings.
+    /// Forgets the maximum, because the engine has restarted, maybe with other settings.
     pub(super) fn forget(&self) {
         self.max.store(0, Ordering::Relaxed);
         self.confirmations.store(0, Ordering::Relaxed);
@@ -52,7 +53,7 @@ impl MaxAnswering {
 mod tests {
     use super::*;
 
-    /// The maximum after first outputs at these numbers of answered requests.
+    /// The confirmed maximum after one first output at each of these numbers of answered requests.
     fn confirmed_after(answering: &[u32]) -> u32 {
         let max = MaxAnswering::default();
         for in_flight in answering {

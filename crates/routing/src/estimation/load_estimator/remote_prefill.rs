@@ -31,13 +31,13 @@ impl LoadEstimator {
         self.decode_legs.learn(seconds, self.seconds(now));
     }
 
-    /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates for
-    /// the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg, for the prompt and
-    /// for an empty one.
+    /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates of this
+    /// backend for the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg at the
+    /// other backend, for the prompt and for an empty prompt.
     ///
     /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
-    /// includes steps with prompts of other requests. The decode leg does not wait for these steps,
-    /// so the lesser of both values of `base` counts.
+    /// includes steps with prompts of other requests. The decode leg does not wait for these steps, so
+    /// the lesser of this `base` and `prefill_base` counts.
     pub fn decode_leg_ttft(
         &self,
         candidate: &Candidate,

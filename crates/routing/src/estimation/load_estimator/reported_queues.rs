@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::mutex::lock;
 
-/// The queues of one engine that its reports showed.
+/// The periods in which requests waited in one engine, as its reports showed them.
 #[derive(Debug, Default)]
 pub struct ReportedQueues(
     /// The last periods in which requests waited, oldest first.
@@ -19,14 +19,14 @@ pub struct ReportedQueues(
 struct QueuePeriod {
     /// Time of the first report with waiting requests.
     began: Instant,
-    /// Time of the first later report without. `None`: the last report had waiting requests.
+    /// Time of the first later report without waiting requests. `None`: the last report had some.
     ended: Option<Instant>,
     /// Greatest number of running requests in the reports of the sequence. A single report can have fewer:
     /// vLLM counts running requests after some have ended and before others replace them.
     running: f64,
 }
 
-/// Most periods that are kept.
+/// Greatest number of periods that are kept.
 const MAX_PERIODS: usize = 16;
 
 impl ReportedQueues {

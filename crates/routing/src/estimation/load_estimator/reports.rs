@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl LoadEstimator {
-    /// Age at which a report counts for half.
+    /// Age at which a report has the weight ½.
     pub fn horizon(&self) -> Duration {
         Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
     }
 
-    /// Changes the age at which a report counts for half.
+    /// Changes the age at which a report has the weight ½.
     pub fn set_horizon(&self, horizon: Duration) {
         self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }

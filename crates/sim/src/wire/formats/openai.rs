@@ -9,7 +9,7 @@ use crate::wire::wire_format::EventContext;
 /// The `system_fingerprint` of vLLM 0.32.0.
 const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
 
-/// The common prefix of all chunks of a stream.
+/// The text with which all chunks of a stream begin.
 pub(super) fn render_prefix(template: &str, reply: &SimulatedResponse) -> String {
     let (id, model) = (quoted(&reply.id), quoted(&reply.model));
     let created = reply.created.to_string();

@@ -1,4 +1,4 @@
-//! Tests of the colours of figures.
+//! Tests of the colours of the numbers above the panes.
 
 use super::*;
 use tokenweir_api::{HarmLevel, HarmShare};

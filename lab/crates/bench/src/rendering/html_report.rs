@@ -1,4 +1,4 @@
-//! Renders a report as a self-contained HTML page, without scripts, fonts or other fetched content.
+//! Renders a report as one HTML page, which needs no scripts, fonts or other files from the network.
 
 use super::plot::{HorizontalAxis, PlotSeries, plot};
 use super::text_report::{self, millis};
@@ -153,9 +153,9 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
     ]
 }
 
-/// The points of a curve of quantiles: the share of values, and the quantile in milliseconds.
-/// `values`: the quantiles in seconds, in the order of [`CURVE_QUANTILES`]. `count`: number of
-/// measured values. A quantile with less than one value above it is left out.
+/// The points of a quantile curve: the share of values, and the quantile in milliseconds. `values`: the
+/// quantiles in seconds, in the order of [`CURVE_QUANTILES`]. `count`: number of measured values. A quantile
+/// is left out if less than one value is above it.
 fn quantile_curve(values: &[f64], count: u64) -> Vec<(f64, f64)> {
     let points = CURVE_QUANTILES.iter().zip(values);
     let points = points.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);

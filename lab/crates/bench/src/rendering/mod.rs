@@ -14,7 +14,7 @@ impl BenchReport {
         text_report::text(self)
     }
 
-    /// Renders the report as a self-contained HTML page.
+    /// Renders the report as an HTML page that needs no other files.
     pub fn html(&self) -> String {
         html_report::render_html(self)
     }

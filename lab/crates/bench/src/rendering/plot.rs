@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-/// One series of values in a plot.
+/// One series of points in a plot.
 pub(super) struct PlotSeries<'a> {
-    /// Name in the legend. Empty: the series has no legend.
+    /// Name of the series in the legend. Empty: the legend does not list the series.
     pub(super) name: &'a str,
     /// The points `(x, y)`, in the order of x.
     pub(super) points: Vec<(f64, f64)>,
@@ -17,8 +17,8 @@ pub(super) struct PlotSeries<'a> {
 pub(super) enum HorizontalAxis {
     /// Time since the start of the run, in seconds.
     Time,
-    /// Shares from 0 to 1 on a scale of `-log10(1 - share)`: 0.9, 0.99 and 0.999 have equal
-    /// distances.
+    /// Shares from 0 to 1 on the scale `-log10(1 - share)`, on which the distance from 0.9 to 0.99 equals
+    /// that from 0.99 to 0.999.
     Shares,
 }
 
@@ -40,7 +40,7 @@ const LABELLED_SHARES: [(f64, &str); 6] = [
 ];
 
 impl HorizontalAxis {
-    /// Converts a value to its distance from the left end of the axis, in an arbitrary unit.
+    /// Converts a value to its distance from the left end of the axis. The unit is arbitrary.
     fn scale(self, x: f64) -> f64 {
         match self {
             Self::Time => x,
@@ -49,7 +49,7 @@ impl HorizontalAxis {
     }
 }
 
-/// Renders a plot as SVG. No value may be negative.
+/// Renders a plot as SVG. The values must not be negative.
 pub(super) fn plot(
     title: &str,
     unit: &str,
@@ -90,8 +90,8 @@ pub(super) fn plot(
     svg + "</svg>"
 }
 
-/// Draws five horizontal lines from 0 to the value `top`, with their values as labels. `y_at`
-/// converts a value to its vertical position.
+/// Draws five horizontal lines, from 0 to the value `top`, with their values as labels. `y_at`: converts a
+/// value to its vertical position.
 fn draw_grid(svg: &mut String, top: f64, y_at: impl Fn(f64) -> f64) {
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
@@ -142,8 +142,7 @@ fn axis_ticks(axis: HorizontalAxis, right: f64) -> Vec<(f64, String)> {
     }
 }
 
-/// Rounds the maximum value up to a round number for the end of an axis: 1, 2, 4, 6, 8 or 10 times
-/// a power of ten.
+/// Rounds the maximum value up, for the end of an axis, to 1, 2, 4, 6, 8 or 10 times a power of ten.
 fn round_up_axis(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;

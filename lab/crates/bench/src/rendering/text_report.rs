@@ -45,8 +45,8 @@ fn describe_failures(report: &BenchReport) -> String {
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats a time in seconds as milliseconds: two decimals below 10 ms, one below 1,000 ms, else
-/// none.
+/// Formats a time in seconds as milliseconds, with two decimals below 10 ms, with one decimal below 1,000 ms,
+/// and without decimals above.
 pub(crate) fn millis(seconds: f64) -> String {
     match seconds * 1e3 {
         millis if millis < 10.0 => format!("{millis:.2}"),
@@ -171,7 +171,8 @@ fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes the request ids of the slowest first outputs. Writes nothing if there are none.
+/// Writes the ids of the requests with the slowest first output. Writes nothing if there are no such
+/// requests.
 fn write_slowest(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     if report.slowest.is_empty() {
         return Ok(());
@@ -219,7 +220,7 @@ pub(super) fn format_client_and_gateway(client: Option<f64>, gateway: Option<f64
     format!("{} / {}", format_value(client), format_value(gateway))
 }
 
-/// The line that states whether client and gateway counted the same number of requests.
+/// The line that says whether the client and the gateway counted the same number of requests.
 pub(super) const fn shared_gateway_note(comparison: &GatewayComparison) -> &'static str {
     if comparison.is_shared {
         "The counts differ: the gateway also served other clients, or did not see all requests of this run."

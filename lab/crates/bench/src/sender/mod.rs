@@ -50,14 +50,15 @@ pub enum RequestShape {
 const SESSION_ID_HEADER: HeaderName = HeaderName::from_static("x-session-id");
 /// The request header that contains the request id.
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
-/// Number of output tokens that a request asks for in addition to the tokens that its client reads
-/// before it disconnects. The server is then still generating when the client disconnects.
+/// In a request whose client disconnects after a number of tokens, the number of output tokens that it asks
+/// for in addition. So the server is still generating when the client disconnects.
 const DISCONNECT_EXTRA_TOKENS: u32 = 32;
-/// Maximum number of retries of a request whose pooled connection the server had already closed.
+/// Maximum number of retries of a request after the server had already closed the reused connection.
 const MAX_STALE_RETRIES: u32 = 3;
 /// Maximum number of bytes that are read from an error response.
 const MAX_ERROR_BYTES: usize = 16 << 10;
-/// Maximum number of recorded gaps per response. It bounds the memory for an endless response.
+/// Maximum number of recorded times between events per response. It limits the memory that an endless
+/// response can take.
 const MAX_RECORDED_GAPS: usize = 1 << 17;
 
 /// The observation of one streamed response.
@@ -66,7 +67,7 @@ struct ObservedStream {
     timings: Timings,
     /// Times between events with output, in seconds.
     gaps: Vec<f64>,
-    /// Whether the client disconnected before the end, as recorded in the trace.
+    /// Whether the client disconnected before the end of the response, as recorded in the trace.
     has_disconnected: bool,
 }
 
@@ -92,8 +93,8 @@ impl BenchRequestSender {
         body.to_string().into()
     }
 
-    /// Sends a request and reads its response to the end, or up to the number of tokens after which
-    /// the client of the trace disconnected. Fails with kind `timeout` after `self.timeout`.
+    /// Sends a request and reads its response. The client reads to the end, or disconnects after the number
+    /// of tokens that the trace states. Fails with the kind `timeout` after `self.timeout`.
     pub async fn answer(
         &self,
         planned: &TraceRequest,
@@ -149,8 +150,8 @@ impl BenchRequestSender {
                 let before = observer.observed().inter_chunk_latency.count();
                 let arrival = observer.on_data(data, clock::now(), &mut timings);
                 let added = observer.observed().inter_chunk_latency.count() - before;
-                // All events of one read have the same arrival time. Only the first event has a
-                // gap above 0.
+                // All events of one read have the same arrival time. Only the first of them has a time above
+                // 0 since the previous event.
                 let new_gaps = (MAX_RECORDED_GAPS - gaps.len()).min(added as usize);
                 let longest_gap = arrival.gap.unwrap_or_default().as_secs_f64();
                 let zero_gaps = std::iter::repeat_n(0.0, new_gaps.saturating_sub(1));
@@ -163,8 +164,8 @@ impl BenchRequestSender {
         Ok(ObservedStream { observed: *observer.into_observed(), timings, gaps, has_disconnected })
     }
 
-    /// Sends a request. Retries it if the server had already closed the pooled connection: such a
-    /// close is not a failure of the request.
+    /// Sends a request. If the server had already closed the reused connection, the request is sent again,
+    /// because this is not a failure of the request.
     async fn send(
         &self,
         planned: &TraceRequest,
@@ -193,15 +194,16 @@ impl BenchRequestSender {
     }
 }
 
-/// Computes the measurement of a stream. Fails if the response is not a stream, contains an error,
-/// or ended early although the client did not disconnect.
+/// Computes the measurement of a stream. Fails if the response is not a stream or contains an error, or if it
+/// ended early although the client did not disconnect.
 fn measure_response(
     stream: ObservedStream,
     planned: &TraceRequest,
 ) -> Result<ResponseMeasurement, RequestFailure> {
     let ObservedStream { observed, timings, gaps, has_disconnected } = stream;
     let is_complete = observed.is_complete && observed.finish_reasons.iter().any(Option::is_some);
-    // Tokens can have no text. A response whose tokens all have no text has no first output.
+    // A token can have no text. If all tokens of a response have no text, the response has no output, so its
+    // first event counts instead.
     let first = timings.first_output.or(timings.first_event);
     let Some(first) = first.filter(|_| observed.is_stream) else { return Err("no_stream".into()) };
     if observed.error.is_some() {

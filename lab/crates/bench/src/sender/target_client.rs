@@ -1,5 +1,5 @@
-//! The HTTP client of a benchmark target: its address, its API key, and the model list and metrics
-//! page that are fetched before a run.
+//! The HTTP client of a benchmark target (the tested server, or the gateway's admin listener): its address,
+//! its API key, and the model list and metrics pages that it serves.
 
 use super::{BackendBody, HttpClient, IdlePool, SendError};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub enum TargetError {
     /// The server cannot be reached.
     #[error("{0} cannot be reached")]
     Send(String, #[source] SendError),
-    /// The server rejects the API key, or requires one: status 401 or 403.
+    /// The server rejects the API key, or requires a key: status 401 or 403.
     #[error("{0} refuses the API key, or requires one ({1}); {2}")]
     Key(String, StatusCode, &'static str),
     /// The server responds with an error status.
@@ -39,7 +39,7 @@ pub enum TargetError {
 
 /// Maximum size of the model list or metrics page, in bytes.
 const MAX_PAGE_BYTES: usize = 64 << 20;
-/// Timeout for the response head of a page, and again for its body.
+/// Time limit for the response head of a page. The same limit then applies to its body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of an error message that is kept, in characters.
 const MAX_ERROR_CHARS: usize = 300;
@@ -70,7 +70,7 @@ impl TargetClient {
         ids.map(|id| id.map(str::to_owned)).collect::<Option<_>>().ok_or_else(format_error)
     }
 
-    /// Fetches the metrics page of the gateway. The target must be an admin listener.
+    /// Fetches the metrics page of the gateway. The target must be the admin listener of the gateway.
     pub async fn metrics(&self) -> Result<Bytes, TargetError> {
         let hint = "--admin must be the address of the admin listener, port 9090 by default";
         self.fetch_page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint).await
@@ -127,8 +127,8 @@ impl TargetClient {
     }
 }
 
-/// Extracts the message of an error response: from the error object of the OpenAI API, from a field
-/// `message`, or else the whole body as text. `None`: the body is empty.
+/// Extracts the message of an error response. The message is in the error object of the OpenAI API or in a
+/// field `message`; otherwise it is the whole body as text. `None`: the body is empty.
 pub(super) fn error_message(body: &[u8]) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let json = json.as_ref();

@@ -1,5 +1,5 @@
-//! The knowledge of a gateway about the prefix caches of the backends: the prompts that it sent, the
-//! KV events of the engines, the messages of the other gateways, or events and messages together.
+//! What a gateway knows about the prefix caches of the backends. Sources are the prompts that it sent, the KV
+//! events of the engines, and the messages of other gateways.
 
 mod known_texts;
 mod peer_messages;
@@ -15,38 +15,38 @@ use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Source of the cached tokens of a prompt, for the policies of the gateway. The reimplementations
-/// of other routers keep their own sources.
+/// Where the policies of the gateway get the number of cached tokens of a prompt. The reimplementations of
+/// other routers use their own sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheView {
-    /// The prompts that the gateway sent, as in the gateway without KV events.
+    /// The prompts that the gateway sent, as in a real gateway without KV events.
     #[default]
     Approximate,
-    /// KV events as the gateway uses them: they decide for the texts that the gateway itself has
-    /// sent, because it learns from its own responses which text a block has. Prompts of the
-    /// gateway that have no output yet count as cached. For any other text, the prompts that the
-    /// gateway sent decide.
+    /// KV events as the real gateway uses them. They count only for texts that the gateway itself has sent,
+    /// because it learns from its own responses which text a block has. Prompts of the gateway that have no
+    /// output yet count as cached. For any other text, the gateway estimates from the prompts that it sent.
     Events,
-    /// [`CacheView::Events`] of gateways that share a key: each gateway also learns some blocks of
-    /// the prompts of the other gateways, from the outlines in the events.
+    /// [`CacheView::Events`] with gateways that share a key. Each gateway also learns some blocks of the
+    /// prompts of other gateways, from the outlines (hashes of parts of a prompt) in the events.
     #[serde(rename = "events+outlines")]
     EventsAndOutlines,
-    /// The true contents of the caches, and the gateway's own prompts without output. This is the
-    /// most that KV events could show.
+    /// The true contents of the caches, and the gateway's own prompts that have no output yet. KV events
+    /// could show no more than this.
     Exact,
-    /// The prompts of all gateways, which exchange what they send and their pending prompt tokens.
+    /// The prompts of all gateways. The gateways tell each other which prompts they send, and their pending
+    /// prompt tokens.
     Exchange,
-    /// [`CacheView::Events`]; for other texts, the prompts of all gateways decide. The gateways
-    /// also exchange their pending prompt tokens.
+    /// [`CacheView::Events`], but for other texts the gateway estimates from the prompts of all gateways. The
+    /// gateways also tell each other their pending prompt tokens.
     #[serde(rename = "events+exchange")]
     EventsAndExchange,
-    /// [`CacheView::Exact`], and the pending prompt tokens of the other gateways.
+    /// [`CacheView::Exact`], plus the pending prompt tokens of the other gateways.
     #[serde(rename = "exact+exchange")]
     ExactAndExchange,
 }
 
-/// The exchange between gateways.
+/// The message exchange between gateways.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExchangeSettings {
     /// Time from sending a message to its arrival.
@@ -61,17 +61,18 @@ impl Default for ExchangeSettings {
     }
 }
 
-/// Default delay of a message: two hops in a data centre and the batching of a message bus.
+/// Default delay of a message between gateways: two network hops in a data centre, and the batching of a
+/// message bus.
 pub const DEFAULT_EXCHANGE_DELAY: Duration = Duration::from_millis(5);
-/// Time from the end of an engine step to the arrival of its KV events. On vLLM 0.32 the median was
-/// 0.5 to 6 ms after the timestamp of the event.
+/// Time from the end of an engine step to the arrival of the KV events of the step. With vLLM 0.32, the
+/// measured median was 0.5 to 6 ms after the timestamp of the event.
 pub(super) const EVENT_DELAY: Duration = Duration::from_millis(1);
-/// Time from the end of a request until its simulated gateway knows which blocks have its text. The
-/// real gateway waits for the same time.
+/// Time from the end of a request until its simulated gateway knows which blocks have the text of the prompt.
+/// The real gateway waits for the same time.
 pub(super) const TEXT_DELAY: Duration = Duration::from_millis(250);
 
 impl CacheView {
-    /// All views.
+    /// All kinds of knowledge.
     pub const ALL: [Self; 7] = [
         Self::Approximate,
         Self::Events,
@@ -100,7 +101,7 @@ impl CacheView {
         !matches!(self, Self::Approximate | Self::Exchange)
     }
 
-    /// Whether the events decide only for texts that the gateway has sent.
+    /// Whether the events count only for texts that the gateway has sent.
     pub(super) const fn learns_texts(self) -> bool {
         matches!(self, Self::Events | Self::EventsAndOutlines | Self::EventsAndExchange)
     }

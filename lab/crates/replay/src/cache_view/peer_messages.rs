@@ -1,4 +1,4 @@
-//! Messages between gateways: the prompts that they send and their pending prompt tokens.
+//! Messages between gateways. They state which prompts a gateway sends, and its pending prompt tokens.
 
 use std::collections::VecDeque;
 use tokenweir_routing::mix;
@@ -12,14 +12,15 @@ pub(crate) struct PeerMessage {
     pub(crate) to: usize,
     /// The backend that the message is about.
     pub(crate) backend: usize,
-    /// Number of the request that was sent to the backend. `None`: a first output or an end.
+    /// Number of the request that the gateway sent to the backend. `None`: the message is about a first
+    /// output or the end of a request.
     pub(crate) sent: Option<usize>,
-    /// Prompt tokens of the sender that the backend still has to compute. An absolute number, so
-    /// the next message repairs a lost one.
+    /// Number of the sender's prompt tokens that the backend still has to compute. It is the total and not
+    /// the change, so the next message also makes up for a lost one.
     pub(crate) pending_tokens: u64,
 }
 
-/// The messages in transit. All have the same delay, so they arrive in the order of sending.
+/// The messages in transit. All have the same delay, so they arrive in the order in which they were sent.
 #[derive(Debug)]
 pub(crate) struct PeerMessages {
     in_transit: VecDeque<PeerMessage>,
@@ -27,8 +28,8 @@ pub(crate) struct PeerMessages {
     random: fastrand::Rng,
 }
 
-/// Number that is mixed with the seed of a run for the random losses, so that they do not change
-/// the other random numbers of the run.
+/// A number that is combined with the seed of a run to draw the lost messages. So losses do not change the
+/// other random numbers of the run.
 const LOSS_SEED: u64 = 0x6c6f_7373;
 
 impl PeerMessages {
@@ -39,7 +40,7 @@ impl PeerMessages {
         Self { in_transit: VecDeque::new(), loss, random }
     }
 
-    /// Sends a message. Returns whether it will arrive.
+    /// Sends a message. Returns whether the message will arrive.
     pub(crate) fn send(&mut self, message: PeerMessage) -> bool {
         let arrives = self.random.f64() >= self.loss;
         if arrives {

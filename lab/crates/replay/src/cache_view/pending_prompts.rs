@@ -1,12 +1,12 @@
-//! The prompts of one gateway that have no output yet. Their blocks are not in the published
-//! caches, but the engine computes them before a prompt that is sent later.
+//! The prompts of one gateway that have no output yet. The KV events do not show their blocks yet, but an
+//! engine computes these prompts before it computes a prompt that is sent later.
 
 use std::collections::HashMap;
 
-/// Blocks of the prompts without output, by position of the backend.
+/// Blocks of the prompts without output, for each backend by its position.
 #[derive(Debug)]
 pub(crate) struct PendingPrompts {
-    /// Number of pending prompts with each block.
+    /// For each backend: the number of pending prompts that contain each block.
     blocks: Vec<HashMap<u64, u32>>,
 }
 
@@ -23,7 +23,7 @@ impl PendingPrompts {
         }
     }
 
-    /// Removes a prompt that has its first output, or whose request has ended.
+    /// Removes a prompt, because its first output has arrived or its request has ended.
     pub(crate) fn remove(&mut self, backend: usize, blocks: &[u64]) {
         for block in blocks {
             if let Some(count) = self.blocks[backend].get_mut(block) {
@@ -35,7 +35,7 @@ impl PendingPrompts {
         }
     }
 
-    /// Number of leading blocks that pending prompts of a backend have in common with a prompt.
+    /// Number of leading blocks of a prompt that pending prompts of a backend also have.
     pub(crate) fn matched(&self, backend: usize, blocks: &[u64]) -> usize {
         let pending = &self.blocks[backend];
         blocks.iter().take_while(|block| pending.contains_key(block)).count()

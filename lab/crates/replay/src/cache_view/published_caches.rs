@@ -1,10 +1,10 @@
-//! The contents of the prefix caches as the KV events of the engines publish them.
+//! The contents of the prefix caches, as far as the KV events of the engines have published them.
 
 use super::super::trace::TraceRequest;
 use std::collections::{HashSet, VecDeque};
 use tokenweir_sim::engine::CacheChange;
 
-/// Published content of the caches of a fleet. All gateways have received the same events.
+/// The published contents of the caches of all backends. All gateways have received the same events.
 #[derive(Debug)]
 pub(crate) struct PublishedCaches {
     /// The published cache of each backend, by its position.
@@ -14,12 +14,13 @@ pub(crate) struct PublishedCaches {
 #[derive(Debug, Default)]
 struct PublishedCache {
     resident: HashSet<u64>,
-    /// Changes that have not arrived at the gateways, the oldest first. Each entry has the changes of
-    /// one engine step.
+    /// Changes of the cache that have not arrived at the gateways yet, the oldest first. Each entry has the
+    /// changes of one engine step.
     in_transit: VecDeque<Vec<CacheChange>>,
 }
 
-/// Looks up the cached tokens of one prompt. The block hashes are computed once for each block size.
+/// Looks up how much of one prompt is in the caches. The block hashes of the prompt are computed once for
+/// each block size.
 #[derive(Debug)]
 pub(crate) struct PublishedLookup<'a> {
     caches: &'a PublishedCaches,
@@ -33,7 +34,8 @@ impl PublishedCaches {
         Self { caches: std::iter::repeat_with(PublishedCache::default).take(backends).collect() }
     }
 
-    /// Records that an engine publishes the changes of a step. Returns whether there are any.
+    /// Records that an engine publishes the changes of its cache in one step. Returns whether there are any
+    /// changes.
     pub(crate) fn publish(&mut self, backend: usize, changes: Vec<CacheChange>) -> bool {
         let is_published = !changes.is_empty();
         if is_published {
@@ -54,7 +56,7 @@ impl PublishedCaches {
         }
     }
 
-    /// Empties the cache of a backend whose engine has ended.
+    /// Empties the published cache of a backend whose engine process has ended.
     pub(crate) fn clear(&mut self, backend: usize) {
         self.caches[backend] = PublishedCache::default();
     }
@@ -65,18 +67,18 @@ impl PublishedCaches {
     }
 }
 
-/// The part of the leading tokens of a prompt that is in a cache.
+/// How many leading tokens of a prompt are in a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ResidentTokens {
     /// Number of cached tokens.
     pub(crate) tokens: f64,
-    /// Whether all of the tokens that were looked up are in the cache.
+    /// Whether all looked-up tokens are in the cache.
     pub(crate) is_all: bool,
 }
 
 impl PublishedLookup<'_> {
-    /// The part of the first `max_tokens` prompt tokens that is in the cache of a backend, in blocks
-    /// of `block_size` tokens.
+    /// How many of the first `max_tokens` tokens of the prompt are in the cache of a backend whose blocks
+    /// have `block_size` tokens.
     pub(crate) fn resident(
         &mut self,
         backend: usize,
@@ -85,7 +87,7 @@ impl PublishedLookup<'_> {
     ) -> ResidentTokens {
         if self.hashes.as_ref().is_none_or(|(size, _)| *size != block_size) {
             let mut hashes = self.job.request(block_size).block_hashes;
-            // The engine always computes the last token of a prompt.
+            // An engine always computes the last token of a prompt, so the block with this token is left out.
             hashes.truncate((self.job.prompt_tokens.saturating_sub(1) / block_size) as usize);
             self.hashes = Some((block_size, hashes));
         }

@@ -13,7 +13,7 @@ pub struct EngineGroup {
     pub spec: EngineSpec,
 }
 
-/// Keys of a group and their units, for error messages.
+/// The keys of a group and their units. Error messages show this text.
 const GROUP_KEYS: &str =
     "prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms), block (tokens)";
 

@@ -1,14 +1,16 @@
-//! Engines of the tournament.
+//! The engines of the tournament.
 //!
-//! The presets with the name of a GPU are published measurements of vLLM. Their source is the
-//! repository `ai-dynamo/aiconfigurator` (commit 095f58a5, `systems/data/*/vllm`): sums of measured
-//! kernel times over the layers of the model, fitted by the linear form of [`EngineSpec`] with a
-//! quadratic term. The sizes of the KV caches follow from 90 % of the memory less the weights. Batch
-//! limits are the defaults of vLLM's API server for the GPU. The tokenizer takes 1.1 µs per token.
+//! The speeds of the presets with the name of a GPU are from published measurements of vLLM. The source is
+//! the repository `ai-dynamo/aiconfigurator` (commit 095f58a5, `systems/data/*/vllm`). The measured kernel
+//! times are added up over the layers of the model, and the linear form of [`EngineSpec`] with a quadratic
+//! term is fitted to the sums. The sizes of the KV caches follow from 90 % of the GPU memory less the
+//! weights. Batch limits are the defaults of vLLM's API server for the GPU. The tokenizer takes 1.1 µs per
+//! token.
 //!
-//! `lab/engine_fit/h200.csv` was measured with vLLM 0.26 and an 8B model on an H200, without CUDA graphs. For
-//! prompts of 2,048 to 16,384 tokens, [`EnginePreset::Llama8bH100`] is 7.5 to 8.7 % too fast. The times of shorter
-//! prompts (33 ms) and of steps without prompts (19 to 27 ms) come from the CPU, which CUDA graphs relieve.
+//! `lab/engine_fit/h200.csv` was measured with vLLM 0.26 and an 8B model on an H200, without CUDA graphs.
+//! Compared with it, [`EnginePreset::Llama8bH100`] is 7.5 to 8.7 % too fast for prompts of 2,048 to 16,384
+//! tokens. In this measurement, the CPU determines the time of shorter prompts (33 ms) and of steps without
+//! prompts (19 to 27 ms). CUDA graphs would reduce this time.
 
 use std::time::Duration;
 use tokenweir_sim::engine::EngineSpec;
@@ -17,8 +19,8 @@ use tokenweir_sim::engine::cost_model::CostModel;
 /// A kind of engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnginePreset {
-    /// vLLM 0.32 on a CPU with a model of 0.4 million parameters, see `lab/engine_fit`. The KV cache is
-    /// that of the default engine, because the measured one holds 16,384 tokens.
+    /// vLLM 0.32 on a CPU with a model of 0.4 million parameters, see `lab/engine_fit`. The KV cache has the
+    /// size of the default engine, because the measured engine holds only 16,384 tokens.
     CpuVllm,
     /// Llama 3.1 8B on an H100.
     Llama8bH100,
@@ -28,7 +30,7 @@ pub enum EnginePreset {
     Llama70bH100,
 }
 
-/// A published measurement: the coefficients of a step.
+/// A published measurement: the coefficients of the duration of an engine step.
 struct Measured {
     base_ms: f64,
     prefill_us: f64,
@@ -44,7 +46,7 @@ struct Measured {
 const BLOCK_SIZE: u32 = 16;
 
 impl EnginePreset {
-    /// The engine.
+    /// The parameters of the simulated engine.
     pub fn spec(self) -> EngineSpec {
         match self {
             Self::CpuVllm => cpu_vllm(),
@@ -85,8 +87,9 @@ impl EnginePreset {
     }
 }
 
-/// The fit of `lab/engine_fit/points.csv` by `engine_fit.py`. Its mean error is 1.3 % for prefill, up
-/// to 1,792 tokens, and 8.6 % for decode. Attention without a fused kernel makes long prompts expensive.
+/// The fit of `lab/engine_fit/points.csv` by `engine_fit.py`. Its mean error is 1.3 % for prefill of up to
+/// 1,792 tokens, and 8.6 % for decode. The attention on this CPU has no fused kernel, so long prompts are
+/// expensive.
 fn cpu_vllm() -> EngineSpec {
     let measured = Measured {
         base_ms: 2.16,

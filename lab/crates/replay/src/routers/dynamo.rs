@@ -1,17 +1,17 @@
-//! The KV router of NVIDIA Dynamo with its default cost: the prompt tokens that a worker still has to
-//! compute, plus its active decode blocks, in blocks. The lowest cost wins; ties are broken at
-//! random (temperature 0).
+//! The KV router of NVIDIA Dynamo with its default cost. The cost of a worker (a backend) counts in blocks:
+//! the prompt tokens that the worker still has to compute, plus its active decode blocks. The worker with the
+//! lowest cost wins; ties are broken at random (temperature 0).
 //!
 //! ```text
 //! cost = (active prefill tokens + prompt tokens − overlap) ÷ block tokens + active blocks
 //! ```
 //!
-//! The router counts its own requests only. A prompt is active prefill until its first output. Active
-//! requests share the blocks of a common prefix: a block counts once, and a request adds those that are
-//! not active (`lib/kv-router/src/sequences/block_tracker.rs`, with the default
-//! `router_assume_kv_reuse: true`). The overlap is exact (from KV events) or estimated from the prompts
-//! that were sent. The queue of the original, which holds requests back while all workers are busy, is
-//! left out.
+//! The router counts only requests that it sent itself. The tokens of a prompt count as active prefill until
+//! its first output. Active requests share the blocks of a common prefix: each block counts once, and a new
+//! request adds only those blocks that are not active yet (`lib/kv-router/src/sequences/block_tracker.rs`,
+//! with the default `router_assume_kv_reuse: true`). The overlap, that is, the cached part of the prompt, is
+//! exact (from KV events) or estimated from the prompts that were sent. The queue of the original, in which
+//! requests wait while all workers are busy, is left out.
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
@@ -20,8 +20,8 @@ use std::collections::HashMap;
 /// State of the router.
 #[derive(Debug)]
 pub struct DynamoRouter {
-    /// Whether the overlap comes from the true contents of the caches. Otherwise it is estimated from
-    /// the prompts that were sent.
+    /// Whether the overlap (the cached part of a prompt) comes from the true contents of the caches.
+    /// Otherwise it is estimated from the prompts that were sent.
     is_exact: bool,
     /// The load of each backend, by its position.
     workers: Vec<WorkerLoad>,
@@ -32,9 +32,9 @@ pub struct DynamoRouter {
 #[derive(Debug, Default)]
 struct WorkerLoad {
     prefill_tokens: f64,
-    /// Blocks of the active requests, of which shared ones count once.
+    /// Number of blocks of the active requests. A block that several requests share counts once.
     blocks: f64,
-    /// Number of active requests that have each shared block of the trace.
+    /// For each shared block of the trace, the number of active requests that have it.
     users: HashMap<u64, u32>,
     sent: PrefixIndex,
 }
@@ -43,14 +43,14 @@ struct WorkerLoad {
 struct ActiveRequest {
     worker: usize,
     prefill_tokens: f64,
-    /// Blocks after the last shared block of the trace.
+    /// Number of blocks after the last shared block of the trace.
     own_blocks: f64,
-    /// Shared blocks of the trace, and the number of the router's blocks in each.
+    /// The shared blocks of the trace. `blocks_per_shared`: the number of the router's blocks in each.
     shared: Box<[u64]>,
     blocks_per_shared: f64,
 }
 
-/// Tokens per block in the cost.
+/// Tokens in a block, as the cost counts blocks.
 const BLOCK_TOKENS: f64 = 16.0;
 
 impl DynamoRouter {
@@ -114,7 +114,7 @@ impl DynamoRouter {
 }
 
 impl WorkerLoad {
-    /// Number of leading blocks of a prompt that active requests have.
+    /// Number of leading blocks of a prompt that active requests also have.
     fn active_blocks(&self, blocks: &[u64]) -> usize {
         blocks.iter().take_while(|block| self.users.contains_key(block)).count()
     }

@@ -1,12 +1,13 @@
-//! The endpoint picker of llm-d with its default scorers: queue depth, KV cache usage and an
-//! approximate prefix index, weighted 2 : 2 : 3. The highest sum wins; ties are broken at random.
+//! The endpoint picker of llm-d with its default scorers: queue depth, KV cache usage and an approximate
+//! prefix index, with the weights 2 : 2 : 3. The backend with the highest sum wins; ties are broken at
+//! random.
 //!
 //! The queue score is relative to the shortest and the longest queue. The KV cache score is the
 //! free share of the cache. The prefix score is the share of the prompt that was sent to the
 //! backend before. The prefix index of a backend holds as many tokens as its KV cache.
 //!
-//! The scorer `no-hit-lru`, with weight 2, is optional: a prompt that no backend has cached prefers
-//! the backend that was sent such a prompt the longest time ago.
+//! The scorer `no-hit-lru`, with weight 2, is optional. A prompt that no backend has in its cache prefers the
+//! backend that has not received such a prompt for the longest time.
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
@@ -16,19 +17,19 @@ use super::routing_input::RoutingInput;
 pub struct LlmDRouter {
     /// The prefix index of each backend, by its position.
     prefix_indexes: Vec<PrefixIndex>,
-    /// Number of the last prompt without a cached prefix that was sent to each backend, by
-    /// position. 0: there was none. `None`: the scorer is not used.
+    /// For each backend, by position: the number of the last prompt sent to it of which no cache had a
+    /// prefix. 0: there was no such prompt. `None`: the scorer is not used.
     last_misses: Option<Vec<u64>>,
     miss_count: u64,
 }
 
 /// Weights of queue, KV cache usage, prefix and `no-hit-lru`.
 const SCORER_WEIGHTS: [f64; 4] = [2.0, 2.0, 3.0, 2.0];
-/// Score of `no-hit-lru` for a prompt with a cached prefix.
+/// Score of `no-hit-lru` for a prompt of which a cache has a prefix.
 const NEUTRAL_SCORE: f64 = 0.5;
 
 impl LlmDRouter {
-    /// A picker that has sent no request yet.
+    /// An endpoint picker that has sent no request yet.
     pub(crate) fn new(backends: usize, has_no_hit_lru: bool) -> Self {
         Self {
             prefix_indexes: (0..backends).map(|_| PrefixIndex::default()).collect(),
@@ -68,8 +69,8 @@ impl LlmDRouter {
         chosen
     }
 
-    /// Score of `no-hit-lru` for a backend: its rank by the time of its last prompt without a cached
-    /// prefix, from 1 (oldest) to 0 (newest).
+    /// Score of `no-hit-lru` for a backend. The backends are ranked by the time of their last prompt without
+    /// a cached prefix, from 1 (oldest) to 0 (newest).
     fn no_hit_score(&self, position: usize, is_miss: bool) -> f64 {
         let Some(last_misses) = &self.last_misses else { return 0.0 };
         if !is_miss {

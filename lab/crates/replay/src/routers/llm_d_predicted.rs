@@ -1,6 +1,6 @@
-//! The predicted-latency scheduling of llm-d: models of the time to first token (TTFT) and of the time
-//! per output token (TPOT), trained on the responses, and a scorer of the headroom that they leave
-//! below the objectives.
+//! The predicted-latency scheduling of llm-d. It has models of the time to first token (TTFT) and of the time
+//! per output token (TPOT), which are trained on the responses. A scorer rates the headroom: how far the
+//! predictions are below the objectives.
 //!
 //! Source: llm-d-router at ebab6879, `config/charts/routerlib/templates/_config.yaml` (the order of the
 //! plugins and their parameters), `scheduling/scorer/latency`,
@@ -9,8 +9,8 @@
 //! `docs/architecture/advanced/latency-predictor.md` of llm-d.
 //!
 //! Simplifications:
-//! - Ridge regression with exponential forgetting over the same features, with products of them,
-//!   instead of `XGBoost` over stratified samples. It is trained at once, the original in batches.
+//! - Ridge regression with exponential forgetting over the same features and some products of them, instead
+//!   of `XGBoost` over stratified samples. It is trained after each response, the original in batches.
 //! - The mode `streamingMode: true`, which the objectives need. Responses that are not streams train
 //!   nothing.
 //! - TPOT is trained with the mean of a response and with the features at its start.
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 /// State of the endpoint picker.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
-    /// The objectives of the TTFT and of the TPOT in seconds. Infinity: there is no objective.
+    /// The objectives of TTFT and TPOT in seconds. Infinity: there is no objective.
     objectives: [f64; 2],
     /// The load of each backend, by its position.
     workers: Vec<Worker>,
@@ -40,7 +40,7 @@ pub struct PredictedLatencyRouter {
 struct Worker {
     sent: PrefixIndex,
     requests: u32,
-    /// Prompt tokens of the requests without output.
+    /// Prompt tokens of the backend's requests that have no output yet.
     prefill_tokens: f64,
 }
 
@@ -52,31 +52,34 @@ struct ActiveRequest {
     tpot_features: Vec<f64>,
 }
 
-/// The inputs of the scorer for a backend.
+/// What the scorer knows about a backend.
 #[derive(Debug, Clone, Copy)]
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.
     share: f64,
     /// Predicted TTFT and TPOT in seconds.
     seconds: [f64; 2],
-    /// The objective minus the prediction, of the TTFT and of the TPOT, in seconds.
+    /// Objective minus prediction in seconds, for TTFT and for TPOT.
     headroom: [f64; 2],
     requests: u32,
 }
 
-/// Minimum share of the prompt that makes a backend sticky: before and after the choice of the tier.
+/// Minimum share of the prompt that a backend must have got before to be sticky. The first value applies
+/// before the choice of the tier, the second value after it.
 const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
-/// Maximum seconds by which the predicted TTFT of a sticky backend may exceed that of the others.
+/// Greatest difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
+/// others.
 const MAX_TTFT_PENALTY: f64 = 18.0;
-/// Share of the decisions that use the backends that miss an objective although others meet it.
+/// Share of the decisions that use backends that miss an objective, although other backends meet it.
 const EXPLORATION_SHARE: f64 = 0.01;
-/// Weights of the headroom of TTFT and TPOT.
+/// Weights of the headroom of TTFT and of TPOT.
 const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
 /// Scores are rounded to a multiple of 1 ÷ this number.
 const SCORE_STEPS: f64 = 100.0;
 
 impl PredictedLatencyRouter {
-    /// A picker without training. `objectives`: of TTFT and TPOT in seconds, infinity for none.
+    /// An endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds, infinity for
+    /// no objective.
     pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
         Self {
             objectives,
@@ -130,7 +133,7 @@ impl PredictedLatencyRouter {
         Prediction { share, seconds, headroom, requests: worker.requests }
     }
 
-    /// The features of the models of TTFT and of TPOT, scaled to values of about 1.
+    /// The input features of the TTFT model and of the TPOT model, scaled to values of about 1.
     fn features(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> (Vec<f64>, Vec<f64>) {
         let position = view.candidates[index].position;
         let (report, worker) = (&view.reports[position], &self.workers[position]);
@@ -183,8 +186,8 @@ impl PredictedLatencyRouter {
 const TTFT_FEATURES: usize = 10;
 const TPOT_FEATURES: usize = 6;
 
-/// `prefix-cache-affinity-filter`: the backends with at least this share of the prompt, unless their
-/// predicted TTFT is too long.
+/// `prefix-cache-affinity-filter`: only the backends that have at least this share of the prompt, unless
+/// their predicted TTFT is too long.
 fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize> {
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {
@@ -195,7 +198,8 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
     if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
 }
 
-/// `slo-headroom-tier-filter`: the backends that meet the objectives, if there are any.
+/// `slo-headroom-tier-filter`: only the backends that meet the objectives, if there are any. `explores`:
+/// takes the others instead.
 fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usize> {
     let (met, missed): (Vec<usize>, Vec<usize>) = kept
         .into_iter()
@@ -203,7 +207,8 @@ fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usi
     if missed.is_empty() || !met.is_empty() && !explores { met } else { missed }
 }
 
-/// `latency-scorer` with the strategy `least`: the backends closest to the objective.
+/// `latency-scorer` with the strategy `least`: the backends whose predictions are closest to the objective
+/// score highest.
 fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     let bucket = |index: &usize| {
         let Prediction { headroom: [ttft, tpot], requests, .. } = predictions[*index];
@@ -239,8 +244,8 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     kept.iter().map(|index| (*index, score(*index))).collect()
 }
 
-/// The score without predictions: the mean of the free share of the KV cache, of the shortness of
-/// the queue, and of the cached share of the prompt.
+/// The score while the models are not trained: the mean of the free share of the KV cache, of the shortness
+/// of the queue, and of the cached share of the prompt.
 fn fallback(view: &RoutingInput<'_>, predictions: &[Prediction]) -> Vec<(usize, f64)> {
     let report = |index: usize| &view.reports[view.candidates[index].position];
     let longest = (0..predictions.len()).map(|index| report(index).waiting).fold(0.0, f64::max);

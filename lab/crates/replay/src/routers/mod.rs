@@ -1,6 +1,6 @@
-//! Routers of an experiment: the policies of the gateway, and reimplementations of other routers
-//! from their documentation and behaviour, as a reference. The reimplementations have the input of
-//! the originals: unprocessed scraped load, and the prompts that they sent themselves.
+//! The routers of an experiment: the policies of the gateway, and for comparison, reimplementations of other
+//! routers from their documentation and behaviour. The reimplementations get the same input as the originals:
+//! unprocessed scraped loads, and the prompts that they sent themselves.
 
 mod dynamo;
 mod llm_d;

@@ -10,11 +10,11 @@ pub(super) struct OnlineRegression {
     observations: u32,
 }
 
-/// Weight of the previous observations for each new one: about the last 1,000 count.
+/// Factor on the weight of all previous observations with each new observation: about the last 1,000 count.
 const FORGETTING: f64 = 0.999;
 /// Initial variance of the weights.
 const PRIOR_VARIANCE: f64 = 100.0;
-/// Number of observations from which on the predictions are used.
+/// Number of observations that are needed before the predictions are used.
 const MIN_OBSERVATIONS: u32 = 20;
 
 impl OnlineRegression {
@@ -52,7 +52,7 @@ impl OnlineRegression {
                 *entry = (*entry - part * other / scale) / FORGETTING;
             }
         }
-        // Features that do not change would let the variance grow without bound.
+        // The variance of a feature that does not change would grow without bound, so its growth is limited.
         let trace: f64 = self.inverse.iter().enumerate().map(|(index, row)| row[index]).sum();
         let limit = PRIOR_VARIANCE * self.weights.len() as f64;
         if trace > limit {

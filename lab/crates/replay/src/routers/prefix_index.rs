@@ -2,8 +2,8 @@
 
 use tokenweir_sim::lru_set::LruSet;
 
-/// The hashes of the blocks that were sent to one backend. The least recently used ones are removed
-/// first.
+/// The hashes of the blocks that were sent to one backend. When the set is full, the least recently used
+/// blocks are removed first.
 #[derive(Debug, Default)]
 pub(super) struct PrefixIndex(LruSet);
 

@@ -1,17 +1,18 @@
-//! Cache-aware policies with a tree of the prompts sent to each backend.
+//! Cache-aware policies that keep, for each backend, a tree of the prompts that were sent to it.
 //!
 //! `radix_tree` is the policy of the SGLang and vLLM routers (vllm-project/router
-//! `src/policies/cache_aware.rs`, September 2026, defaults of its command line). While the loads are
-//! balanced, a prompt goes to the backend with the longest matching prefix if the match exceeds a
-//! threshold, else to the backend with the smallest tree. While they are not, it goes to the backend
-//! with the fewest requests.
+//! `src/policies/cache_aware.rs`, September 2026, defaults of its command line). While the loads of the
+//! backends are balanced, a prompt goes to the backend with the longest matching prefix if the match exceeds
+//! a threshold, else to the backend with the smallest tree. While the loads are not balanced, a prompt goes
+//! to the backend with the fewest requests.
 //!
-//! `smg` is the policy of the gateway that succeeded them (smg 73da68ca, defaults of its command line in
-//! `model_gateway/src/main.rs`). The test of the balance concerns the chosen backend only, and a prompt
-//! without a match goes to the backend with the fewest requests.
+//! `smg` is the policy of the gateway that succeeded these routers (smg 73da68ca, defaults of its command
+//! line in `model_gateway/src/main.rs`). A prompt goes to a backend with the longest match, unless this
+//! backend has many more requests than the mean. In that case, or without a match, the prompt goes to the
+//! backend with the fewest requests.
 //!
-//! Here a tree is represented by the set of the hashes of its paths, because prompts consist of
-//! blocks. The eviction by time is left out.
+//! Here a tree is represented by the set of the hashes of its paths, because prompts consist of blocks. The
+//! eviction of old entries by time is left out.
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
@@ -20,7 +21,7 @@ use super::routing_input::RoutingInput;
 #[derive(Debug)]
 pub struct RadixTreeRouter {
     variant: RadixTreeVariant,
-    /// The tree of each backend, by its position.
+    /// The tree of the prompts sent to each backend, by the position of the backend.
     trees: Vec<PrefixIndex>,
 }
 
@@ -33,8 +34,8 @@ pub(crate) enum RadixTreeVariant {
     Smg,
 }
 
-/// Thresholds: the share of a prompt that must match, and the difference and the ratio of the numbers
-/// of requests up to which the loads count as balanced. Both projects have the same defaults.
+/// Thresholds: the share of a prompt that must match, and the difference and the ratio of the request counts
+/// up to which the loads of backends count as balanced. Both projects have the same defaults.
 const THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
@@ -78,7 +79,8 @@ impl RadixTreeRouter {
         selected.filter(|index| !is_busy(index)).unwrap_or_else(|| view.least_loaded())
     }
 
-    /// The candidates with the longest match, if that exceeds a share of the prompt.
+    /// The candidates with the longest match, if the match is longer than this share of the prompt. Otherwise
+    /// none.
     fn longest_matches(&self, view: &RoutingInput<'_>, share: f64) -> Vec<usize> {
         let blocks = &view.job.prompt.blocks;
         let matched: Vec<usize> = view

@@ -28,15 +28,15 @@ pub enum Router {
     Dynamo(DynamoRouter),
     /// A router that counts the prompt tokens in flight.
     TokenLoad(TokenLoadRouter),
-    /// The backend with the fewest requests in flight.
+    /// Picks the backend with the fewest requests in flight.
     FewestRequests,
-    /// A router that gives each prefix two backends (`DualMap`).
+    /// A router that assigns two backends to each prefix (`DualMap`).
     DualMap(DualMapRouter),
-    /// A cost of five terms, without a setting.
+    /// Picks the backend with the lowest cost, a formula of five terms without adjustable settings.
     FiveTerms,
-    /// The policy of the gateway with the true state of the engines.
+    /// The policy of the gateway, but with the true state of the engines.
     Exact(Policy),
-    /// The least TTFT of this request and of the next one.
+    /// Picks the backend for which this request and the next one together have the least predicted TTFT.
     Lookahead(LookaheadRouter),
 }
 
@@ -54,35 +54,37 @@ pub enum RouterKind {
     RadixTree,
     /// `smg`: the cache-aware policy of the gateway that succeeded the SGLang router.
     Smg,
-    /// `dynamo`: with the true content of the caches.
+    /// `dynamo`: the KV router of NVIDIA Dynamo, with the true contents of the caches.
     Dynamo,
-    /// `dynamo_approximate`: with estimates from the prompts that were sent.
+    /// `dynamo_approximate`: the KV router of NVIDIA Dynamo, with cache contents estimated from the prompts
+    /// that it sent.
     DynamoApproximate,
-    /// `llm_d_optimized`: the recommended scorers of 2026.
+    /// `llm_d_optimized`: the scorers that llm-d recommended in 2026.
     LlmDOptimized,
     /// `llm_d_predicted`: predicted-latency scheduling.
     LlmDPredicted,
-    /// `lmetric`: prompt tokens in flight with this prompt × (requests in flight + 1).
+    /// `lmetric`: the product of the prompt tokens in flight, including this prompt, and the requests in
+    /// flight + 1.
     LMetric,
-    /// `backlog_and_share`: prompt tokens in flight against the cached share of the prompt.
+    /// `backlog_and_share`: weighs the prompt tokens in flight against the cached share of the prompt.
     BacklogAndShare,
-    /// `lpwl`: least pending prefill with this prompt.
+    /// `lpwl`: the least number of pending prompt tokens, including those of this prompt.
     Lpwl,
-    /// `dual_map`: one of the two backends of each prefix.
+    /// `dual_map`: one of the two backends that are assigned to each prefix.
     DualMap,
-    /// `five_terms`: a cost of five terms, without a setting.
+    /// `five_terms`: a cost formula of five terms without adjustable settings.
     FiveTerms,
     /// `exact_state`: the formula of `kv_aware` on the true state of the engines.
     ExactState,
-    /// `lookahead`: the least TTFT of this request and of the next one.
+    /// `lookahead`: the least predicted TTFT of this request and the next one together.
     Lookahead,
-    /// `fewest_requests`: the backend with the fewest requests in flight. It calibrates experiments,
-    /// so that a change of a policy of the gateway does not change the load of an experiment.
+    /// `fewest_requests`: the backend with the fewest requests in flight. Experiments use it to choose their
+    /// load. So a change of a policy of the gateway does not change the load of an experiment.
     FewestRequests,
 }
 
 impl RouterKind {
-    /// The routers that are no policies of the gateway, without [`Self::FewestRequests`].
+    /// The routers that are not policies of the gateway, except [`Self::FewestRequests`].
     pub const REFERENCES: [Self; 15] = [
         Self::LlmD,
         Self::LlmDNoHitLru,
@@ -101,7 +103,7 @@ impl RouterKind {
         Self::Lookahead,
     ];
 
-    /// All kinds.
+    /// All kinds except [`Self::FewestRequests`].
     pub fn all() -> Vec<Self> {
         PolicyKind::ALL.into_iter().map(Self::Shipped).chain(Self::REFERENCES).collect()
     }
@@ -129,8 +131,8 @@ impl RouterKind {
         }
     }
 
-    /// Time between two scrapes of a backend. Routers with the default interval use the default of
-    /// their project: llm-d refreshes its metrics every 50 ms.
+    /// Time between two scrapes of a backend by this router. If `interval` is the default of the gateway,
+    /// llm-d uses its own default instead: it refreshes its metrics every 50 ms.
     pub fn scrape_interval(self, interval: Duration) -> Duration {
         let is_default = interval == DEFAULT_SCRAPE_INTERVAL;
         match self {
@@ -143,9 +145,9 @@ impl RouterKind {
         }
     }
 
-    /// A router without history, for a fleet of `backend_count` backends. `policy`: settings of the
-    /// policies of the gateway. `objectives`: of the time to first token and of the time per output token
-    /// in seconds, infinity for none.
+    /// A new router for a fleet of `backend_count` backends. `policy`: settings of the policies of the
+    /// gateway. `objectives`: the time to first token and the time per output token in seconds, infinity for
+    /// no objective.
     pub fn router(self, policy: &Policy, objectives: [f64; 2], backend_count: usize) -> Router {
         let radix_tree = |variant| Router::RadixTree(RadixTreeRouter::new(backend_count, variant));
         let token_load = |rule| Router::TokenLoad(TokenLoadRouter::new(backend_count, rule));
@@ -189,8 +191,8 @@ impl FromStr for RouterKind {
 }
 
 impl Router {
-    /// The policy of the gateway, whose candidates may be sampled. `None`: another router, which
-    /// needs all backends as candidates.
+    /// The policy of the gateway, for which a sample of the backends is enough as candidates. `None`: another
+    /// router, which needs all backends as candidates.
     pub const fn policy(&self) -> Option<PolicyKind> {
         match self {
             Self::Shipped(policy) => Some(policy.kind),
@@ -248,8 +250,8 @@ impl Router {
     }
 }
 
-/// Index of the candidate with the fewest requests in flight. If several have equally few, the index
-/// of the candidate whose last new request is the oldest.
+/// Index of the candidate with the fewest requests in flight. If several have equally few, the one that has
+/// got no request for the longest time.
 fn fewest_requests(candidates: &[Candidate]) -> usize {
     let rank = |candidate: &Candidate| (f64::from(candidate.in_flight), -candidate.idle_seconds);
     let ranks = candidates.iter().map(rank).enumerate();

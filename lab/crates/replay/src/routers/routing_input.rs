@@ -11,28 +11,28 @@ pub struct RoutingInput<'a> {
     pub number: usize,
     /// The request.
     pub job: &'a TraceRequest,
-    /// Candidates, with the estimates of the gateway.
+    /// The candidates, with the gateway's estimates of their loads.
     pub candidates: &'a [Candidate],
     /// Last load report of each backend, by position.
     pub reports: &'a [LoadReport],
-    /// True number of prompt tokens in the prefix cache of a backend, by position.
+    /// Returns the true number of this prompt's tokens in the prefix cache of a backend, by position.
     pub cached_tokens: &'a dyn Fn(usize) -> u32,
-    /// Engine of a backend and its true load, by position.
+    /// Returns the engine of a backend and its true load, by position.
     pub engine: &'a dyn Fn(usize) -> (EngineSpec, SimulatedEngineLoad),
     /// Sequence number, random seed and session of the decision.
     pub routing_request: RoutingRequest,
 }
 
 impl RoutingInput<'_> {
-    /// A random one of the indexes with the lowest cost.
+    /// One of the indexes with the lowest cost, picked at random.
     pub(crate) fn random_tie(&self, costs: &[f64]) -> usize {
         let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
         let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
         ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
     }
 
-    /// Index of the candidate with the lowest cost in seconds. Of those that tie with it for the policies
-    /// of the gateway, the one that has been idle longest.
+    /// Index of the candidate with the lowest cost in seconds. Costs tie if the policies of the gateway treat
+    /// them as equal. Of several candidates that tie, the one that has been idle longest.
     pub(crate) fn least(&self, costs: &[f64]) -> usize {
         let limit = tie_limit(costs.iter().copied().fold(f64::INFINITY, f64::min));
         let ties = (0..costs.len()).filter(|index| costs[*index] <= limit);
@@ -54,5 +54,5 @@ impl RoutingInput<'_> {
     }
 }
 
-/// Assumed number of blocks of a cache whose capacity is not reported, as in llm-d.
+/// Number of blocks that a cache is assumed to hold if its capacity is not reported, as in llm-d.
 const DEFAULT_INDEX_BLOCKS: usize = 31_250;

@@ -1,4 +1,5 @@
-//! Routers that count the prompt tokens in flight at each backend, with an index of what was sent.
+//! Routers that count the prompt tokens in flight at each backend, with an index of the prompts that were
+//! sent to it.
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
@@ -12,29 +13,30 @@ pub struct TokenLoadRouter {
     sent: Vec<PrefixIndex>,
     /// Uncached prompt tokens of the requests without output at each backend, by position.
     backlogs: Vec<f64>,
-    /// Position of the backend and uncached tokens of each request without output, by the number of
-    /// the request.
+    /// The requests without output, by their number: the position of the backend, and the uncached prompt
+    /// tokens.
     pending: HashMap<usize, (usize, f64)>,
 }
 
-/// The rule of the router. The lowest cost wins; ties are broken at random.
+/// The rule by which the router computes costs. The lowest cost wins; ties are broken at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenLoadRule {
-    /// llm-d's "optimized baseline" (llm-d `guides/optimized-baseline`, July 2026): among the
-    /// backends that have at least 80 % of the prompt, the fewest tokens in flight. All backends
-    /// count if that would cost more than 18 s at 15,928 tokens per second.
+    /// llm-d's "optimized baseline" (llm-d `guides/optimized-baseline`, July 2026): picks the backend with
+    /// the fewest tokens in flight, among the backends that have at least 80 % of the prompt. If these have
+    /// so many more tokens in flight than the others that it would cost more than 18 s at 15,928 tokens per
+    /// second, picks among all backends.
     LlmDOptimized,
-    /// `LMetric` (arXiv 2603.15202): tokens in flight with this prompt × (requests in flight + 1).
+    /// `LMetric` (arXiv 2603.15202): tokens in flight, including this prompt, × (requests in flight + 1).
     LMetric,
-    /// Least pending work with locality: tokens in flight and the uncached tokens of this prompt.
+    /// Least pending work with locality: tokens in flight + the uncached tokens of this prompt.
     Lpwl,
-    /// A rule that no router ships: 2 × tokens in flight ÷ 65,536 − 1.5 × share that is cached.
+    /// A rule that no product has: 2 × tokens in flight ÷ 65,536 − 1.5 × cached share of the prompt.
     BacklogAndShare,
 }
 
-/// Minimum share of the prompt in the cache of a backend for which llm-d stays at this backend.
+/// Minimum share of the prompt that a backend must have got before, so that llm-d prefers this backend.
 const AFFINITY_SHARE: f64 = 0.8;
-/// Maximum number of tokens in flight by which a backend with the prefix may exceed the others.
+/// Greatest number of tokens in flight by which a backend that has the prefix may exceed the others.
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
 /// Tokens in flight that count as a full backlog in `backlog_and_share`.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;

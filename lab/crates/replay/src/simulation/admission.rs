@@ -1,5 +1,5 @@
-//! Admission control of the simulated gateways, with the queue and the order of the real gateway. All
-//! requests have one priority class.
+//! Admission control of the simulated gateways. The queue and its order are those of the real gateway. All
+//! requests have the same priority class.
 
 use super::dispatch::Offer;
 use super::event::SimulationEvent;
@@ -17,8 +17,8 @@ impl Simulation<'_> {
         self.admit(gateway, QueuedArrival { number, arrived_at: self.now });
     }
 
-    /// Sends a request to a backend, or adds it to the queue of its gateway. Refuses it if it would
-    /// wait there for longer than it may.
+    /// Sends a request to a backend, or adds it to the queue of its gateway. Refuses the request if it would
+    /// wait in the queue for longer than its deadline allows.
     pub(super) fn admit(&mut self, gateway: usize, arrival: QueuedArrival) {
         if self.gateways[gateway].queue.is_empty()
             && let Some(offer) = self.offer(gateway, arrival.number)
@@ -64,14 +64,14 @@ impl Simulation<'_> {
         self.drain_queue(gateway);
     }
 
-    /// Sends the waiting requests of a gateway in the order of its queue until all backends are
-    /// saturated.
+    /// Sends the waiting requests of a gateway, in the order of its queue, until all backends are saturated.
     pub(super) fn drain_queue(&mut self, gateway: usize) {
         if self.gateways[gateway].queue.is_empty() {
             return;
         }
         let now = self.setup.epoch + self.now;
-        // An offer needs the whole simulation, so the queue is moved out of the simulation for this time.
+        // The closure that makes an offer borrows the whole simulation, so the queue is taken out of it
+        // meanwhile.
         let none = AdmissionQueue::new(0, 1);
         let mut queue = std::mem::replace(&mut self.gateways[gateway].queue, none);
         loop {
@@ -89,7 +89,7 @@ impl Simulation<'_> {
         self.gateways[gateway].queue = queue;
     }
 
-    /// Ends a request that waits in its gateway, because it may wait no longer.
+    /// Refuses a request that still waits in its gateway at its deadline.
     pub(super) fn refuse_late(&mut self, number: usize) {
         let InFlightRequest { gateway, queued, .. } = self.in_flight[number];
         let now = self.setup.epoch + self.now;

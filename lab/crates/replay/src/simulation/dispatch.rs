@@ -1,5 +1,5 @@
-//! The path of a request from a gateway to an engine: the choice of a backend, the reservation at the
-//! gateway, and the front end of the backend.
+//! The path of a request from a gateway to an engine: the choice of a backend, the reservation of its load at
+//! the gateway, and the front end (API server) of the backend.
 
 use super::engine_state::EngineState;
 use super::event::SimulationEvent;
@@ -10,26 +10,26 @@ use std::time::Duration;
 use tokenweir_routing::{Candidate, Reservation, RoutingRequest};
 use tokenweir_sim::engine::SequenceId;
 
-/// The backend that a router offers for a request.
+/// The backend that a router picks for a request, before the request is sent.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
-    /// The backend. `None`: all backends are down.
+    /// The picked backend. `None`: all backends are down.
     candidate: Option<Candidate>,
     lost_tokens: f64,
 }
 
 impl Offer {
-    /// Prompt tokens that the backend must compute although another one, saturated or not, has them in
-    /// its cache. 0 for routers that are no policies of the gateway, because their state already counts
-    /// the request at the backend.
+    /// Prompt tokens that the picked backend must compute although another backend, saturated or not, has
+    /// them in its cache. 0 for routers that are not policies of the gateway, because their state already
+    /// counts the request at the picked backend.
     pub(super) const fn lost_tokens(&self) -> f64 {
         self.lost_tokens
     }
 }
 
 impl Simulation<'_> {
-    /// The backend that the router of a gateway picks. `None`: admission control holds the request
-    /// back, because all backends are saturated.
+    /// The backend that the router of a gateway picks for a request. `None`: admission control keeps the
+    /// request waiting, because all backends are saturated.
     pub(super) fn offer(&mut self, gateway: usize, number: usize) -> Option<Offer> {
         let job = &self.requests[number];
         let routing_request = self.gateways[gateway].decision(job, self.rng.u64(..));
@@ -53,12 +53,13 @@ impl Simulation<'_> {
         Some(Offer { candidate: Some(candidates[index]), lost_tokens })
     }
 
-    /// Sends a request to the backend of an offer. Without a candidate, the gateway answers
-    /// with an error.
+    /// Sends a request to the backend of an offer. If the offer has no backend, the gateway answers with an
+    /// error.
     pub(super) fn accept(&mut self, gateway: usize, arrival: QueuedArrival, offer: Offer) {
         let QueuedArrival { number, arrived_at } = arrival;
         let Some(candidate) = &offer.candidate else { return self.end(number, None) };
-        // A prediction does not contain the wait in the gateway.
+        // A predicted TTFT does not include the wait in the gateway, so a request that waited has no
+        // prediction.
         let is_predicted = arrived_at == self.now;
         let router = &self.gateways[gateway].router;
         let predicted_ttft = if is_predicted { router.predicted_ttft(candidate) } else { f64::NAN };
@@ -76,7 +77,7 @@ impl Simulation<'_> {
         self.pass_to_front_end(number);
     }
 
-    /// The backends to which a gateway can send a request, with its estimates.
+    /// The backends to which a gateway can send a request, with the gateway's estimates of their loads.
     pub(super) fn candidates(
         &self,
         gateway: usize,
@@ -91,8 +92,8 @@ impl Simulation<'_> {
         self.gateways[gateway].candidates(&self.requests[number], request, available, knowledge)
     }
 
-    /// The backends that exist now and to which a gateway can send a request. `seed`: of the
-    /// decision.
+    /// The backends that exist now and to which a gateway can send a request. `seed`: the random seed of this
+    /// routing decision.
     fn available_backends(&self, gateway: usize, seed: u64) -> Vec<usize> {
         let now = self.setup.epoch + self.now;
         let joined = |position: &usize| {
@@ -102,7 +103,7 @@ impl Simulation<'_> {
         self.gateways[gateway].available(all, seed, now)
     }
 
-    /// Chooses a backend for a request. Returns the index of its candidate.
+    /// Chooses a backend for a request. Returns the index of the chosen candidate.
     fn route(
         &mut self,
         gateway: usize,
@@ -133,8 +134,8 @@ impl Simulation<'_> {
         })
     }
 
-    /// Records that a gateway sends a request to the backend of a candidate: in its estimates, at
-    /// the other gateways and in the results.
+    /// Records that a gateway sends a request to the backend `candidate`: in the estimates of the gateway, at
+    /// the other gateways, and in the results.
     fn reserve(&mut self, gateway: usize, number: usize, candidate: &Candidate) -> Reservation {
         let (job, backend) = (&self.requests[number], candidate.position);
         let now = self.setup.epoch + self.now;
@@ -152,8 +153,8 @@ impl Simulation<'_> {
         reservation
     }
 
-    /// Passes a request to the front end of its backend. The front end submits it to the engine
-    /// after the requests that it received before.
+    /// Passes a request to the front end (API server) of its backend. The front end submits the request to
+    /// the engine after the requests that it received earlier.
     fn pass_to_front_end(&mut self, number: usize) {
         let InFlightRequest { attempt, backend, .. } = self.in_flight[number];
         let state = &mut self.engines[backend];
@@ -170,19 +171,19 @@ impl Simulation<'_> {
         self.schedule(submit_at, SimulationEvent::Submit(number, attempt));
     }
 
-    /// Submits a request to the engine of its backend. Does nothing if `attempt` is not its last
-    /// attempt.
+    /// Submits a request to the engine of its backend. Does nothing if `attempt` is not the last attempt of
+    /// the request.
     pub(super) fn submit(&mut self, number: usize, attempt: u32) {
         let request = &self.in_flight[number];
         if request.attempt != attempt || request.reservation.is_none() {
-            // The backend restarted before it passed the request to its engine.
+            // The process of the backend ended before it passed the request to its engine.
             return;
         }
         let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
         if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {
-            // The request is too long for this engine, which rejects it at once.
+            // The request is too long for this engine, so the engine rejects it at once.
             self.end(number, None);
             return;
         }

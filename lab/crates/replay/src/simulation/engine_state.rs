@@ -1,20 +1,20 @@
-//! The engine of a backend and its present batch.
+//! The engine of a backend and the batch that it computes now.
 
 use std::time::Duration;
 
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SimulatedEngineLoad};
 
-/// An engine and its present batch.
+/// An engine and the batch that it computes now.
 pub(super) struct EngineState {
     pub(super) engine: Engine,
     pub(super) spec: EngineSpec,
     pub(super) batch: Option<EngineStep>,
-    /// Load in the metrics of the engine, which do not change during a batch.
+    /// The load that the metrics page of the engine shows. It does not change while a batch is computed.
     pub(super) reported_load: SimulatedEngineLoad,
     pub(super) busy_time: Duration,
-    /// Time until which the API server is busy with earlier requests.
+    /// Time until which the API server is busy with requests that it received earlier.
     pub(super) front_end_busy_until: Duration,
-    /// Number of restarts. Events of an earlier process have no effect.
+    /// Number of restarts. Pending events of an earlier process have no effect.
     pub(super) process: u32,
     /// Whether the process has ended and the next one cannot serve yet.
     pub(super) is_down: bool,
@@ -25,8 +25,8 @@ pub(super) struct EngineState {
 }
 
 impl EngineState {
-    /// An idle engine. `seed`: of its random numbers. `publishes`: it records the changes of its
-    /// cache.
+    /// An idle engine. `seed`: the seed of its random numbers. `publishes`: whether it records the changes of
+    /// its cache, for KV events.
     pub(super) fn new(spec: EngineSpec, seed: u64, publishes: bool) -> Self {
         let mut engine = Engine::with_seed(spec, tokenweir_routing::mix(seed));
         if publishes {
@@ -62,7 +62,7 @@ impl EngineState {
         };
     }
 
-    /// Preemptions of all processes.
+    /// Number of preemptions of all processes of the backend.
     pub(super) fn preemptions(&self) -> u64 {
         self.earlier_preemptions + self.engine.load().preemptions
     }

@@ -2,26 +2,27 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SimulationEvent {
-    /// A request arrives, by its number in the trace.
+    /// A request arrives: its number in the trace.
     Arrival(usize),
-    /// A batch of an engine is done: backend, number of the process of the engine.
+    /// An engine has computed a batch: position of the backend, number of the engine process.
     BatchDone(usize, u32),
-    /// A gateway scrapes a backend: gateway, backend.
+    /// A gateway scrapes a backend: position of the gateway, position of the backend.
     Scrape(usize, usize),
-    /// A request has waited in its gateway as long as it may.
+    /// A request has reached its deadline in the queue of its gateway: its number.
     QueueDeadline(usize),
-    /// The API server of a backend passes a request to its engine: request, number of the attempt.
+    /// The API server of a backend passes a request to its engine: number of the request, number of the
+    /// attempt.
     Submit(usize, u32),
-    /// The KV events of a step arrive at the gateways, by backend.
+    /// The KV events of an engine step arrive at the gateways: position of the backend.
     KvEvents(usize),
-    /// The oldest message of all messages between gateways that are on the way arrives.
+    /// The oldest message in transit between gateways arrives.
     PeerMessage,
-    /// The gateway of a request that has ended knows the blocks of its text.
+    /// The gateway of a request that has ended now knows which blocks have its text: number of the request.
     TextLearned(usize),
-    /// The outline of the prompt of a request arrives at all gateways, by its number.
+    /// The outline (hashes of parts) of a prompt arrives at all gateways: number of the request.
     OutlineReceived(usize),
-    /// The process of a backend ends, and a new one is started.
+    /// The process of a backend ends, and a new process is started: position of the backend.
     Restart(usize),
-    /// The process of a backend can serve: backend, number of the process.
+    /// The new process of a backend can serve: position of the backend, number of the process.
     Started(usize, u32),
 }

@@ -19,20 +19,22 @@ pub(super) struct SimulatedGateway {
     pub(super) router: Router,
     /// The state of each backend, by its position.
     pub(super) health: Vec<BackendHealth>,
-    /// The prompts without output that this gateway sent. Used if the cache view has events.
+    /// The prompts without output that this gateway sent. Used if the gateways receive KV events.
     pub(super) pending_prompts: PendingPrompts,
-    /// The texts whose blocks this gateway knows. Used if the cache view learns texts.
+    /// The texts whose blocks this gateway knows. Used if the KV events count only for texts that the gateway
+    /// has sent.
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
-    /// Requests that wait for a backend below the saturation thresholds.
+    /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
 
-/// The state of a backend as one gateway knows it.
+/// The health of a backend as one gateway knows it.
 pub(super) struct BackendHealth {
     pub(super) is_down: bool,
-    /// The circuit breaker, which gives the backend a rising share of requests after a restart.
+    /// The circuit breaker. After a restart of the backend, it lets through a growing share of requests (slow
+    /// start).
     pub(super) breaker: CircuitBreaker,
 }
 
@@ -44,7 +46,7 @@ pub(super) struct QueuedArrival {
     pub(super) arrived_at: Duration,
 }
 
-/// Greatest number of waiting requests: the default of the gateway.
+/// Greatest number of waiting requests in a gateway: the default of the real gateway.
 const QUEUE_CAPACITY: usize = 1_024;
 
 impl SimulatedGateway {
@@ -69,13 +71,13 @@ impl SimulatedGateway {
         }
     }
 
-    /// The routing input of the next decision of this gateway.
+    /// The data of a request for the next routing decision of this gateway.
     pub(super) fn decision(&self, job: &TraceRequest, seed: u64) -> RoutingRequest {
         RoutingRequest { sequence: self.decision_count, seed, session: job.session }
     }
 
-    /// The backends among `all` that are up, without those that slow start keeps this request from,
-    /// unless no other backend is left. `seed`: of the decision.
+    /// The backends among `all` that are up. A backend that is in slow start after a restart may be left out,
+    /// unless no other backend is up. `seed`: the random seed of this routing decision.
     pub(super) fn available(&self, mut all: Vec<usize>, seed: u64, now: Instant) -> Vec<usize> {
         all.retain(|position| !self.health[*position].is_down);
         let is_spared = |position: &&usize| {
@@ -87,7 +89,7 @@ impl SimulatedGateway {
         if warm.is_empty() { all } else { warm }
     }
 
-    /// The candidates of a decision among the backends `all`.
+    /// The candidates of a routing decision among the backends `all`.
     pub(super) fn candidates(
         &self,
         job: &TraceRequest,
@@ -112,8 +114,9 @@ impl SimulatedGateway {
         candidates
     }
 
-    /// Replaces the cached tokens by those in the published caches or in own pending prompts. If the
-    /// texts of the blocks must be learned, the estimate holds for the text that is not known.
+    /// Replaces each candidate's number of cached tokens by the number in the published cache or in the
+    /// gateway's own pending prompts. If the gateway must learn which blocks have which text, its estimate
+    /// remains where it does not know the text.
     fn set_cached_tokens(
         &self,
         job: &TraceRequest,
@@ -141,7 +144,7 @@ impl SimulatedGateway {
         }
     }
 
-    /// Updates the load hint of a backend in the candidate sampler.
+    /// Updates the load of a backend that the candidate sampler uses.
     pub(super) fn update_load_hint(&self, backend: usize, now: Instant) {
         let estimator = &self.load_estimators[backend];
         let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
@@ -149,7 +152,7 @@ impl SimulatedGateway {
     }
 }
 
-/// The key of a backend in decisions.
+/// The key that identifies a backend in routing decisions.
 fn backend_key(position: usize) -> u64 {
     tokenweir_routing::mix(position as u64 + 1)
 }

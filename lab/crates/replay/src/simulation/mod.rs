@@ -1,5 +1,5 @@
-//! Discrete-event simulation of clients that send a trace, gateways that route it and engines that
-//! serve it, in virtual time.
+//! Discrete-event simulation in virtual time. Clients send the requests of a trace, gateways route them, and
+//! engines serve them.
 //!
 //! The gateways use the load estimators and policies of the real gateway. The engines are those of
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
@@ -34,21 +34,20 @@ use tokenweir_sim::engine::EngineSpec;
 pub struct Simulation<'a> {
     setup: &'a SimulationSetup,
     requests: &'a [TraceRequest],
-    /// Pending events by time. The event number makes the order of simultaneous events unique.
+    /// Pending events, ordered by time. The event number makes the order of simultaneous events unique.
     events: BinaryHeap<Reverse<(Duration, u64, SimulationEvent)>>,
     event_count: u64,
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// The contents of the caches as KV events publish them. Used if the cache view has events.
+    /// The contents of the caches, as KV events publish them. Used if the gateways receive KV events.
     published_caches: PublishedCaches,
-    /// The messages in transit between gateways. Used if the cache view has the exchange.
+    /// The messages in transit between gateways. Used if the gateways exchange messages.
     peer_messages: PeerMessages,
     scrape_interval: Duration,
-    /// The requests that the client sends after the end of each request. The index is the number of
-    /// the request in the trace.
+    /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
-    /// The state of each request. The index is its number in the trace.
+    /// The state of each request, by its number in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
     arrived_requests: usize,
@@ -206,12 +205,12 @@ impl<'a> Simulation<'a> {
             self.end(number, Some(self.requests[number].output_tokens));
         }
         self.start_next_batch(backend);
-        // The metrics page of an idle engine shows its present load.
+        // While an engine is idle, its metrics page shows its current load.
         let state = &mut self.engines[backend];
         if state.batch.is_none() {
             state.reported_load = state.engine.load();
         }
-        // The queue is drained only after the next batch has begun: a request that is sent to an
+        // The queue is drained only after the next batch has begun. Otherwise, a request that is sent to an
         // idle engine would begin the batch.
         (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
     }
@@ -246,7 +245,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Ends a request with a number of output tokens. `None`: the engine rejected it, or it failed.
+    /// Ends a request. `output`: its number of output tokens. `None`: the engine rejected the request, or the
+    /// request failed.
     fn end(&mut self, number: usize, output: Option<u32>) {
         let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
         for next in std::mem::take(&mut self.followers[number]) {

@@ -1,12 +1,11 @@
-//! The messages between the gateways of a simulation, and the prompts that they forget when an engine
-//! has computed them.
+//! The messages between the gateways of a simulation. A prompt is pending until an engine has computed it.
 
 use super::Simulation;
 use super::event::SimulationEvent;
 use crate::cache_view::PeerMessage;
 
 impl Simulation<'_> {
-    /// Records that a request has output or has ended, so that its prompt is not pending any more.
+    /// Records that a request has output or has ended, so that its prompt is no longer pending.
     pub(super) fn end_pending(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
         if !std::mem::take(&mut request.is_pending) {
@@ -20,8 +19,8 @@ impl Simulation<'_> {
         self.tell_peers(gateway, backend, None);
     }
 
-    /// Sends a message to the other gateways: the request that the gateway `from` sent, and its
-    /// pending prompt tokens.
+    /// Sends a message of the gateway `from` to the other gateways: which request it has sent to the backend,
+    /// and how many of its prompt tokens are pending there.
     pub(super) fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
         if !self.setup.cache_view.has_exchange() {
             return;

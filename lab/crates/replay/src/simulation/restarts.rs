@@ -1,18 +1,18 @@
 //! Restarts of backends. A process ends without notice, for example because the GPU failed, and its
-//! connections break. As in the gateway, a request without output fails over at once, a stream with
-//! output is cut, and the backend is down until a check passes. The first scrape after that shows
-//! the restart: the gateway forgets the prompts that it sent to the backend, and slow start begins.
+//! connections break. As in the real gateway, a request without output fails over at once, and a stream with
+//! output breaks off. The backend counts as down until a scrape succeeds. This scrape shows the restart: the
+//! gateway forgets the prompts that it sent to the backend, and slow start begins.
 //!
-//! The gateways see the end of a process by the broken connection of its KV events. They are
-//! connected again when the backend can serve, because vLLM opens the port of the events before its
-//! HTTP port. The limits of retries are not simulated.
+//! The gateways notice the end of a process when the connection for its KV events breaks. When the backend
+//! can serve again, this connection exists again too, because vLLM opens the port of the events before its
+//! HTTP port. Limits of retries are not simulated.
 
 use super::Simulation;
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 
 impl Simulation<'_> {
-    /// Ends the process of a backend.
+    /// Ends the process of a backend, and schedules the start of the next process.
     pub(super) fn restart(&mut self, backend: usize) {
         let Some(settings) = self.setup.restarts.filter(|_| !self.is_over()) else { return };
         self.engines[backend].restart();
@@ -21,7 +21,7 @@ impl Simulation<'_> {
         let next = SimulationEvent::Restart((backend + 1) % self.engines.len());
         self.schedule(self.now + settings.interval, next);
         self.published_caches.clear(backend);
-        // A refused connection or the next health check marks the backend down.
+        // In reality, a refused connection or the next health check marks the backend as down.
         self.gateways.iter_mut().for_each(|gateway| gateway.health[backend].is_down = true);
         let is_here = |number: &usize| {
             let request = &self.in_flight[*number];
@@ -46,7 +46,8 @@ impl Simulation<'_> {
         state.is_down &= state.process != process;
     }
 
-    /// Ends a request as failed if its client has a part of the stream. Returns whether it has.
+    /// If the client already has a part of the stream, ends the request as failed. Returns whether this is
+    /// the case.
     fn cut_stream(&mut self, number: usize) -> bool {
         let request = &self.in_flight[number];
         let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
@@ -57,7 +58,7 @@ impl Simulation<'_> {
         has_output
     }
 
-    /// Removes a request from the load of its backend.
+    /// Removes a request from the estimated load of its backend, before the request is sent again.
     fn discard_attempt(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
         let Some(reservation) = request.reservation.take() else { return };
@@ -94,7 +95,8 @@ mod tests {
         }
     }
 
-    /// A backend restarts every `interval` seconds, and is down for `downtime` seconds.
+    /// Runs a simulation in which one backend after the other restarts, one every `interval` seconds. Each is
+    /// down for `downtime` seconds.
     fn run(
         (backends, interval, downtime): (&str, u64, u64),
         requests: &[TraceRequest],
@@ -117,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_request_without_output_fails_over_at_a_restart_and_a_stream_with_output_is_cut() {
-        // One request of each pair is sent to the backend that restarts at second 5. The prompts of
-        // the second pair take a second. No prompts share a prefix.
+        // In each pair, one request is sent to the backend that restarts at second 5. The prompts of the
+        // second pair take a second to compute. No prompts share a prefix.
         let pair = |at, prompt, output| [request(at, prompt, output), request(at, prompt, output)];
         let mut requests = [pair(0, 100, 700), pair(4_900, 30_000, 10)].concat();
         requests.push(request(18_000, 100, 10));

@@ -8,14 +8,14 @@ impl Simulation<'_> {
     pub(super) fn scrape(&mut self, gateway: usize, backend: usize) {
         self.read_metrics(gateway, backend);
         self.drain_queue(gateway);
-        // Scrapes end with the last arrival, so that the simulation ends.
+        // Scrapes stop after the last arrival. Otherwise the simulation would never end.
         if !self.is_over() {
             let next = self.now + self.scrape_interval;
             self.schedule(next, SimulationEvent::Scrape(gateway, backend));
         }
     }
 
-    /// Whether all requests have arrived and none waits in a gateway.
+    /// Whether all requests have arrived and no request waits in a gateway.
     pub(super) fn is_over(&self) -> bool {
         self.arrived_requests == self.requests.len() && self.queues_are_empty()
     }
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         scraper.reported_loads[backend] = report;
         let health = &mut scraper.health[backend];
         if std::mem::take(&mut health.is_down) {
-            // The counters of the engine began again, which shows the restart.
+            // The counters of the engine started from 0 again, which shows the restart.
             estimator.on_restart();
             health.breaker.on_recovery(now);
         }

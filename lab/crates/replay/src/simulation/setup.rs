@@ -13,18 +13,18 @@ use tokenweir_sim::engine::EngineSpec;
 pub struct SimulationSetup {
     /// Engine of each backend.
     pub specs: Vec<EngineSpec>,
-    /// Factor by which the trace is sent faster than it was recorded.
+    /// Factor by which the requests arrive faster than in the trace.
     pub speed: f64,
-    /// Greatest random delay of an arrival after its timestamp. It spreads the arrivals of traces
-    /// with rounded timestamps.
+    /// Greatest random delay of an arrival after its timestamp. The delay spreads the arrivals of traces
+    /// whose timestamps are rounded.
     pub spread: Duration,
     /// Time between two scrapes of a backend by a gateway.
     pub scrape: Duration,
     /// Number of gateways. 0 counts as 1.
     pub gateways: usize,
-    /// The knowledge of the gateways about the caches.
+    /// What the gateways know about the prefix caches.
     pub cache_view: CacheView,
-    /// The exchange of [`CacheView::Exchange`].
+    /// The exchange of messages between gateways, for the cache views that have it.
     pub exchange: ExchangeSettings,
     /// Share of the responses that do not report their cached tokens, from 0 to 1.
     pub without_cached_tokens: f64,
@@ -32,20 +32,20 @@ pub struct SimulationSetup {
     pub non_streaming: f64,
     /// Admission control of the gateways. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
-    /// Position of a backend that joins the fleet later, and the time. `None`: all backends are there
-    /// from the start.
+    /// Position of a backend that joins the fleet later, and the time at which it joins. `None`: all backends
+    /// are there from the start.
     pub joins: Option<(usize, Duration)>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped. `None`: there is no such backend.
     pub frozen: Option<(usize, Range<Duration>)>,
     /// Restarts of backends. `None`: no backend restarts.
     pub restarts: Option<RestartSettings>,
-    /// Objectives of the time to first token and of the time per output token in seconds that other
-    /// routers know. Infinity: none.
+    /// Objectives that the reimplemented routers know: time to first token and time per output token, in
+    /// seconds. Infinity: no objective.
     pub known_objectives: [f64; 2],
     /// Settings of the policies.
     pub policy: Policy,
-    /// Instant that corresponds to time 0.
+    /// The instant of real time that corresponds to virtual time 0.
     pub epoch: Instant,
 }
 
@@ -54,20 +54,21 @@ pub struct SimulationSetup {
 pub struct SimulatedAdmission {
     /// A backend above one of these thresholds gets no new requests.
     pub thresholds: SaturationThresholds,
-    /// Greatest wait of a request in a gateway. After that, the gateway rejects it.
+    /// Greatest wait of a request in a gateway. After this time, the gateway refuses the request.
     pub max_wait: Duration,
-    /// Objective of the TTFT: a request that cannot meet it is refused. `None`: no objective.
+    /// Objective of the TTFT. A request that cannot meet it is refused. `None`: no request is refused for
+    /// this reason.
     pub objective: Option<Duration>,
-    /// Whether the queue serves the tenants in turn. Otherwise all requests have one tenant.
+    /// Whether the queue serves the tenants in turn. Otherwise all requests count as one tenant.
     pub has_tenants: bool,
 }
 
-/// Restarts of the backends, one backend after the other in the order of their positions.
+/// Restarts of the backends, one after the other in the order of their positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RestartSettings {
     /// Time between the restarts of two backends, and before the first restart. Above 0.
     pub interval: Duration,
-    /// Time from the end of a process until the next one can serve.
+    /// Time from the end of a process until the next process can serve.
     pub downtime: Duration,
 }
 
@@ -82,7 +83,8 @@ impl Default for SimulatedAdmission {
 }
 
 impl SimulatedAdmission {
-    /// The defaults with this threshold of the waiting requests.
+    /// The defaults of the gateway, except that a backend with `waiting` or more waiting requests gets no new
+    /// requests.
     pub fn above(waiting: u32) -> Self {
         let admission = Self::default();
         let thresholds = SaturationThresholds { waiting: Some(waiting), ..admission.thresholds };
@@ -113,7 +115,8 @@ impl SimulationSetup {
         }
     }
 
-    /// Time at which a backend can start to compute a batch: now, or the end of its frozen period.
+    /// Time at which a backend can start to compute a batch: now, or if the engine is frozen, the end of that
+    /// period.
     pub(super) fn compute_start(&self, backend: usize, now: Duration) -> Duration {
         match &self.frozen {
             Some((frozen, period)) if *frozen == backend && period.contains(&now) => period.end,

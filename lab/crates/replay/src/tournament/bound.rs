@@ -1,15 +1,16 @@
-//! An upper bound of the share of requests with a TTFT within the objective, from a relaxation: one
-//! machine with the speed of all engines together and one cache that evicts nothing, without output
-//! tokens. It serves in order of arrival and drops the longest prompts that make others late. That
-//! drops the fewest, because all have the same objective (Kise, Ibaraki and Mine 1978).
+//! An upper bound of the share of requests whose TTFT is within the objective. It is computed for an ideal
+//! machine: one with the speed of all engines together, with one cache that evicts nothing, and without
+//! output tokens. The machine serves in order of arrival, and drops the longest prompts when a request would
+//! be late. No other way drops fewer, because all requests have the same objective (Kise, Ibaraki and Mine
+//! 1978).
 
 use crate::trace::TraceRequest;
 use std::collections::{BinaryHeap, HashSet};
 use tokenweir_sim::engine::EngineSpec;
 
-/// The upper bound. `None`: the traffic is a closed loop, in which a faster machine would get other
-/// arrivals. `speed`: see [`SimulationSetup`](crate::simulation::SimulationSetup). `limit`: the
-/// objective in seconds.
+/// The upper bound. `None`: the traffic is a closed loop, in which the arrivals depend on the speed of the
+/// machine. `speed`: see [`SimulationSetup`](crate::simulation::SimulationSetup). `limit`: the TTFT objective
+/// in seconds.
 pub(super) fn goodput_bound(
     specs: &[EngineSpec],
     requests: &[TraceRequest],
@@ -19,7 +20,8 @@ pub(super) fn goodput_bound(
     if requests.iter().any(|request| request.after.is_some()) {
         return None;
     }
-    // A step that computes all tokens that fit has the least time for each of them.
+    // The time per token is least in a full step, because the fixed time of the step is divided by all its
+    // tokens.
     let per_token = |spec: &EngineSpec| {
         let step = spec.step_base.as_secs_f64() / f64::from(spec.max_num_batched_tokens);
         spec.prefill_token.as_secs_f64() + step
@@ -70,7 +72,7 @@ mod tests {
             [request(0, 20_000), request(1, 5_000), request(2, 20_000), request(3, 5_000)];
         let specs = [default_engine_spec()];
         let bound = |limit| goodput_bound(&specs, &requests, 1.0, limit).unwrap();
-        // About 26,000 tokens per second.
+        // The machine computes about 26,000 tokens per second.
         assert!((bound(0.3) - 0.25).abs() < 1e-9, "{}", bound(0.3));
         assert!((bound(1.2) - 0.75).abs() < 1e-9, "{}", bound(1.2));
         assert!((bound(5.0) - 1.0).abs() < 1e-9);

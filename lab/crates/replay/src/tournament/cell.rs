@@ -1,4 +1,4 @@
-//! One setup of a tournament: a kind of traffic, a fleet and a load.
+//! A cell is one setup of a tournament: a kind of traffic, a fleet of backends and a load.
 
 use crate::engines::engine_presets::EnginePreset;
 use crate::results::LatencyObjectives;
@@ -6,35 +6,36 @@ use crate::workload::TrafficShape;
 use serde::Serialize;
 use tokenweir_sim::engine::EngineSpec;
 
-/// The fleet of a cell.
+/// The fleet of backends in a cell (one setup of the tournament).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FleetKind {
-    /// Llama 3.1 8B on four L40S.
+    /// Llama 3.1 8B on four backends with one L40S each.
     Equal,
-    /// Llama 3.1 8B on an H100 and on three L40S, with a third of its speed and less than half of its
-    /// cache each.
+    /// Llama 3.1 8B on four backends: one with an H100, and three with an L40S each. An L40S has a third of
+    /// the speed of the H100 and less than half of its cache.
     Unequal,
-    /// Llama 3.1 70B on four times four H100, with caches of 153,000 tokens, a third of the usual
-    /// size.
+    /// Llama 3.1 70B on four backends with four H100 each. Their caches have 153,000 tokens, a third of the
+    /// usual size.
     SmallCaches,
 }
 
-/// One setup of the tournament.
+/// One setup of the tournament: a kind of traffic, a fleet and a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
     /// The kind of traffic.
     pub shape: TrafficShape,
-    /// Backends.
+    /// The backends.
     pub fleet: FleetKind,
-    /// Goodput of `LMetric`, relative to its goodput without load, which defines the arrival rate.
+    /// The load, stated as the goodput that `LMetric` has at it, relative to its goodput without load. The
+    /// arrival rate is chosen accordingly.
     pub load: f64,
 }
 
-/// Limits of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
+/// Objectives of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
 /// parameters.
 pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
-/// The loads of the tournament, as [`Cell::load`]: one below saturation, and an overload.
+/// The loads of the tournament, as [`Cell::load`]: 0.95 is below saturation, 0.75 is an overload.
 pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
 
 impl FleetKind {
@@ -59,7 +60,7 @@ impl FleetKind {
 }
 
 impl Cell {
-    /// All cells.
+    /// All cells (setups) of the tournament.
     pub fn all() -> Vec<Self> {
         let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         // Mixed traffic is left out: its results are between those of agents and of chats.

@@ -1,10 +1,11 @@
-//! A tournament of routers: every kind of traffic on every fleet at every load ("cells"), each run with
-//! every router and several generated traffics.
+//! A tournament of routers. Each combination of a kind of traffic, a fleet and a load is a *cell*. In each
+//! cell, every router is simulated with several generated traffics.
 //!
-//! A run is measured after [`WARM_UP`] of its time, so that the first fill of the caches does not count.
-//! The load of a cell is the one at which `LMetric` has a given goodput with traffic seed 0, which no
-//! result uses. The regret of a router in a cell is the mean goodput of the best router minus its own;
-//! [`RouterKind::ExactState`] cannot be the best, because no gateway knows what it knows.
+//! The first part of a run, [`WARM_UP`] of its time, is not measured, so that the first fill of the caches
+//! does not count. The load of a cell is the load at which `LMetric` has a given goodput with traffic seed 0,
+//! which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
+//! own. [`RouterKind::ExactState`] does not count as the best router, because no gateway can have its
+//! knowledge.
 
 mod bound;
 mod cell;
@@ -32,46 +33,48 @@ use tokenweir_sim::engine::EngineSpec;
 /// The parameters that all cells of a tournament share.
 #[derive(Debug, Clone)]
 pub struct Tournament {
-    /// Routers.
+    /// The routers that are compared.
     pub kinds: Vec<RouterKind>,
-    /// Settings of the policies. The tournament sets their TTFT objective.
+    /// Settings of the policies of the gateway. The tournament sets their TTFT objective.
     pub policy: Policy,
     /// Seeds of the traffic, from 1 on.
     pub seeds: RangeInclusive<u64>,
-    /// Least number of requests of a run.
+    /// Minimum number of requests of a run.
     pub requests: usize,
-    /// Least length of a run in seconds. It holds if one request arrives per second at speed 1.
+    /// Minimum length of a run in seconds, if one request arrives per second at speed 1.
     pub seconds: f64,
-    /// Number of gateways. They exchange nothing.
+    /// Number of gateways. They exchange no messages.
     pub gateways: usize,
     /// Admission control of the gateways, the same for each router. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
-    /// Instant of time 0.
+    /// The instant of real time that corresponds to virtual time 0.
     pub epoch: Instant,
 }
 
-/// The results of all routers in a cell.
+/// The results of all routers in a cell (one setup of the tournament).
 #[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
     /// The cell.
     pub cell: Cell,
-    /// Factor by which requests arrive faster than about one per second.
+    /// Factor by which requests arrive faster than in the generated traffic, which has about one request per
+    /// second.
     pub speed: f64,
     /// Length of a run in seconds.
     pub seconds: f64,
     /// Upper bound of the goodput, from 0 to 1. `None`: the traffic is a closed loop.
     pub bound: Option<f64>,
-    /// The scores of each router, by its name. There is one score for each seed.
+    /// The scores of each router, by the name of the router. There is one score for each traffic seed.
     pub scores: BTreeMap<&'static str, Vec<RouterScore>>,
 }
 
-/// Share of the time of a run that is not measured.
+/// Share of the time of a run, at its start, that is not measured.
 const WARM_UP: f64 = 0.3;
-/// Number of speeds that are tried, each twice the one before, and of bisections between two of them.
+/// The first value is the number of speeds that are tried, each twice the previous speed. The second value is
+/// the number of bisections between two of these speeds.
 const CALIBRATION_STEPS: (usize, usize) = (12, 5);
 
 impl Tournament {
-    /// Runs cells on all cores. `on_step` is called after each cell, on any thread.
+    /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
     pub fn run(&self, cells: &[Cell], on_step: &(dyn Fn() + Sync)) -> Vec<CellResult> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
@@ -132,14 +135,16 @@ impl Tournament {
         Workload { shape, arrivals, requests, bytes_sigma }.generate(seed)
     }
 
-    /// The speed at which [`RouterKind::LMetric`] has each of [`LOADS`].
+    /// The speeds at which [`RouterKind::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
+    /// without load.
     fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
         let alone = Self { gateways: 1, admission: None, ..self.clone() };
         let goodput = |speed: f64| {
             let requests = alone.traffic(shape, speed, 0);
             score(&alone.setup(fleet, speed), &requests, RouterKind::LMetric, 0).goodput
         };
-        // A tenth of the speed at which full batches without a cache take all time of the engines.
+        // The first speed is a tenth of the speed at which full batches, without cached tokens, keep the
+        // engines always busy.
         let requests = self.traffic(shape, 0.0, 0);
         let seconds = |spec: &EngineSpec| {
             let output_token = spec.step_base / spec.max_num_seqs + spec.decode_sequence;
@@ -173,7 +178,7 @@ impl Tournament {
     }
 }
 
-/// Runs a router with one traffic.
+/// The score of a router with one generated traffic.
 fn score(
     setup: &SimulationSetup,
     requests: &[TraceRequest],
@@ -186,20 +191,21 @@ fn score(
     RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end, capacity)
 }
 
-/// Time of the last start of a session in seconds at speed 1.
+/// Time at which the last session starts, in seconds at speed 1.
 fn last_start(requests: &[TraceRequest]) -> f64 {
     let starts = requests.iter().filter(|request| request.after.is_none());
     starts.map(|request| request.at.as_secs_f64()).fold(0.0, f64::max)
 }
 
 impl CellResult {
-    /// Mean of a value of a router over the seeds. `None`: the router did not run.
+    /// Mean of one value of a router's scores over the seeds. `None`: the router did not run.
     pub fn mean(&self, router: &str, read: impl Fn(&RouterScore) -> f64) -> Option<f64> {
         let scores = self.scores.get(router)?;
         Some(scores.iter().map(read).sum::<f64>() / scores.len().max(1) as f64)
     }
 
-    /// Regret of a router in percentage points of goodput. `None`: the router did not run.
+    /// Regret of a router: how many percentage points its goodput is below the best one. `None`: the router
+    /// did not run.
     pub fn regret(&self, router: &str) -> Option<f64> {
         let goodput = |router: &str| self.mean(router, |score| score.goodput);
         let own = goodput(router)?;

@@ -18,26 +18,26 @@ pub struct RouterScore {
     pub ttft_p99: f64,
     /// Share of the requests that were refused.
     pub refused: f64,
-    /// Share of the computed tokens that belong to requests whose TTFT exceeded the [`PATIENCE`] of a
-    /// client.
+    /// Share of the computed tokens that belong to requests whose TTFT exceeded [`PATIENCE`].
     pub wasted: f64,
-    /// Tokens that the engines computed, relative to the tokens that all KV caches hold.
+    /// How often the caches are filled: tokens that the engines computed, relative to the tokens that all KV
+    /// caches hold.
     pub turnovers: f64,
     /// Share of prompt tokens from a prefix cache.
     pub cached: f64,
-    /// Jain's index of the goodputs of the tenants with at least [`MIN_TENANT_REQUESTS`] requests. 1:
-    /// all are equal.
+    /// Jain's index of fairness over the goodputs of the tenants that sent at least [`MIN_TENANT_REQUESTS`]
+    /// requests. 1: all goodputs are equal.
     pub fairness: f64,
 }
 
-/// Wait in seconds after which a real client has probably left. The simulated clients keep waiting.
+/// Wait in seconds after which a real client has probably disconnected. The simulated clients keep waiting.
 const PATIENCE: f64 = 30.0;
-/// Minimum number of requests of a tenant whose goodput counts for the fairness.
+/// Minimum number of requests that a tenant must have sent, so that its goodput counts for the fairness.
 const MIN_TENANT_REQUESTS: usize = 20;
 
 impl RouterScore {
-    /// The score over the requests that arrived in a window of time, in seconds. `capacity`: the tokens that all
-    /// KV caches hold.
+    /// The score over the requests that arrived in a period of time, in seconds. `capacity`: the number of
+    /// tokens that all KV caches hold.
     pub(super) fn new(
         results: &RunResults,
         requests: &[TraceRequest],
@@ -80,8 +80,8 @@ impl RouterScore {
     }
 }
 
-/// Jain's index (Σ x)² ÷ (n · Σ x²) of the goodputs of the tenants, each given by its numbers of sent
-/// and of good requests.
+/// Jain's index of fairness (Σ x)² ÷ (n · Σ x²) over the goodputs of the tenants. Each tenant is given by its
+/// numbers of sent and of good requests.
 fn jain_index<'a>(tenants: impl Iterator<Item = &'a (usize, usize)>) -> f64 {
     let counted = tenants.filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
     let [count, sum, squares] = counted

@@ -1,26 +1,27 @@
-//! The standings of a tournament: goodput and regret of each router over all cells.
+//! The standings of a tournament: goodput and regret (distance to the best goodput) of each router over all
+//! cells (setups).
 
 use super::{CellResult, RouterScore};
 use crate::routers::RouterKind;
 use serde::Serialize;
 
-/// One router over all cells. Regrets are in percentage points of goodput.
+/// The results of one router over all cells. Regrets are in percentage points of goodput.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// Name of the router.
     pub router: &'static str,
     /// Mean goodput, from 0 to 1.
     pub goodput: f64,
-    /// Mean regret.
+    /// Mean regret: how far the goodput is below that of the best router.
     pub regret: f64,
-    /// Share of the cells with a regret of at most one point.
+    /// Share of the cells with a regret of at most one percentage point.
     pub within_one: f64,
-    /// Share of the cells with a regret of at most three points.
+    /// Share of the cells with a regret of at most three percentage points.
     pub within_three: f64,
     /// Greatest regret.
     pub worst: f64,
-    /// Goodput of the first router minus that of this one in percentage points: mean over the cells, and the
-    /// bounds of its 95 % interval.
+    /// Goodput of the first router minus the goodput of this router in percentage points: the mean over the
+    /// cells, and the bounds of its 95 % interval.
     pub behind_first: [f64; 3],
     /// Mean of the 99th percentiles of the TTFT in seconds.
     pub ttft_p99: f64,
@@ -33,8 +34,8 @@ pub struct Standing {
 /// Number of resamples of a bootstrap.
 const BOOTSTRAP_SAMPLES: usize = 2_000;
 
-/// The standings of the routers, the best mean goodput first. The first of `kinds` is the one to which
-/// the others are compared.
+/// The standings of the routers, sorted by mean goodput, the best first. The first router of `kinds` is the
+/// one with which the others are compared.
 pub fn standings(results: &[CellResult], kinds: &[RouterKind]) -> Vec<Standing> {
     let first = kinds.first().map_or("", |kind| kind.name());
     let mut standings: Vec<Standing> =
@@ -72,7 +73,7 @@ impl Standing {
     }
 }
 
-/// The mean of the values, and the lower and upper bound of its 95 % bootstrap interval.
+/// The mean of the values, and the bounds of its 95 % bootstrap interval.
 fn bootstrap(values: &[f64]) -> [f64; 3] {
     let count = values.len().max(1) as f64;
     let mut random = fastrand::Rng::with_seed(1);

@@ -1,13 +1,13 @@
-//! The sessions of each kind of traffic. Pairs are the median and the sigma of a lognormal distribution.
+//! The sessions of each kind of traffic. The pairs are the median and the sigma of lognormal distributions.
 
 use super::{Generator, Segment, TrafficShape};
 use std::time::Duration;
 
-/// Number of tokens of the history above which an agent replaces it by a summary.
+/// If the history of an agent has more tokens than this, the agent replaces the history by a summary.
 const COMPACTED_TOKENS: f64 = 50_000.0;
 
 impl Generator {
-    /// Adds the requests of one session that starts at a time.
+    /// Adds the requests of one session that starts at the time `at`.
     pub(super) fn session(&mut self, shape: TrafficShape, at: Duration) {
         match shape {
             TrafficShape::Chat => {
@@ -62,8 +62,9 @@ impl Generator {
         }
     }
 
-    /// Adds an agent. After one of five turns, three sub-agents with its history take up to three turns
-    /// at once, and the agent goes on after the last of them.
+    /// Adds the session of an agent. After about one of five turns, three sub-agents start at once with the
+    /// agent's history and take up to three turns each. The agent goes on after the third sub-agent has
+    /// ended.
     fn sub_agents(&mut self, at: Duration) {
         let system = Self::shared_segment(17, self.popular(6), 14_000.0, 0.2);
         let (mut history, mut previous) = (vec![system], None);
@@ -88,7 +89,8 @@ impl Generator {
         }
     }
 
-    /// Adds the turns of a sub-agent that begins after a request. Returns the number of its last turn.
+    /// Adds the turns of a sub-agent that starts after the request `previous`. Returns the number of its last
+    /// request.
     fn sub_agent(&mut self, mut history: Vec<Segment>, mut previous: usize) -> usize {
         for _ in 0..self.random.usize(1..=3) {
             let input = self.lognormal(500.0, 0.8);
@@ -101,7 +103,7 @@ impl Generator {
         previous
     }
 
-    /// Adds a request with two to eight documents of a topic, always in the same order.
+    /// Adds a request with the first two to eight documents of a topic's ranking, always in the same order.
     fn ranked_documents(&mut self, at: Duration) {
         let topic = self.popular(150);
         let mut segments = vec![Self::shared_segment(16, 0, 300.0, 0.0)];
@@ -132,7 +134,7 @@ impl Generator {
         }
     }
 
-    /// Adds an independent question, or sixty requests at once that share a prompt.
+    /// Adds an independent question, or sixty simultaneous requests that share a prompt.
     fn batch(&mut self, at: Duration) {
         if self.random.f64() >= 0.012 {
             return self.single(at, (900.0, 0.9), (150.0, 0.8));

@@ -1,10 +1,10 @@
-//! `DualMap` (arXiv 2602.06502): each prefix has two backends, its homes, by two hash functions. The home
-//! with more of the prompt in its cache gets the request if it meets the objective, otherwise the home with
-//! the lower predicted TTFT.
+//! `DualMap` (arXiv 2602.06502): two hash functions assign two backends, the homes, to each prefix. The home
+//! with more of the prompt in its cache gets the request if it meets the objective. Otherwise the home with
+//! the lower predicted TTFT gets the request.
 //!
-//! The prefix ends at the first block that less than a share of ½ ÷ backends of the last requests had,
-//! so that a prompt that all requests begin with does not give them the same homes. The migration of
-//! waiting requests and the ring for a fleet that grows are left out.
+//! The prefix ends at the first rare block: one that less than a share of ½ ÷ (number of backends) of the
+//! last requests had. So requests that all begin with the same prompt do not all get the same homes. The
+//! migration of waiting requests, and the hash ring for a fleet that grows, are left out.
 
 use crate::routers::RoutingInput;
 use std::collections::{HashMap, VecDeque};
@@ -16,15 +16,15 @@ use tokenweir_routing::{Candidate, mix};
 pub struct DualMapRouter {
     /// Objective of the TTFT in seconds.
     objective: f64,
-    /// Leading blocks of the last requests.
+    /// The leading blocks of each of the last requests.
     recent: VecDeque<Box<[u64]>>,
-    /// Number of recent requests with a block.
+    /// For each block, the number of recent requests that have it.
     counts: HashMap<u64, usize>,
 }
 
-/// Number of recent requests over which the popularity of a block is counted.
+/// Number of recent requests in which the occurrences of a block are counted.
 const RECENT_REQUESTS: usize = 1_000;
-/// Greatest number of leading blocks that count.
+/// Greatest number of leading blocks of a prompt that are counted.
 const COUNTED_BLOCKS: usize = 16;
 
 impl DualMapRouter {
@@ -54,7 +54,7 @@ impl DualMapRouter {
         if stays || ttft(warm) <= ttft(cold) { warm } else { cold }
     }
 
-    /// The block that ends the prefix of a prompt. `None`: the prompt has no block.
+    /// The block at which the prefix of a prompt ends. `None`: the prompt has no block.
     fn prefix(&mut self, blocks: &[u64], backends: usize) -> Option<u64> {
         let leading = &blocks[..blocks.len().min(COUNTED_BLOCKS)];
         for block in leading {

@@ -1,14 +1,16 @@
-//! Routers without memory: a cost of few terms, and the policy of the gateway on the true state.
+//! Routers that remember nothing: a cost of five terms, and the policy of the gateway with the true state of
+//! the engines.
 
 use crate::routers::RoutingInput;
 use tokenweir_routing::{Candidate, Policy, PrefillCost};
 
-/// Factor of the uncached tokens if no request waits, and the greatest number of waiting requests
-/// per backend that counts.
+/// The first value is the factor of the uncached tokens if no request waits. The second value limits the mean
+/// number of waiting requests per backend in this factor.
 const FIVE_TERMS_CHARGE: (f64, f64) = (1.7, 8.0);
 
-/// Index of the candidate with the least cost of five terms: base, backlog, uncached tokens, waiting
-/// requests, running requests.
+/// Index of the candidate with the least cost. The cost has five terms: the base duration of a step, the
+/// backlog, the uncached tokens, the waiting requests and the running requests (`crowding`: relative to the
+/// mean).
 ///
 /// ```text
 /// base + per_token × (backlog × crowding + uncached × (1.7 + min(waiting per backend, 8) × crowding))
@@ -28,8 +30,8 @@ pub(in crate::routers) fn five_terms(view: &RoutingInput<'_>) -> usize {
     view.least(&view.candidates.iter().map(cost).collect::<Vec<f64>>())
 }
 
-/// Index of the candidate that a policy chooses if it knows the lengths of prompt and output, the cached
-/// tokens, the load and the speed of each engine. The backlog is the estimate of the gateway.
+/// Index of the candidate that a policy chooses if it knows the true lengths of prompt and output, the true
+/// cached tokens, and the true load and speed of each engine. Only the backlog is the gateway's estimate.
 pub(in crate::routers) fn exact_state(policy: &Policy, view: &RoutingInput<'_>) -> usize {
     let exact = |candidate: &Candidate| {
         let (spec, load) = (view.engine)(candidate.position);

@@ -1,5 +1,6 @@
-//! A lookahead over two requests: the least sum of the predicted TTFT of this request and of the least
-//! TTFT of the next one. The last requests stand for the next one.
+//! A lookahead over two requests: picks the backend with the least sum of two times. They are the predicted
+//! TTFT of this request, and the least TTFT of the next request after that. The last requests serve as
+//! examples of the next request.
 
 use crate::routers::RoutingInput;
 use std::collections::VecDeque;
@@ -16,11 +17,11 @@ struct PastRequest {
     blocks: Box<[u64]>,
     block_tokens: f64,
     prompt: f64,
-    /// Cached tokens by position of the backend.
+    /// Cached tokens of the past request at each backend, by position.
     cached: Vec<f64>,
 }
 
-/// Number of past requests that stand for the next one.
+/// Number of past requests that serve as examples of the next request.
 const SAMPLES: usize = 8;
 
 impl LookaheadRouter {
@@ -65,7 +66,7 @@ impl LookaheadRouter {
 }
 
 impl PastRequest {
-    /// Number of tokens of the prefix that the past request has in common with a prompt.
+    /// Number of leading tokens that the past request has in common with a prompt.
     fn shared_tokens(&self, blocks: &[u64]) -> f64 {
         let pairs = self.blocks.iter().zip(blocks);
         pairs.take_while(|(a, b)| a == b).count() as f64 * self.block_tokens

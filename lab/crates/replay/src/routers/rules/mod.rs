@@ -1,4 +1,5 @@
-//! Rules that no product ships: from papers, with few terms, or with knowledge that no gateway has.
+//! Routing rules that no product has: rules from papers, rules with few terms, and a rule that knows what no
+//! gateway can know.
 
 mod dual_map;
 mod formulas;
