@@ -1,52 +1,18 @@
-//! An LLM gateway for vLLM: forwards OpenAI-compatible requests to backends, routes them by load
-//! and KV cache, and measures every stream.
+//! The program `tokenweir`: an LLM gateway for vLLM, and the commands around it. The crate
+//! `tokenweir_gateway` has the path of a request.
 //!
 //! The modules are declared in layers. A module uses only modules of its own layer and of earlier
-//! layers; a test enforces this. The protocol, the engines, routing and the
-//! record of a request are crates without I/O: bytes, time and randomness are arguments.
-//!
-//! ```text
-//! client ─► server ─► proxy::handle_request                Exchange ────────┐ one per request
-//!             │         ├ openai::route    API route: forwarded or local    │
-//!             │         ├ access           API key, tenant, limits          │
-//!             │         ├ request body     model and options; bytes unchanged
-//!             │         ├ admission        queue while no backend has capacity
-//!             │         ├ pool             policy picks a backend: lease    │
-//!             │         ├ HttpClient       send; retry or failover          │
-//!             │         └ response body    backend body, exchange, lease ◄──┘
-//!             │                each chunk is inspected and forwarded unchanged
-//!             │                (a usage event that the gateway requested is removed)
-//!             │                at its end ─► RequestRecord, exactly once
-//!             │                              ├► metrics ├► spans ├► access log
-//!             │                              ├► decision log
-//!             │                              └► trace capture, without texts
-//!           admin ◄── gauges and decisions, read on request
-//! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
-//! ```
+//! layers; a test enforces this.
 
-// Layer 1: backends, their GPUs and their discovery, and the webhooks of the diagnosis.
-pub mod backend;
-pub mod discovery;
-pub mod gpu;
-pub mod webhook;
-
-// Layer 2: the sinks of request records.
-pub mod telemetry;
-
-// Layer 3: the path of a request.
-pub mod local_routes;
-pub mod proxy;
-
-// Layer 4: configuration.
+// Layer 1: configuration.
 pub mod config;
 
-// Layer 5: the two listeners.
+// Layer 2: what operators read and change in the running gateway.
 pub mod admin;
-pub mod server;
 
-// Layer 6: the composition root.
+// Layer 3: the composition root.
 pub mod app;
 
-// Layer 7: the command line.
+// Layer 4: the command line.
 pub mod cli;
 pub mod commands;

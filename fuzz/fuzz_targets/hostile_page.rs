@@ -6,11 +6,11 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use tokenweir::admin;
-use tokenweir::backend::Backend;
-use tokenweir::backend::pool::{BackendPool, BackendRequirements};
-use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
-use tokenweir::telemetry::status::StatusSnapshot;
+use tokenweir_gateway::backend::Backend;
+use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir_gateway::telemetry::metric::KnownLabelValues;
+use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
+use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::{BackgroundTask, PanicCounts};

@@ -1,14 +1,5 @@
 //! The status of backends, as the admin listener shows it.
 
-use crate::backend::pool::BackendPool;
-use crate::backend::{
-    Backend, BackendAvailability, BackendState, Drain, FrontEnd, Health, Readiness,
-};
-use crate::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
-use crate::telemetry::status::{
-    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
-    StatusSnapshot,
-};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_diagnose::DrainSummary;
@@ -17,6 +8,15 @@ use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::backend::{
+    Backend, BackendAvailability, BackendState, Drain, FrontEnd, Health, Readiness,
+};
+use tokenweir_gateway::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
+use tokenweir_gateway::telemetry::status::{
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
+    StatusSnapshot,
+};
 use tokenweir_routing::LoadEstimator;
 use tokenweir_routing::resilience::Availability;
 

@@ -1,10 +1,10 @@
 //! The active configuration as `/config` shows it, and the channel for reload requests.
 
-use crate::telemetry::status::ConfigReloadStatus;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use tokenweir_gateway::telemetry::status::ConfigReloadStatus;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::{mpsc, oneshot};
 

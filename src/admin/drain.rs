@@ -3,8 +3,6 @@
 
 use super::response::without_caching;
 use super::state::Admin;
-use crate::backend::{Drain, DrainInitiator};
-use crate::telemetry::sanitize;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::CONTENT_TYPE;
@@ -17,6 +15,8 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_gateway::backend::{Drain, DrainInitiator};
+use tokenweir_gateway::telemetry::sanitize;
 use tokenweir_protocol::units;
 
 /// The query parameters of `/-/drain` and `/-/undrain`.

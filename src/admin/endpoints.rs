@@ -3,9 +3,6 @@
 
 use super::response::without_caching;
 use super::state::{Admin, recent_panics};
-use crate::proxy::access::AccessControl;
-use crate::telemetry::cpu_time::{self, TelemetryPart};
-use crate::telemetry::status::StatusSnapshot;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -22,6 +19,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use tokenweir_diagnose::Verdict;
+use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
+use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
@@ -97,7 +97,7 @@ fn compress(page: &[u8]) -> Vec<u8> {
 }
 
 pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
-    if admin.is_draining() {
+    if admin.proxy.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
     } else {
         let now = clock::now();

@@ -3,24 +3,23 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
-use crate::backend::Readiness;
-use crate::backend::cache_map::CacheMap;
-use crate::backend::pool::BackendPool;
-use crate::gpu::GpuMonitor;
-use crate::proxy::ProxyState;
-use crate::proxy::access::AccessControl;
-use crate::proxy::admission::AdmissionController;
-use crate::telemetry::cpu_time::TelemetryCpuTimes;
-use crate::telemetry::decision_log::DecisionLog;
-use crate::telemetry::recent_requests::RecentRequests;
-use crate::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
-use crate::webhook::WebhookNotifier;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_gateway::backend::Readiness;
+use tokenweir_gateway::backend::cache_map::CacheMap;
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::gpu::GpuMonitor;
+use tokenweir_gateway::proxy::ProxyState;
+use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::admission::AdmissionController;
+use tokenweir_gateway::telemetry::cpu_time::TelemetryCpuTimes;
+use tokenweir_gateway::telemetry::decision_log::DecisionLog;
+use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
+use tokenweir_gateway::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
+use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::OpenStreamsSnapshot;
@@ -65,8 +64,6 @@ pub struct Admin {
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
-    /// Whether the gateway drains: it shuts down and completes its open requests.
-    pub draining: AtomicBool,
     /// Permits of the streams on which KEDA watches whether a model has requests. There are
     /// [`MAX_SCALER_STREAMS`].
     pub scaler_streams: Arc<Semaphore>,
@@ -79,16 +76,6 @@ pub struct Admin {
 pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
 
 impl Admin {
-    /// Whether the gateway drains.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Marks the gateway as draining, for its status and its readiness.
-    pub fn begin_drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
-
     /// Seconds since the metrics page was last read. `None`: never.
     pub(super) fn metrics_read_seconds_ago(&self, now: Instant) -> Option<f64> {
         let read_at = *lock(&self.metrics_read_at);
@@ -101,7 +88,7 @@ impl Admin {
         let ProxyState { pool, access, admission, body_memory, open_streams, telemetry, .. } =
             &self.proxy;
         telemetry.settle();
-        let draining = self.is_draining();
+        let draining = self.proxy.is_draining();
         let readiness = pool.readiness(now);
         let unready_reason = self.unready_reason(&readiness, now);
         let mut status = StatusSnapshot {

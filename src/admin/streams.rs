@@ -4,9 +4,6 @@
 
 use super::response::without_caching;
 use super::state::Admin;
-use crate::gpu::{BackendGpu, GpuExporterStatus};
-use crate::telemetry::recent_requests::FinishedRequest;
-use crate::telemetry::status::BackendStatusSnapshot;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -17,6 +14,9 @@ use tokenweir_api::{
     LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
 use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_gateway::gpu::{BackendGpu, GpuExporterStatus};
+use tokenweir_gateway::telemetry::recent_requests::FinishedRequest;
+use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;

@@ -5,27 +5,27 @@ use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
 use super::keys_file;
+use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource};
-use crate::backend::HealthCheckSupervisor;
-use crate::backend::kv_events::CacheKnowledge;
-use crate::backend::peers::{PeerExchange, Peers};
-use crate::backend::pool::BackendPool;
-use crate::backend::tasks::peer_exchange;
 use crate::config::{Config, LoadedConfig, Overrides};
-use crate::gpu::GpuMonitor;
-use crate::proxy::{OverloadGuard, ProxyContext};
-use crate::server::{BoundListeners, DrainOutcome, Server, ServerState};
-use crate::telemetry::otel::resource::host_name;
-use crate::webhook::WebhookNotifier;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tokenweir_gateway::backend::HealthCheckSupervisor;
+use tokenweir_gateway::backend::kv_events::CacheKnowledge;
+use tokenweir_gateway::backend::peers::{PeerExchange, Peers};
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::backend::tasks::peer_exchange;
+use tokenweir_gateway::gpu::GpuMonitor;
+use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
+use tokenweir_gateway::server::{DrainOutcome, Server, ServerState};
+use tokenweir_gateway::telemetry::otel::resource::host_name;
+use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
@@ -108,7 +108,6 @@ impl Application {
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
-            draining: AtomicBool::new(false),
             scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
             metrics_read_at: std::sync::Mutex::default(),
         });
@@ -130,7 +129,7 @@ impl Application {
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
         let BoundListeners { clients, limits, connection_limiter, descriptors, tls, .. } =
             listeners;
-        let state = ServerState::new(proxy, limits, connection_limiter, admin);
+        let state = ServerState::new(proxy, limits, connection_limiter);
         let reloader = Reloader {
             loaded: loaded.clone(),
             overrides,
@@ -140,12 +139,15 @@ impl Application {
             health_checks,
             descriptors,
             state: state.clone(),
+            admin: admin.clone(),
             set_log_level: Box::new(logs.level_setter()),
         };
         // Listening is the last step. No later step can fail, so every connection that the kernel
         // accepts from here on is served.
         let client_listener = clients.listen()?;
-        let server = Server { client_listener, admin_listener: listeners.admin, state, tls };
+        let admin_router = crate::admin::router(admin);
+        let admin_listener = listeners.admin;
+        let server = Server { client_listener, admin_listener, state, admin_router, tls };
         let background_tasks =
             keys_task.into_iter().chain([diagnosis]).chain(exchange_task).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })

@@ -1,19 +1,19 @@
 //! The start banner: the listeners, the limits, the policy, the telemetry targets, and the state of
 //! each backend.
 
+use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
 use super::telemetry_pipeline::TelemetryWorkers;
 use crate::admin;
-use crate::backend::pool::BackendPool;
 use crate::config::Config;
-use crate::server::BoundListeners;
-use crate::telemetry::sanitize;
-use crate::telemetry::status::BackendStatusSnapshot;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_engine::model::ServedModel;
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::telemetry::sanitize;
+use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
 use tokenweir_protocol::clock;
 
 /// Maximum number of models shown per backend.

@@ -6,10 +6,10 @@ use crate::config::{
     self, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
     check_appendable,
 };
-use crate::server::bind_socket;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use tokenweir_gateway::server::bind_socket;
 
 /// The kind of a checked file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,14 +1,15 @@
 //! Why the gateway cannot start or reload with a valid configuration.
 
+use super::listeners::ListenError;
 use crate::config::{
     ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret, WebhooksError,
 };
-use crate::server::{BindError, ListenError};
-use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
-use crate::telemetry::otel::{OtelSettingsError, SpanSinkStartError};
-use crate::telemetry::payload_log::PayloadSinkStartError;
 use std::io;
 use std::path::PathBuf;
+use tokenweir_gateway::server::BindError;
+use tokenweir_gateway::telemetry::metrics_registry::buckets::BucketOverridesError;
+use tokenweir_gateway::telemetry::otel::{OtelSettingsError, SpanSinkStartError};
+use tokenweir_gateway::telemetry::payload_log::PayloadSinkStartError;
 use tokenweir_net::tls::TlsError;
 
 /// Why the gateway cannot start or reload with a valid configuration.

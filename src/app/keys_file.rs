@@ -3,9 +3,9 @@
 
 use super::error::ApplicationError;
 use crate::config::{self, Config, ConfigError};
-use crate::proxy::access::AccessControl;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_request::access::KeyFile;
@@ -96,9 +96,9 @@ pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::tests::TempFolder;
     use std::fs;
     use std::time::Duration;
+    use tokenweir_gateway::testing::TempFolder;
     use tokenweir_request::access::{Cors, KeyDigest};
     use tokio::task::JoinHandle;
 

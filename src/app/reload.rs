@@ -8,20 +8,20 @@ use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
 use super::secret_files::SecretFiles;
+use crate::admin::Admin;
 use crate::admin::{ReloadRequest, ReloadRequests};
-use crate::backend::{Backend, HealthCheckSupervisor};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
     Overrides, ReloadOutcome,
 };
-use crate::proxy::{ProxySettings, ProxyState};
-use crate::server::descriptor_budget::DescriptorBudget;
-use crate::server::{ServerLimits, ServerState};
-use crate::telemetry::otel::resource::host_name;
-use crate::webhook::WebhookSettings;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
+use tokenweir_gateway::proxy::{ProxySettings, ProxyState};
+use tokenweir_gateway::server::{DescriptorBudget, ServerState};
+use tokenweir_gateway::telemetry::otel::resource::host_name;
+use tokenweir_gateway::webhook::WebhookSettings;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
 use tokenweir_protocol::clock;
@@ -40,6 +40,8 @@ pub(super) struct Reloader {
     pub(super) descriptors: DescriptorBudget,
     /// The state of the running gateway, which a reload changes.
     pub(super) state: Arc<ServerState>,
+    /// The state behind the admin listener.
+    pub(super) admin: Arc<Admin>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
 }
@@ -135,11 +137,11 @@ impl Reloader {
         match self.apply(&config).await {
             Ok(changed) => {
                 tracing::info!(changed = changed.join(", "), "secrets reloaded");
-                self.state.admin.configuration.replace(self.loaded.view(), clock::wall_time());
+                self.admin.configuration.replace(self.loaded.view(), clock::wall_time());
             }
             Err(problem) => {
                 tracing::error!(problem, "a secret is invalid: the previous secrets stay active");
-                self.state.admin.configuration.record_failed_reload(&problem);
+                self.admin.configuration.record_failed_reload(&problem);
             }
         }
     }
@@ -150,7 +152,7 @@ impl Reloader {
         let entries = self.sources.backends(&config);
         let problem = self.sources.problem();
         let is_usable = problem.is_none();
-        self.state.admin.configuration.set_discovery_problem(problem);
+        self.admin.configuration.set_discovery_problem(problem);
         let discovered = entries.len();
         let settings = Box::new(config.clone());
         let reading = move || {
@@ -198,7 +200,7 @@ impl Reloader {
             Ok(reloaded) => Ok(summarize(&reloaded)),
             Err(problem) => {
                 tracing::error!(problem, "reload failed: the previous configuration stays active");
-                self.state.admin.configuration.record_failed_reload(&problem);
+                self.admin.configuration.record_failed_reload(&problem);
                 Err(problem)
             }
         }
@@ -225,7 +227,7 @@ impl Reloader {
         let mut reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
         reloaded.changed.extend(self.apply(&reloaded.loaded.config).await?);
         self.loaded = reloaded.loaded.clone();
-        self.state.admin.configuration.replace(self.loaded.view(), clock::wall_time());
+        self.admin.configuration.replace(self.loaded.view(), clock::wall_time());
         Ok(reloaded)
     }
 
@@ -260,19 +262,19 @@ impl Reloader {
             self.health_checks.reconfigure(client.clone(), config.scrape);
         }
         if have_timeouts_changed || config.gpu != previous.gpu {
-            self.state.admin.gpus.configure(&config.gpu, &client);
+            self.admin.gpus.configure(&config.gpu, &client);
         }
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
         // The content of a token file may have changed, although its path in the configuration has not.
-        self.state.admin.webhooks.configure(prepared.webhooks);
+        self.admin.webhooks.configure(prepared.webhooks);
         self.sources = sources;
-        self.state.admin.configuration.set_discovery_problem(self.sources.problem());
+        self.admin.configuration.set_discovery_problem(self.sources.problem());
         self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
         self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
-        let limits = ServerLimits::from_config(config, self.descriptors, backends);
+        let limits = config.server_limits(self.descriptors, backends);
         self.state.limits.store(Arc::new(limits));
         let changed = secret_files.changes_since(&self.secret_files).collect();
         self.secret_files = secret_files;
@@ -295,7 +297,7 @@ impl Reloader {
     /// Replaces the backends of the pool. The streams of removed backends go on at other
     /// backends if they can be continued.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
-        let ProxyState { overload_guard, pool, open_streams, .. } = &self.state.admin.proxy;
+        let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());
         let (settings, previous) = (config.pool_settings(), pool.backends());
         self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;

@@ -28,11 +28,11 @@ use crate::app::process::environment::ErrorChain;
 pub use crate::app::process::environment::variable;
 pub use crate::app::process::signals::wait_for_shutdown;
 use crate::config::ConfigError;
-pub use crate::server::descriptor_budget::raise_file_limit;
 use std::fmt::Display;
 use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
+pub use tokenweir_gateway::server::raise_file_limit;
 
 /// Environment variable of the admin token.
 pub const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";

@@ -99,11 +99,11 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::tests::TempFolder;
     use crate::config::sections::discovery::DiscoveryConfig;
     use crate::config::sections::secret::Secret;
     use crate::config::sections::settings::UsageMode;
     use proptest::prelude::*;
+    use tokenweir_gateway::testing::TempFolder;
     use tokenweir_protocol::openai::engine_control::Permission;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

@@ -107,8 +107,8 @@ fn position(error: &ConfigError) -> Option<Position> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::tests::TempFolder;
     use crate::config::files::load_all_keys;
+    use tokenweir_gateway::testing::TempFolder;
 
     /// Writes a text into a file, and returns the first line of each mistake that `load` finds in the file.
     fn first_lines<T>(

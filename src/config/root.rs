@@ -13,17 +13,17 @@ use super::sections::settings::{
     TraceCaptureConfig, UsageMode,
 };
 use super::sections::webhooks::WebhookConfig;
-use crate::backend::SleepSettings;
-use crate::backend::health_checker;
-use crate::backend::kv_events::KvEventsSettings;
-use crate::backend::routes::ModelConfig;
-use crate::gpu::GpuSettings;
-use crate::proxy::retry;
-use crate::telemetry::otel;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::net::{Ipv4Addr, SocketAddr};
 use tokenweir_engine::address::parse_listen_address;
+use tokenweir_gateway::backend::SleepSettings;
+use tokenweir_gateway::backend::health_checker;
+use tokenweir_gateway::backend::kv_events::KvEventsSettings;
+use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::gpu::GpuSettings;
+use tokenweir_gateway::proxy::retry;
+use tokenweir_gateway::telemetry::otel;
 use tokenweir_net::client;
 use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
 use tokenweir_request::observe::StallLimits;
@@ -113,7 +113,7 @@ pub struct Config {
     /// Logs.
     pub log: LogConfig,
     /// Monitoring of the quality of responses.
-    pub quality: crate::telemetry::quality::QualitySettings,
+    pub quality: tokenweir_gateway::telemetry::quality::QualitySettings,
     /// User, session and conversation of a request on spans and access log lines.
     pub identities: IdentitiesConfig,
     /// Export of traces.
@@ -160,7 +160,7 @@ impl Default for Config {
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),
-            quality: crate::telemetry::quality::QualitySettings::default(),
+            quality: tokenweir_gateway::telemetry::quality::QualitySettings::default(),
             identities: IdentitiesConfig::default(),
             tracing: otel::TracingConfig::default(),
             trace_capture: TraceCaptureConfig::default(),

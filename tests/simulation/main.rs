@@ -32,26 +32,26 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
-use tokenweir::backend::pool::BackendPool;
-use tokenweir::backend::{
+use tokenweir::config::AdmissionConfig;
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::backend::{
     Backend, BackendSettings, Drain, DrainInitiator, HealthCheckSupervisor, PoolSettings,
     health_checker,
 };
-use tokenweir::config::AdmissionConfig;
-use tokenweir::proxy::access::AccessControl;
-use tokenweir::proxy::admission::AdmissionSettings;
-use tokenweir::proxy::retry::RetrySettings;
-use tokenweir::proxy::{
+use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::admission::AdmissionSettings;
+use tokenweir_gateway::proxy::retry::RetrySettings;
+use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
     ProxyResponseBody, ProxySettings, RequestSettings, Responding, StoredResponses, accept_request,
     handle_request, resume,
 };
-use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
-use tokenweir::telemetry::otel::Semconv;
-use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::telemetry::Telemetry;
+use tokenweir_gateway::telemetry::metric::KnownLabelValues;
+use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext};
 use tokenweir_protocol::clock;
@@ -211,7 +211,7 @@ impl Gateway {
         )
     }
 
-    fn state(&self) -> &tokenweir::proxy::ProxyState {
+    fn state(&self) -> &tokenweir_gateway::proxy::ProxyState {
         &self.context.state
     }
 }

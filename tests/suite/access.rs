@@ -15,7 +15,7 @@ use crate::support::test_gateway::{
 use serde_json::Value;
 use std::sync::Arc;
 use tokenweir::admin::AdminAuthorizer;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::cors::{self, Cors};
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;

@@ -15,9 +15,9 @@ use crate::support::test_gateway::{
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::backend::Health;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
+use tokenweir_gateway::backend::Health;
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::{Outcome, TierResolver};
 use tokenweir_request::slo::Objective;

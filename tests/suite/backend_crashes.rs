@@ -9,8 +9,8 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir::backend::Health;
-use tokenweir::proxy::retry;
+use tokenweir_gateway::backend::Health;
+use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::Outcome;
 
 /// Number of crashes. The environment variable `FAULTS` overrides it.

@@ -9,8 +9,8 @@ use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, 
 use crate::support::test_gateway::{CHAT, Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_gateway::telemetry::catalog;
+use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::TierResolver;
 use tokenweir_request::slo::Objective;
@@ -37,7 +37,7 @@ fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors:
         "tenant" => 0,
         _ => label.seeds(&KnownLabelValues::default()).len(),
     };
-    let of_row = |row: &tokenweir::telemetry::metric::MetricDescriptor| {
+    let of_row = |row: &tokenweir_gateway::telemetry::metric::MetricDescriptor| {
         let each = match row.kind {
             MetricKind::Counter | MetricKind::Gauge => 1,
             MetricKind::Histogram(bounds) => bounds.len() + 3,

@@ -19,7 +19,7 @@ use clients::{Client, WAYS, Way};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::config;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 

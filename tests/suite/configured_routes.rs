@@ -11,7 +11,7 @@ use crate::support::test_gateway::{
 use http::Method;
 use serde_json::Value;
 use std::time::Duration;
-use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::Outcome;
 use tokio::io::AsyncReadExt;
 

@@ -10,7 +10,7 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body, post, read_rest, read_until, start_with,
 };
-use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
+use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_request::access::TokenCharge;
 use tokenweir_request::record::{Outcome, UsageEventOutcome, UsageSource};
 

@@ -7,7 +7,7 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, read_until, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
-use tokenweir::backend::Health;
+use tokenweir_gateway::backend::Health;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience;
 

@@ -4,8 +4,8 @@
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};
 use std::collections::BTreeMap;
-use tokenweir::telemetry::metrics_registry::BucketOverrides;
-use tokenweir::telemetry::otel;
+use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
+use tokenweir_gateway::telemetry::otel;
 use tokenweir_protocol::trace_context::{Propagation, Sampler};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\

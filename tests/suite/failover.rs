@@ -17,8 +17,8 @@ use crate::support::test_gateway::{
 use http_body_util::BodyExt;
 use serde_json::Value;
 use std::time::Duration;
-use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
-use tokenweir::proxy::retry;
+use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
+use tokenweir_gateway::proxy::retry;
 use tokenweir_request::observe::{self, OnTruncation, StreamRules};
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 use tokenweir_routing::resilience;

@@ -9,9 +9,9 @@ use crate::support::test_gateway::{Running, Setup, start_with};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::gpu::GpuExporter;
 use tokenweir_engine::address::MetricsUrl;
 use tokenweir_engine::gpu::{GpuIndex, GpuPage, GpuRule};
+use tokenweir_gateway::gpu::GpuExporter;
 
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 use tokenweir::admin;
-use tokenweir::backend::pool::{BackendPool, BackendRequirements};
-use tokenweir::backend::{Backend, Lease};
-use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
-use tokenweir::telemetry::status::StatusSnapshot;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir_gateway::backend::{Backend, Lease};
+use tokenweir_gateway::telemetry::metric::KnownLabelValues;
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, ExpositionFormat, Prometheus,
+};
+use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{Policy, PolicyKind, PromptFingerprint};
 

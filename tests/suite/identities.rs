@@ -4,7 +4,7 @@
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post};
 use tokenweir::config::IdentitiesConfig;
-use tokenweir::proxy::{IdentityMode, IdentityReader};
+use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
 use tokenweir_request::record::RequestIdentity;
 
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];

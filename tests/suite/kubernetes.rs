@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
-use tokenweir::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
-use tokenweir::discovery::{DiscoveryChange, DiscoverySource};
+use tokenweir_gateway::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
+use tokenweir_gateway::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

@@ -5,11 +5,13 @@ use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_o
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
-use tokenweir::telemetry::otel::Semconv;
-use tokenweir::telemetry::quality;
+use tokenweir_gateway::telemetry::catalog;
+use tokenweir_gateway::telemetry::metric::{
+    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource,
+};
+use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
+use tokenweir_gateway::telemetry::otel::Semconv;
+use tokenweir_gateway::telemetry::quality;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::Objective;
 

@@ -8,7 +8,7 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, Setup, start_with};
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir::telemetry::metrics_registry::MetricsLevel;
+use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
 
 /// How many time series each further backend may add at the level `standard`, if it serves one model.
 const MAX_STANDARD_SERIES_PER_BACKEND: usize = 120;
@@ -41,7 +41,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
         gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
         gateway.record().await;
     }
-    let is_scraped = |backend: &std::sync::Arc<tokenweir::backend::Backend>| {
+    let is_scraped = |backend: &std::sync::Arc<tokenweir_gateway::backend::Backend>| {
         backend.health.state().sample.is_some()
     };
     wait_until!(gateway.pool.backends().iter().all(is_scraped));

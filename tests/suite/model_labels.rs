@@ -5,7 +5,7 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, start_with, status};
 use std::time::Duration;
-use tokenweir::backend::routes::ModelConfig;
+use tokenweir_gateway::backend::routes::ModelConfig;
 
 async fn start(fake: &ScriptedBackend, setup: Setup) -> Running {
     start_with(&[fake.addr], setup).await

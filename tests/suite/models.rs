@@ -10,7 +10,7 @@ use crate::support::test_gateway::{
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir::backend::routes::ModelConfig;
+use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::record::Outcome;
 
 const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";

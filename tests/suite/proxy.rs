@@ -11,7 +11,7 @@ use crate::support::test_gateway::{
 };
 use serde_json::Value;
 use std::sync::Arc;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::record::Outcome;
@@ -219,13 +219,14 @@ async fn draining_finishes_streams_and_refuses_new_connections() {
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert!(body(&answer).1, "the stream is complete");
-    assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::Whole);
+    assert_eq!(gateway.stop().await, tokenweir_gateway::server::DrainOutcome::Whole);
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
 async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt() {
-    let propagation = Some(tokenweir::telemetry::otel::TracingSettings::default().propagation);
+    let propagation =
+        Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
     let (fake, gateway) =
         gateway_answering_with(Setup { propagation, ..Setup::default() }, json("200 OK", "{}"))
             .await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir::telemetry::quality::QualitySettings;
+use tokenweir_gateway::telemetry::quality::QualitySettings;
 
 /// Secrets that the test puts into all parts of a request. No judge, file or page may get one of them.
 const SECRETS: [&str; 5] = [

@@ -4,7 +4,7 @@
 use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
-use tokenweir::backend::{Drain, DrainInitiator};
+use tokenweir_gateway::backend::{Drain, DrainInitiator};
 use tokenweir_routing::resilience;
 use tokenweir_routing::resilience::Availability;
 

@@ -8,7 +8,7 @@ use crate::support::test_gateway::{
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::proxy::retry;
+use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience::BreakerState;
 

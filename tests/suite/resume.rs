@@ -12,7 +12,7 @@ use crate::support::test_gateway::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyFile, TenantEntry, UsageLimits};

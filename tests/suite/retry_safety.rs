@@ -7,7 +7,7 @@ use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, start, start_with, status, with_paused_time,
 };
 use std::time::Duration;
-use tokenweir::proxy::retry;
+use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;

@@ -6,7 +6,7 @@ use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paus
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start, start_with};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tokenweir::telemetry::access_log::AccessLog;
+use tokenweir_gateway::telemetry::access_log::AccessLog;
 use tokenweir_routing::{Policy, PolicyKind};
 
 /// A usage event. Of 9 prompt tokens, 8 were cached.

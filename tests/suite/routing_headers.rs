@@ -4,7 +4,7 @@
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, post, start_with};
 use std::sync::Arc;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;

@@ -6,7 +6,7 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
 use std::time::Instant;
-use tokenweir::backend::{BackendState, Health};
+use tokenweir_gateway::backend::{BackendState, Health};
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 

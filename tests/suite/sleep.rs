@@ -8,8 +8,8 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokenweir::backend::{Backend, SleepSettings};
 use tokenweir::config::AdmissionConfig;
+use tokenweir_gateway::backend::{Backend, SleepSettings};
 use tokenweir_routing::resilience::Availability;
 
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;

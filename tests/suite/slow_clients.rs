@@ -12,8 +12,8 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::proxy::{BodyMemory, OverloadLimits};
-use tokenweir::server::ServerLimits;
+use tokenweir_gateway::proxy::{BodyMemory, OverloadLimits};
+use tokenweir_gateway::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;

@@ -9,7 +9,7 @@ use crate::support::test_gateway::{
     Running, Setup, body, post, read_until, start, start_with, status,
 };
 use std::sync::Arc;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyFile, TenantEntry};

@@ -5,7 +5,7 @@ use crate::support::scripted_backend::{ROLE, Step, WORD, json, stream_of};
 use crate::support::test_gateway::{CHAT, gateway_following, gateway_following_with, status};
 use crate::support::test_gateway::{Setup, body, read_until};
 use std::time::Duration;
-use tokenweir::server::DrainOutcome;
+use tokenweir_gateway::server::DrainOutcome;
 use tokenweir_request::record::{Outcome, RequestRecord, TerminationInitiator};
 use tokio::io::AsyncReadExt;
 

@@ -9,7 +9,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with,
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir::server::ServerTls;
+use tokenweir_gateway::server::ServerTls;
 use tokenweir_net::tls::{
     Acceptor, Alpn, Credentials, OutboundTls, TlsClientContext, TlsClientSettings, TlsPeer,
 };

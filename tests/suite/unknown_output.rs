@@ -6,7 +6,7 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, read_until, start_with, status};
 use http::Method;
-use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::{Outcome, UninspectedReason};
 use tokenweir_routing::resilience::CircuitBreakerSettings;
 use tokio::io::AsyncReadExt;

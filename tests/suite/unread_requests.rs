@@ -1,5 +1,5 @@
 //! Requests whose body the gateway forwards without reading it: uploads to a route with a fixed model, and
-//! WebSockets.
+//! WebSocket connections.
 
 use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
@@ -15,8 +15,8 @@ use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir::proxy::{BodyMemory, ConfiguredRoute, ConfiguredRoutes};
-use tokenweir::server::DrainOutcome;
+use tokenweir_gateway::proxy::{BodyMemory, ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_gateway::server::DrainOutcome;
 use tokenweir_protocol::http1::websocket;
 use tokenweir_request::access::{KeyFile, TenantEntry};
 use tokenweir_request::record::{Outcome, RequestRecord, Termination};

@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir::webhook::{
-    BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
-};
 use tokenweir_diagnose::{Diagnosis, Verdict};
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::webhook::{
+    BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 

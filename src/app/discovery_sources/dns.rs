@@ -3,10 +3,10 @@
 use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
 use crate::config::DiscoveryConfig;
-use crate::discovery::dns::{DnsQuery, DnsResolver};
-use crate::discovery::dns_watcher::DnsWatcher;
 use std::future::ready;
 use std::time::Duration;
+use tokenweir_gateway::discovery::dns::{DnsQuery, DnsResolver};
+use tokenweir_gateway::discovery::dns_watcher::DnsWatcher;
 
 /// Time from the end of one DNS query to the start of the next one.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);

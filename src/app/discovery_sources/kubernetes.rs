@@ -4,7 +4,7 @@
 use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
 use crate::config::{KubernetesConfig, PodPort};
-use crate::discovery::kubernetes::{
+use tokenweir_gateway::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 

@@ -3,10 +3,10 @@
 use super::discovered_backends::DiscoveredBackends;
 use crate::app::process::environment::ErrorChain;
 use crate::config::BackendConfig;
-use crate::discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
+use tokenweir_gateway::discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 
 /// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client
 /// of the Kubernetes API.

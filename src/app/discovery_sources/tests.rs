@@ -1,9 +1,9 @@
 //! Tests of reloads of discovery sources, with file sources.
 
 use super::*;
-use crate::app::tests::TempFolder;
 use crate::config::Overrides;
 use std::path::Path;
+use tokenweir_gateway::testing::TempFolder;
 
 /// Time limit for the first results. A source reads an existing file well within this time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);

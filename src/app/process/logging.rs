@@ -4,11 +4,13 @@
 
 use super::line_limit::{LimitedWriter, LineLimit};
 use crate::config::{LogConfig, LogFormat, LogLevel};
-use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::non_blocking_writer::{NonBlockingWriter, NonBlockingWriterGuard};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
+use tokenweir_gateway::telemetry::access_log::AccessLog;
+use tokenweir_gateway::telemetry::non_blocking_writer::{
+    NonBlockingWriter, NonBlockingWriterGuard,
+};
 use tokenweir_protocol::clock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;

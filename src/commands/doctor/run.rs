@@ -5,13 +5,11 @@ use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
-use crate::backend::routes::ModelConfig;
 use crate::commands::{
     ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, resolve_optional_secret,
     variable,
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
-use crate::telemetry::otel::OtlpProtocol;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +22,8 @@ use tokenweir_doctor::finding::{Finding, FindingSeverity};
 use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget};
 use tokenweir_doctor::{checks, report};
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::telemetry::otel::OtlpProtocol;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokio::task::JoinSet;
 

@@ -2,7 +2,7 @@
 
 use crate::config::sections::access::AccessConfig;
 use crate::config::sections::secret::UnreadableSecret;
-use crate::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_request::access::{Cors, KeyDigest, KeyFile, SaltKey};
 

@@ -1,12 +1,12 @@
 //! Backends, the settings of their pool, and the TLS of the connections to them.
 
-use crate::backend::{Backend, BackendSettings, PoolSettings};
 use crate::config::root::Config;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::secret::UnreadableSecret;
 use crate::config::sections::settings::UsageMode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
 
 /// TLS contexts of backends, by authority (`host:port`).

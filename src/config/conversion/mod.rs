@@ -6,6 +6,7 @@ mod backends;
 mod peer_exchange;
 mod proxy;
 mod secrets;
+mod server;
 mod telemetry;
 mod webhooks;
 

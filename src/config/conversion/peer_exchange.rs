@@ -1,9 +1,9 @@
 //! Converts the configuration into the key that gateways share and the exchange with other gateways.
 
-use crate::backend::peers::{PeerExchange, PeerExchangeSettings, Peers};
 use crate::config::root::Config;
 use crate::config::sections::secret::UnreadableSecret;
 use std::time::Duration;
+use tokenweir_gateway::backend::peers::{PeerExchange, PeerExchangeSettings, Peers};
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{ExchangeKey, KeyTooShort};
 

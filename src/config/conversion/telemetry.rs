@@ -4,8 +4,10 @@
 use crate::config::Config;
 use crate::config::load::LoadedConfig;
 use crate::config::text::source::ConfigSource;
-use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
-use crate::telemetry::otel::{OtelSettingsError, TracingConfig, TracingSettings};
+use tokenweir_gateway::telemetry::metrics_registry::buckets::{
+    BucketOverrides, BucketOverridesError,
+};
+use tokenweir_gateway::telemetry::otel::{OtelSettingsError, TracingConfig, TracingSettings};
 
 impl LoadedConfig {
     /// The settings of the span export. The standard variables take precedence over the

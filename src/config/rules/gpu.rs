@@ -3,7 +3,7 @@
 use crate::config::root::Config;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
-use crate::gpu::GpuExporter;
+use tokenweir_gateway::gpu::GpuExporter;
 use tokenweir_request::error::listed;
 
 /// Maximum number of exporters, because the metrics of each exporter are compared with each backend.

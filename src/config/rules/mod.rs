@@ -13,9 +13,9 @@ use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::{access, discovery, identities, limits, peer_exchange, routes, webhooks};
 use super::violation::{RuleViolation, violation_at, violation_of};
-use crate::backend::routes::ModelConfig;
 use http::Uri;
 use tokenweir_engine::address::BackendId;
+use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::error::listed;
 use tokenweir_routing::admission::DEFAULT_CLASS;
 

@@ -2,7 +2,7 @@
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
-use crate::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
+use tokenweir_gateway::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
 use tokenweir_request::error::listed;
 use tokenweir_request::slo::Objective;
 

@@ -2,8 +2,8 @@
 
 use super::payload_log::is_http;
 use crate::config::violation::{RuleViolation, violation_at};
-use crate::telemetry::payload_log;
-use crate::telemetry::quality::QualitySettings;
+use tokenweir_gateway::telemetry::payload_log;
+use tokenweir_gateway::telemetry::quality::QualitySettings;
 
 /// Maximum of `quality.sample`, the share of requests that are sampled.
 const MAX_SAMPLE_RATIO: f64 = 0.05;

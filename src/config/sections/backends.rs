@@ -2,12 +2,12 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::backend::kv_events::KvEventSource;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
+use tokenweir_gateway::backend::kv_events::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 
 /// A backend.

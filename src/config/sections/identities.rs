@@ -2,12 +2,12 @@
 
 use super::secret::{Secret, SecretValue};
 use crate::config::violation::{RuleViolation, violation_at};
-use crate::proxy::{IdentityMode, IdentityReader};
 use http::HeaderName;
 use ring::rand::{SecureRandom, SystemRandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
+use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
 use tokenweir_request::access::{KeyDigest, PseudonymKey};
 
 /// User, session and conversation of a request on spans and access log lines. They are never label

@@ -1,12 +1,12 @@
 //! The configuration of further paths that clients may use.
 
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
-use crate::proxy::ConfiguredRoute;
 use http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
+use tokenweir_gateway::proxy::ConfiguredRoute;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_protocol::units;
 

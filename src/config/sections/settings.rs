@@ -1,14 +1,14 @@
 //! The configuration sections that no other module defines: routing, tiers, admission, refusal
 //! detection, drain, reload, logs, metrics and trace capture.
 
-use crate::backend::DEFAULT_MAX_MODEL_LABELS;
-use crate::telemetry::metrics_registry::MetricsLevel;
-use crate::telemetry::payload_log;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_gateway::backend::DEFAULT_MAX_MODEL_LABELS;
+use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
+use tokenweir_gateway::telemetry::payload_log;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;

@@ -6,7 +6,7 @@ use crate::support::scripted_backend::ScriptedBackend;
 use crate::support::test_gateway::{Running, Setup, post, start_with, status};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};

@@ -7,7 +7,7 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{FINISH, begin};
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
 use crate::support::test_gateway::{Running, Setup, post, read_until_times, start_with, status};
-use tokenweir::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 use tokio::io::AsyncReadExt;

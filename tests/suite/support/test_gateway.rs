@@ -5,41 +5,40 @@ use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
-use tokenweir::backend::cache_map::CacheMap;
-use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
-use tokenweir::backend::pool::BackendPool;
-use tokenweir::backend::routes::ModelConfig;
-use tokenweir::backend::{
+use tokenweir::config;
+use tokenweir_diagnose::LatestDiagnosis;
+use tokenweir_engine::address::{BackendAddress, MetricsUrl};
+use tokenweir_engine::prefill_leg::Role;
+use tokenweir_gateway::backend::cache_map::CacheMap;
+use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::backend::{
     Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
 };
-use tokenweir::config;
-use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuSettings};
-use tokenweir::proxy::access::AccessControl;
-use tokenweir::proxy::admission::{self, AdmissionController};
-use tokenweir::proxy::retry::{self, RetryController};
-use tokenweir::proxy::{
+use tokenweir_gateway::gpu::{GpuExporter, GpuMonitor, GpuSettings};
+use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::admission::{self, AdmissionController};
+use tokenweir_gateway::proxy::retry::{self, RetryController};
+use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, ContinuationMemory, IdentityReader, OverloadGuard,
     OverloadLimits, PayloadSampling, ProxyContext, ProxyState, RecordingSettings, RequestSettings,
     StoredResponses,
 };
-use tokenweir::server::{
+use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
-use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::decision_log::DecisionLog;
-use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
-use tokenweir::telemetry::otel::Semconv;
-use tokenweir::telemetry::payload_log;
-use tokenweir::telemetry::quality::{self, QualityMonitor};
-use tokenweir::telemetry::recent_requests::RecentRequests;
-use tokenweir::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
-use tokenweir_diagnose::LatestDiagnosis;
-use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
+use tokenweir_gateway::telemetry::Telemetry;
+use tokenweir_gateway::telemetry::decision_log::DecisionLog;
+use tokenweir_gateway::telemetry::metric::KnownLabelValues;
+use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir_gateway::telemetry::otel::Semconv;
+use tokenweir_gateway::telemetry::payload_log;
+use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
+use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
+use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -464,6 +463,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             capture_ratio: setup.captured,
             payload_sampling: (share > 0.0).then_some(payload_sampling),
         },
+        draining: Arc::default(),
     };
     let (counted, credentials, captured) =
         (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
@@ -497,7 +497,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
-        draining: AtomicBool::new(false),
         scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
         metrics_read_at: std::sync::Mutex::default(),
     });
@@ -522,7 +521,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let server = Server {
         client_listener: server::bind_listener(local, "clients").unwrap(),
         admin_listener: server::bind_listener(local, "operators").unwrap(),
-        state: ServerState::new(proxy, limits, connection_limiter, admin),
+        state: ServerState::new(proxy, limits, connection_limiter),
+        admin_router: tokenweir::admin::router(admin),
         tls: setup.tls,
     };
     let (addr, admin) =

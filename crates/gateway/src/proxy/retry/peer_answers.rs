@@ -116,7 +116,7 @@ mod tests {
     fn comparisons_become_old_when_the_milliseconds_of_a_slot_begin_at_0_again() {
         let start = clock::now();
         let answers = PeerAnswers::new(start);
-        let before = start + Duration::from_millis(MAX_MILLISECONDS) - Duration::from_secs(1);
+        let before = start + Duration::from_millis(MAX_MILLISECONDS - 1_000);
         (0..30).for_each(|_| answers.learn(slot(400), false, before));
         let soon = before + Duration::from_secs(2);
         assert!(!answers.should_ask(slot(400), 0.04, soon), "the comparisons are recent");

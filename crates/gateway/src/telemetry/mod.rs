@@ -11,13 +11,13 @@ pub mod cpu_time;
 pub mod decision_log;
 pub mod metric;
 pub mod metrics_registry;
-pub(crate) mod non_blocking_writer;
+pub mod non_blocking_writer;
 pub mod otel;
 pub mod payload_log;
 pub mod quality;
 pub mod recent_requests;
 mod rotating_file;
-pub(crate) mod sanitize;
+pub mod sanitize;
 pub mod status;
 pub mod trace_capture;
 

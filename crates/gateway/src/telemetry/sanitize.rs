@@ -48,7 +48,7 @@ pub(super) fn is_plain_json(text: &[u8]) -> bool {
 
 /// Escapes control characters, line separators and bidirectional formatting characters in plain
 /// text as `\u{…}`.
-pub(crate) fn line(text: &str) -> String {
+pub fn line(text: &str) -> String {
     let escape = |c: char| {
         if is_control_or_bidi(c) { c.escape_unicode().to_string() } else { c.to_string() }
     };
@@ -57,7 +57,7 @@ pub(crate) fn line(text: &str) -> String {
 
 /// Whether the character is a control character, a line separator or a bidirectional formatting
 /// character.
-pub(crate) fn is_control_or_bidi(c: char) -> bool {
+pub fn is_control_or_bidi(c: char) -> bool {
     let is_separator_or_bidi =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_separator_or_bidi || c.is_control()

@@ -59,7 +59,7 @@ pub(crate) fn start(part: TelemetryPart) -> Measurement {
 }
 
 /// Runs `work` and adds its CPU time to `part`.
-pub(crate) fn measure<R>(part: TelemetryPart, work: impl FnOnce() -> R) -> R {
+pub fn measure<R>(part: TelemetryPart, work: impl FnOnce() -> R) -> R {
     let _measurement = start(part);
     work()
 }

@@ -7,15 +7,15 @@ use tokenweir_net::file_descriptors::max_probe_descriptors;
 /// The division of the file descriptor limit, in numbers of descriptors. The sum of the parts and
 /// of the descriptors for internal use is at most the limit, unless the limit is very low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DescriptorBudget {
+pub struct DescriptorBudget {
     /// Maximum number of descriptors for client connections and for connections to backends, for
     /// requests and health checks. `None`: no limit.
-    pub(crate) traffic: Option<usize>,
+    pub traffic: Option<usize>,
     /// Maximum number of descriptors for connections to the admin listener.
-    pub(crate) admin: usize,
+    pub admin: usize,
     /// Maximum number of descriptors for client connections that the gateway rejects with an error
     /// response.
-    pub(crate) refusals: usize,
+    pub refusals: usize,
 }
 
 /// Minimum number of file descriptors for internal use: standard streams, the runtime, both
@@ -53,7 +53,7 @@ pub fn raise_file_limit() -> Option<usize> {
 impl DescriptorBudget {
     /// The budget for this file descriptor limit. `None`: the limit is unknown, or there is no
     /// limit.
-    pub(crate) fn from_limit(limit: Option<usize>) -> Self {
+    pub fn from_limit(limit: Option<usize>) -> Self {
         let Some(limit) = limit else {
             return Self {
                 traffic: None,
@@ -71,13 +71,13 @@ impl DescriptorBudget {
     /// Maximum number of client connections in the traffic budget, at least 1. Each client
     /// connection needs a connection to a backend too. The descriptors for the health checks of
     /// `backends` backends are subtracted first. `usize::MAX`: no limit.
-    pub(crate) fn clients(&self, backends: usize) -> usize {
+    pub fn clients(&self, backends: usize) -> usize {
         let Some(traffic) = self.traffic else { return usize::MAX };
         (traffic.saturating_sub(max_probe_descriptors(backends, traffic)) / 2).max(1)
     }
 
-    /// Logs a warning if the file descriptor limit is below [`LOW_FILE_LIMIT`].
-    pub(crate) fn warn_if_low(&self, limit: Option<usize>, backends: usize) {
+    /// Logs a warning if the file descriptor limit is low.
+    pub fn warn_if_low(&self, limit: Option<usize>, backends: usize) {
         if let Some(limit) = limit.filter(|limit| *limit < LOW_FILE_LIMIT) {
             let connections = self.clients(backends);
             tracing::warn!(

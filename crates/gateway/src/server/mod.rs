@@ -6,20 +6,20 @@
 
 mod accept_loop;
 mod admin_listener;
-mod bound_listeners;
 mod connection;
-pub(crate) mod descriptor_budget;
+mod descriptor_budget;
 mod guarded_body;
 mod limits;
 mod listener;
 mod memory_monitor;
 mod run;
+mod tls;
 mod write_timeout;
 
-pub use bound_listeners::ServerTls;
-pub(crate) use bound_listeners::{BoundListeners, ListenError};
 pub use connection::limiter::ConnectionLimiter;
 pub use connection::state::ServerState;
+pub use descriptor_budget::{DescriptorBudget, raise_file_limit};
 pub use limits::ServerLimits;
 pub use listener::{BindError, BoundSocket, bind_listener, bind_socket};
 pub use run::{DrainOutcome, Server};
+pub use tls::ServerTls;

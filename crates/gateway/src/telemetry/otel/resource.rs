@@ -5,6 +5,9 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
 use std::fs;
 
+/// The name of the program in spans, and the default of the resource attribute `service.name`.
+pub(super) const PROGRAM_NAME: &str = "tokenweir";
+
 /// The resource: the service name, the version, the instance, and the attributes in
 /// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence.
 pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
@@ -27,7 +30,7 @@ fn instance_id() -> String {
 }
 
 /// The name of this machine, or of the pod in Kubernetes.
-pub(crate) fn host_name() -> String {
+pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     name.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_else(|| "localhost".to_owned())

@@ -16,6 +16,7 @@ mod record_values;
 mod tests;
 mod viewer_profiles;
 
+use crate::telemetry::otel::resource::PROGRAM_NAME;
 use attributes::{SpanAttributes, count as number, host as host_name, text};
 use conventions::SpanConventions;
 use opentelemetry::trace::{
@@ -96,7 +97,7 @@ impl<'a> SpanTreeBuilder<'a> {
         trace: &'a TraceContext,
         conventions: &'a SpanConventions,
     ) -> Self {
-        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
+        let scope = InstrumentationScope::builder(PROGRAM_NAME)
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(conventions.semconv.schema_url())
             .build();

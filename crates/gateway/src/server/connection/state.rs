@@ -1,8 +1,7 @@
 //! The state of the server that all client connections use and that reloads change.
 
 use super::limiter::ConnectionLimiter;
-use crate::admin::Admin;
-use crate::proxy::ProxyContext;
+use crate::proxy::{ProxyContext, ProxyState};
 use crate::server::limits::ServerLimits;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -19,8 +18,8 @@ pub struct ServerState {
     pub limits: ArcSwap<ServerLimits>,
     /// Counts and limits the connections of clients.
     pub connection_limiter: Arc<ConnectionLimiter>,
-    /// The state behind the admin listener.
-    pub admin: Arc<Admin>,
+    /// The state of the proxy that all its contexts share.
+    pub proxy: ProxyState,
     /// The abort handles of the streams of all HTTP/2 connections.
     pub(in crate::server) abort_registry: Arc<AbortRegistry>,
 }
@@ -31,13 +30,12 @@ impl ServerState {
         proxy_context: ProxyContext,
         limits: ServerLimits,
         connection_limiter: Arc<ConnectionLimiter>,
-        admin: Arc<Admin>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            proxy: proxy_context.state.clone(),
             proxy_context: ArcSwap::from_pointee(proxy_context),
             limits: ArcSwap::from_pointee(limits),
             connection_limiter,
-            admin,
             abort_registry: AbortRegistry::new(clock::now()),
         })
     }

@@ -2,13 +2,14 @@
 //! gateway.
 
 use super::accept_loop::AcceptLoop;
-use super::bound_listeners::ServerTls;
 use super::connection::handler::ConnectionHandler;
 use super::connection::state::ServerState;
 use super::limits::ServerLimits;
+use super::tls::ServerTls;
 use super::{admin_listener, listener, memory_monitor};
-use crate::admin::{self, Admin};
+use crate::proxy::ProxyState;
 use crate::proxy::access::RevocationSweep;
+use axum::Router;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub struct Server {
     pub admin_listener: TcpListener,
     /// The state that all client connections use.
     pub state: Arc<ServerState>,
+    /// Serves the requests of operators.
+    pub admin_router: Router,
     /// The TLS settings of both listeners.
     pub tls: ServerTls,
 }
@@ -53,15 +56,15 @@ impl Server {
     /// Serves until `shutdown` completes or the task of the admin listener ends, and then drains
     /// the gateway. Returns how the drain ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
-        let Self { client_listener, admin_listener, state, tls } = self;
+        let Self { client_listener, admin_listener, state, admin_router, tls } = self;
         let initial_limits = **state.limits.load();
-        let (admin, limiter) = (state.admin.clone(), state.connection_limiter.clone());
+        let (proxy, limiter) = (state.proxy.clone(), state.connection_limiter.clone());
         listener::configure_keepalive(&client_listener, initial_limits.write_timeout);
         listener::configure_keepalive(&admin_listener, initial_limits.write_timeout);
         let serving = admin_listener::serve(
             admin_listener,
             tls.admin_acceptor,
-            admin::router(admin.clone()),
+            admin_router,
             initial_limits,
             limiter.clone(),
         );
@@ -78,7 +81,7 @@ impl Server {
         };
         accept_loop.accept_until(stop_signal).await;
         let limits = **state.limits.load();
-        let outcome = drain(accept_loop, &admin, limits, &mut background).await;
+        let outcome = drain(accept_loop, &proxy, limits, &mut background).await;
         failed_task.map_or(outcome, DrainOutcome::TaskFailed)
     }
 }
@@ -87,12 +90,12 @@ impl Server {
 /// ended or until the drain timeout, and closes the connections.
 async fn drain(
     mut accept_loop: AcceptLoop,
-    admin: &Admin,
+    proxy: &ProxyState,
     limits: ServerLimits,
     background: &mut Vec<SupervisedTask>,
 ) -> DrainOutcome {
-    admin.begin_drain();
-    let open_streams = &admin.proxy.open_streams;
+    proxy.begin_drain();
+    let open_streams = &proxy.open_streams;
     let ServerLimits { drain_delay, drain_timeout, .. } = limits;
     tracing::info!(
         open = open_streams.open(),
@@ -114,7 +117,7 @@ async fn drain(
         open_streams.begin_shutdown();
     }
     connections.abort().await;
-    admin.proxy.resumption.shutdown().await;
+    proxy.resumption.shutdown().await;
     outcome
 }
 
@@ -124,13 +127,13 @@ fn start_background_tasks(
     state: &Arc<ServerState>,
     credentials: Arc<Credentials>,
 ) -> Vec<SupervisedTask> {
-    let (proxy, swept_state) = (state.admin.proxy.clone(), state.clone());
+    let (proxy, swept_state) = (state.proxy.clone(), state.clone());
     let mut tasks = vec![
         supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept_state.clone())),
         supervise::spawn(BackgroundTask::Certificates, move || credentials.clone().run()),
         supervise::spawn(BackgroundTask::Admission, move || proxy.admission.clone().run()),
     ];
-    let overload_guard = state.admin.proxy.overload_guard.clone();
+    let overload_guard = state.proxy.overload_guard.clone();
     tasks.extend(state.limits.load().max_memory_bytes.map(|max_bytes| {
         supervise::spawn(BackgroundTask::MemoryWatch, move || {
             memory_monitor::monitor_memory(max_bytes, overload_guard.clone())
@@ -153,7 +156,7 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let proxy = &state.admin.proxy;
+    let proxy = &state.proxy;
     let mut revocation = RevocationSweep::new(&proxy.access);
     loop {
         let delay = next_tick_delay(&mut ticks).await;

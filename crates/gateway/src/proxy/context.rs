@@ -16,6 +16,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokenweir_net::client::HttpClient;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
@@ -62,6 +63,8 @@ pub struct ProxyState {
     pub telemetry: Arc<Telemetry>,
     /// The settings of the optional data in records: trace context, trace capture and sampled text.
     pub recording: RecordingSettings,
+    /// Whether the gateway drains: it shuts down and completes its open requests.
+    pub draining: Arc<AtomicBool>,
 }
 
 /// Settings of the optional data about requests: log lines at the start of requests, trace context,
@@ -92,6 +95,18 @@ pub struct ProxySettings {
     pub continuation_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
+}
+
+impl ProxyState {
+    /// Whether the gateway drains.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Marks the gateway as draining, for its status and its readiness.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
 }
 
 impl ProxyContext {
@@ -125,6 +140,7 @@ impl ProxyContext {
             open_streams: ExchangeRegistry::new(observation, clock::now()),
             telemetry,
             recording: RecordingSettings::default(),
+            draining: Arc::default(),
         };
         Self { state, settings: requests, backend_client, retry: RetryController::new(retry) }
     }

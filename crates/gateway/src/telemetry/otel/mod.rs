@@ -8,7 +8,7 @@
 mod collector_client;
 pub(super) mod export;
 mod export_failure;
-pub(crate) mod resource;
+pub mod resource;
 mod sampling;
 pub(super) mod settings;
 mod spans;

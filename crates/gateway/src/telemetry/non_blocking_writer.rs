@@ -12,11 +12,11 @@ use tokenweir_request::batch_queue::BatchQueue;
 
 /// Queues lines for the writer thread. Clones share one queue and one thread.
 #[derive(Clone)]
-pub(crate) struct NonBlockingWriter(Arc<NonBlockingWriterState>);
+pub struct NonBlockingWriter(Arc<NonBlockingWriterState>);
 
 /// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
 /// at most 1 s.
-pub(crate) type NonBlockingWriterGuard = BatchWorkerGuard;
+pub type NonBlockingWriterGuard = BatchWorkerGuard;
 
 struct NonBlockingWriterState {
     line_queue: Arc<BatchQueue<String>>,
@@ -41,7 +41,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 impl NonBlockingWriter {
     /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call are
     /// written together. `out` is flushed after each batch. `name` is the name of the output in log messages.
-    pub(crate) fn start(
+    pub fn start(
         name: &'static str,
         out: impl Write + Send + 'static,
     ) -> (Self, NonBlockingWriterGuard) {
@@ -50,7 +50,7 @@ impl NonBlockingWriter {
 
     /// Like [`NonBlockingWriter::start`], but lines do not wait for further lines. A line is thus written
     /// even if the process ends abruptly soon after it. For outputs with few lines.
-    pub(crate) fn start_immediate(
+    pub fn start_immediate(
         name: &'static str,
         out: impl Write + Send + 'static,
     ) -> (Self, NonBlockingWriterGuard) {
@@ -77,7 +77,7 @@ impl NonBlockingWriter {
 
     /// Queues one or more lines, each with its line ending. If the queue is full, the lines are
     /// dropped and counted.
-    pub(crate) fn give(&self, lines: String) {
+    pub fn give(&self, lines: String) {
         let bytes = lines.len();
         if let Err(lines) = self.0.line_queue.push(lines, bytes) {
             self.0
@@ -86,13 +86,13 @@ impl NonBlockingWriter {
     }
 
     /// Number of lines that were written and flushed.
-    pub(crate) fn written(&self) -> u64 {
+    pub fn written(&self) -> u64 {
         self.0.written_lines.load(Ordering::Relaxed)
     }
 
     /// Number of lines that were dropped because the queue was full or closed, or because the
     /// writer failed or panicked.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }
 }

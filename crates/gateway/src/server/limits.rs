@@ -1,7 +1,5 @@
 //! Limits and timeouts of the listeners.
 
-use super::descriptor_budget::DescriptorBudget;
-use crate::config::Config;
 use std::time::Duration;
 
 /// Limits and timeouts of the client listener, the admin listener and the drain.
@@ -56,30 +54,6 @@ impl Default for ServerLimits {
             max_memory_bytes: None,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-impl ServerLimits {
-    /// The limits from the configuration and the file descriptor budget. `backends` is the number
-    /// of configured backends, whose health checks take file descriptors too.
-    pub(crate) fn from_config(
-        config: &Config,
-        descriptors: DescriptorBudget,
-        backends: usize,
-    ) -> Self {
-        let limits = &config.limits;
-        Self {
-            keep_alive_timeout: limits.keep_alive,
-            write_timeout: limits.write_timeout,
-            max_connections: limits.connections.unwrap_or_else(|| descriptors.clients(backends)),
-            max_connections_per_client: limits.connections_per_client,
-            max_concurrent_rejections: descriptors.refusals,
-            max_admin_connections: descriptors.admin,
-            max_memory_bytes: limits.memory.map(|bytes| bytes as u64),
-            drain_delay: config.drain.delay,
-            drain_timeout: config.drain.timeout,
-            ..Self::default()
         }
     }
 }

@@ -104,7 +104,7 @@ impl ConnectionContext {
 
     /// Whether the gateway drains because it shuts down.
     pub(super) fn is_draining(&self) -> bool {
-        self.state.admin.is_draining()
+        self.state.proxy.is_draining()
     }
 }
 

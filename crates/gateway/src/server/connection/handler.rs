@@ -54,7 +54,7 @@ impl ConnectionHandler {
         let mut permit = self.state.connection_limiter.try_acquire(peer.ip());
         // If no file descriptor is free, an idle connection to a backend is closed to free one.
         while matches!(permit, Err(ConnectionLimitExceeded::Descriptors))
-            && self.state.admin.proxy.pool.close_idle_connection()
+            && self.state.proxy.pool.close_idle_connection()
         {
             permit = self.state.connection_limiter.try_acquire(peer.ip());
         }

@@ -2,6 +2,7 @@
 //! name. A variable for traces, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the variable for all
 //! signals, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
+use crate::telemetry::otel::resource::PROGRAM_NAME;
 use http::Uri;
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -59,7 +60,7 @@ const TRACES_PATH: &str = "/v1/traces";
 pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
 pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 /// Default of the resource attribute `service.name`.
-pub(super) const DEFAULT_SERVICE_NAME: &str = env!("CARGO_PKG_NAME");
+pub(super) const DEFAULT_SERVICE_NAME: &str = PROGRAM_NAME;
 
 // === impl OtelEnvironment ===
 

@@ -1,0 +1,24 @@
+//! The limits of the listeners.
+
+use crate::config::root::Config;
+use tokenweir_gateway::server::{DescriptorBudget, ServerLimits};
+
+impl Config {
+    /// The limits of the listeners, from the configuration and the file descriptor budget. `backends` is the number
+    /// of configured backends, whose health checks take file descriptors too.
+    pub fn server_limits(&self, descriptors: DescriptorBudget, backends: usize) -> ServerLimits {
+        let limits = &self.limits;
+        ServerLimits {
+            keep_alive_timeout: limits.keep_alive,
+            write_timeout: limits.write_timeout,
+            max_connections: limits.connections.unwrap_or_else(|| descriptors.clients(backends)),
+            max_connections_per_client: limits.connections_per_client,
+            max_concurrent_rejections: descriptors.refusals,
+            max_admin_connections: descriptors.admin,
+            max_memory_bytes: limits.memory.map(|bytes| bytes as u64),
+            drain_delay: self.drain.delay,
+            drain_timeout: self.drain.timeout,
+            ..ServerLimits::default()
+        }
+    }
+}
