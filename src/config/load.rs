@@ -44,6 +44,12 @@ impl Config {
         Self::parse_for_paths(text, file, overrides).map_err(|mistake| mistake.error)
     }
 
+    /// Reads the values that `/config` of a gateway shows, without their sources. The rules are not checked. The
+    /// error is the problem of the first invalid value.
+    pub(crate) fn from_view(values: &Value) -> Result<Self, String> {
+        yaml::parse_json(values)
+    }
+
     /// Like [`Config::parse`]. The error has the paths of the values that together violate a rule.
     pub(super) fn parse_for_paths(
         text: &str,

@@ -6,6 +6,7 @@
 //! to the process and not to one gateway in it.
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -171,24 +172,31 @@ pub fn spawn<R>(
     mut start: impl FnMut() -> R + Send + 'static,
 ) -> SupervisedTask
 where
-    R: Future<Output = ()> + Send,
+    R: Future<Output = ()> + Send + 'static,
 {
-    SupervisedTask(tokio::spawn(async move {
-        let mut delay = INITIAL_RESTART_DELAY;
-        loop {
-            let start_time = clock::now();
-            if let Some(future) = catch_panic(task, &mut start)
-                && catch_panic_async(task, future).await.is_some()
-            {
-                return;
-            }
-            if clock::now().saturating_duration_since(start_time) >= BACKOFF_RESET_AFTER {
-                delay = INITIAL_RESTART_DELAY;
-            }
-            tokio::time::sleep_until((clock::now() + delay).into()).await;
-            delay = (delay * 2).min(MAX_RESTART_DELAY);
+    let start = Box::new(move || start().boxed());
+    SupervisedTask(tokio::spawn(run_supervised(task, start)))
+}
+
+/// The futures are boxed, because each type of a spawned future adds 1,500 lines of LLVM code to the build.
+async fn run_supervised(
+    task: BackgroundTask,
+    mut start: Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>,
+) {
+    let mut delay = INITIAL_RESTART_DELAY;
+    loop {
+        let start_time = clock::now();
+        if let Some(future) = catch_panic(task, &mut start)
+            && catch_panic_async(task, future).await.is_some()
+        {
+            return;
         }
-    }))
+        if clock::now().saturating_duration_since(start_time) >= BACKOFF_RESET_AFTER {
+            delay = INITIAL_RESTART_DELAY;
+        }
+        tokio::time::sleep_until((clock::now() + delay).into()).await;
+        delay = (delay * 2).min(MAX_RESTART_DELAY);
+    }
 }
 
 /// Spawns a task that is not restarted and must not end before the gateway stops. Must be called
@@ -197,10 +205,8 @@ pub fn spawn_essential(
     task: BackgroundTask,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> EssentialTask {
-    let supervised = async move {
-        // The result is ignored, because a panic and a return both end the task.
-        let _ = catch_panic_async(task, future).await;
-    };
+    // The result is ignored, because a panic and a return both end the task.
+    let supervised = catch_panic_async(task, future).map(|_| ()).boxed();
     EssentialTask { task, handle: SupervisedTask(tokio::spawn(supervised)) }
 }
 

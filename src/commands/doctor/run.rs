@@ -267,7 +267,7 @@ async fn check_collector(
 /// Parses the configuration of a running gateway. `shown`: the values that its `/config` shows,
 /// without their sources, or why they cannot be read.
 fn parse_shown_config(shown: Result<serde_json::Value, String>) -> Result<Config, String> {
-    serde_json::from_value(shown?).map_err(|error| error.to_string())
+    Config::from_view(&shown?)
 }
 
 /// The settings of a configuration that the checks read.
