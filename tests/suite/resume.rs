@@ -181,8 +181,9 @@ async fn a_request_that_failed_runs_again() {
         gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
-        // The run ends shortly after its record. A request that is repeated before that still gets the
-        // response of this run, so repeat it again.
+        // The run of the first request ends shortly after its record is written. Until then, a repeated
+        // request gets the response of that run. So it is repeated until the backend gets a second
+        // request.
         let mut answer = Vec::new();
         while fake.seen().len() < 2 {
             answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;

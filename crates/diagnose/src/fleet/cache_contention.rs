@@ -287,7 +287,8 @@ mod tests {
     fn a_pair_that_is_new_is_judged_by_its_own_time() {
         let (mut rule, start) = (CacheContention::default(), test_instant());
         let mut is_named = |seconds: u64| {
-            // The groups have large counts from before, but the pair is listed only after 200 s.
+            // The eviction counts of the groups are large from the start, but the pair is listed only
+            // after 200 s.
             let pairs = [pair(["aa", "bb"], [HARMED; 2], 1_000)];
             let listed = if seconds < 200 { &pairs[..0] } else { &pairs };
             !rule.judge(listed, start + Duration::from_secs(seconds)).is_empty()

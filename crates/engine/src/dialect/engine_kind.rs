@@ -16,7 +16,7 @@ named_enum! {
         Tgi = "tgi",
         /// The llama.cpp server.
         LlamaCpp = "llama_cpp",
-        /// Another gateway of this program.
+        /// Another instance of tokenweir, and not an engine.
         Gateway = "tokenweir",
     }
 }

@@ -121,7 +121,7 @@ pub struct KnownLabelValues {
     pub models: Vec<String>,
     /// Names of the registered backends.
     pub backends: Vec<String>,
-    /// Tiers of the configuration.
+    /// Names of the tenant tiers that the configuration defines.
     pub tiers: Vec<String>,
     /// Tenants of the keys file that have a label value of their own.
     pub tenants: Vec<String>,

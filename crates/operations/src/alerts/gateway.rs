@@ -54,7 +54,7 @@ fn overhead() -> Alert {
             meaning: "The p99 of the gateway's own processing is above 10 ms; below 1 ms is \
                       usual.",
             confirm: "Dashboard, row Gateway: CPU and memory.",
-            action: "Give it more CPU, or run a second gateway.",
+            action: "Give the gateway more CPU, or run a second gateway.",
         },
         silences: Vec::new(),
     }

@@ -68,7 +68,7 @@ fn ttft_high() -> Alert {
             meaning: "The p95 of the time to first token of a model has been above 5 s.",
             confirm: "`tokenweir diagnose`. Dashboard, row Latency: phases.",
             action: "Follow the verdict. Without one, add backends, or shed low classes \
-                     (`admission.classes`). If such times are usual, set an objective in `slos` \
+                     (`admission.classes`). If such TTFTs are usual, set an objective in `slos` \
                      and silence this alert.",
         },
         silences: vec![AlertInhibition::same(

@@ -14,8 +14,8 @@ use tokenweir_protocol::json::find_string_end;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
-    /// The offsets of the JSON members of the event. The event has a text, and only the token ids
-    /// may follow the text.
+    /// The offsets of the JSON members of the event. The event has a member with text. Of the members of
+    /// interest, only the token ids may follow it.
     event: Event,
 }
 

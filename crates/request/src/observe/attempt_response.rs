@@ -84,7 +84,8 @@ impl AttemptResponse {
         }
         let fingerprint = self.backend.as_ref().and_then(|backend| backend.fingerprint());
         observer.remove_injected_usage(&record.options, fingerprint);
-        // A WebSocket has no end of its own: each close of the connection completes it.
+        // A WebSocket counts as complete, however its connection is closed: the gateway does not read
+        // its frames.
         observer.observed_mut().is_complete |= tunnel.is_some();
         let has_entry = observer.observed().is_stream || tunnel.is_some();
         let open_stream = |backend| {

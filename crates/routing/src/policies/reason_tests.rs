@@ -88,7 +88,8 @@ impl Decision {
         (0..costs.len()).filter(|index| costs[*index] <= 1.05 * least + 0.005).collect()
     }
 
-    /// The session's candidate if it is a tie, else the tie that has been idle for longest.
+    /// Of the candidates whose costs are tied for the least: the session's candidate if it is among
+    /// them, else the one that has been idle for longest.
     fn best(&self, costs: &[f64], home: Option<usize>) -> usize {
         let ties = Self::ties(costs);
         let idle = |index: &&usize| (self.candidates[**index].idle_seconds * 1e9) as u64;

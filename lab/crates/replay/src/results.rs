@@ -20,7 +20,7 @@ pub struct ServedRequest {
     pub output: u32,
     /// Predicted time to the first token in seconds. NaN: the router does not predict.
     pub predicted_ttft: f64,
-    /// Time of arrival in seconds.
+    /// Arrival of the request, in seconds of virtual time since the start of the run.
     pub arrived_at: f64,
 }
 

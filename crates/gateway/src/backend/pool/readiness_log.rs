@@ -34,10 +34,10 @@ impl ReadinessLog {
         self.is_unready.load(Ordering::Relaxed)
     }
 
-    /// Records whether a backend is available at `now`. `is_known` is false before the first health
-    /// checks have completed; then nothing is logged. `states` is a summary of the states of all
-    /// backends. Returns `true` if the start of a period was logged, `false` if its end was logged,
-    /// and `None` if nothing was logged.
+    /// Records whether a backend is available at `now`. `is_known` is false until the first health
+    /// checks have completed. While it is false, nothing is logged. `states` is a summary of the states of all
+    /// backends. Returns `true` if the start of a period without an available backend was logged,
+    /// `false` if its end was logged, and `None` if nothing was logged.
     pub(super) fn record(
         &self,
         is_ready: bool,

@@ -1,5 +1,5 @@
-//! The errors of request bodies. Each message names the cause, so that a client can be changed even
-//! if the backend would accept its body.
+//! The errors of request bodies. The gateway also rejects bodies that a backend may accept, so each
+//! message names the cause for the author of the client.
 
 use serde::de::IgnoredAny;
 
