@@ -46,7 +46,7 @@ impl Config {
 
     /// Reads the values that `/config` of a gateway shows, without their sources. The rules are not checked. The
     /// error is the problem of the first invalid value.
-    pub(crate) fn from_view(values: &Value) -> Result<Self, String> {
+    pub fn from_view(values: &Value) -> Result<Self, String> {
         yaml::parse_json(values)
     }
 
