@@ -1,6 +1,6 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
 //!
-//! `application` assembles the parts in order. `config` converts itself into settings, `server`
+//! `application` assembles the parts in order. `config` converts itself into settings, `listeners`
 //! binds the listeners, and `telemetry_pipeline` starts the sinks.
 
 pub(crate) mod application;
@@ -11,7 +11,7 @@ pub(crate) mod discovery_sources;
 pub(crate) mod error;
 mod exposure;
 mod keys_file;
-pub(crate) mod listeners;
+mod listeners;
 pub(crate) mod process;
 mod reload;
 mod secret_files;

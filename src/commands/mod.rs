@@ -77,7 +77,7 @@ pub fn resolve_optional_secret(
 
 /// Runs an asynchronous command on a new runtime, which is multi-threaded if there are several cores.
 pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
-    // One type for all commands: each type adds 600 lines of LLVM code to the build.
+    // One type for all commands: each type of a future builds the loops of both runtimes again.
     let command: LocalBoxFuture<'_, ExitCode> = Box::pin(command);
     // On one core, several threads would cost synchronization and gain nothing.
     let mut builder = match std::thread::available_parallelism() {
