@@ -4,17 +4,10 @@ use super::redact::redact;
 use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
+use crate::testing::temp_file;
 use std::fs;
-use std::path::PathBuf;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
-
-fn temp_file(name: &str) -> PathBuf {
-    let name = format!("tokenweir-{}-content-{name}.jsonl", std::process::id());
-    let file = std::env::temp_dir().join(name);
-    let _ = fs::remove_file(&file);
-    file
-}
 
 fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
     let mut excerpt = TextExcerpt::new(capacity);
@@ -45,7 +38,10 @@ fn log_texts(
 }
 
 fn settings(name: &str) -> PayloadLogSettings {
-    PayloadLogSettings { file: Some(temp_file(name)), ..PayloadLogSettings::default() }
+    PayloadLogSettings {
+        file: Some(temp_file(&format!("content-{name}"))),
+        ..PayloadLogSettings::default()
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Tests of the samples that the judge and the file receive, of their counts and of the trends.
 
 use super::*;
+use crate::testing::temp_file;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
@@ -13,13 +13,6 @@ use tokenweir_request::record::fixtures::streamed;
 
 fn texts() -> payload_log::PayloadLogSettings {
     payload_log::PayloadLogSettings::default()
-}
-
-fn temp_file(name: &str) -> PathBuf {
-    let name = format!("tokenweir-{}-quality-{name}.jsonl", std::process::id());
-    let file = std::env::temp_dir().join(name);
-    let _ = fs::remove_file(&file);
-    file
 }
 
 fn excerpt(text: &str) -> TextExcerpt {
@@ -99,7 +92,8 @@ fn judge_response(body: &str) -> &'static str {
 
 #[test]
 fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
-    let settings = QualitySettings { file: Some(temp_file("off")), ..QualitySettings::default() };
+    let settings =
+        QualitySettings { file: Some(temp_file("quality-off")), ..QualitySettings::default() };
     assert!(QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().is_none());
     assert!(!settings.file.as_ref().unwrap().exists());
     assert!(settings.share() <= 0.0);
@@ -111,7 +105,7 @@ fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
 #[test]
 fn judge_receives_redacted_texts_and_its_score_is_written_and_reported() {
     let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
-    let file = Some(temp_file("judged"));
+    let file = Some(temp_file("quality-judged"));
     let settings = QualitySettings { file, judge: Some(url), ..QualitySettings::default() };
     let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
     let (lines, snapshot) = process_records(settings, &[record], 1);
@@ -145,7 +139,7 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
     ];
     let (url, thread) = spawn_judge(answers.to_vec());
     let settings = QualitySettings {
-        file: Some(temp_file("hangs")),
+        file: Some(temp_file("quality-hangs")),
         judge: Some(url),
         judge_timeout: Duration::from_millis(500),
         ..QualitySettings::default()
@@ -164,8 +158,11 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
 #[test]
 fn unreachable_judge_is_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
-    let settings =
-        QualitySettings { file: Some(temp_file("absent")), judge, ..QualitySettings::default() };
+    let settings = QualitySettings {
+        file: Some(temp_file("quality-absent")),
+        judge,
+        ..QualitySettings::default()
+    };
     let (lines, snapshot) = process_records(settings, &[sampled("a", "b")], 1);
     assert_eq!((lines.len(), snapshot.samples.judge_failed), (1, 1));
 }
@@ -188,7 +185,8 @@ fn only_complete_sampled_responses_are_exported() {
         RequestRecord { outcome: Outcome::Cancelled, ..sampled("disconnected", "a") },
         RequestRecord { api: Some(Api::Embeddings), ..sampled("no text", "a") },
     ];
-    let settings = QualitySettings { file: Some(temp_file("whole")), ..QualitySettings::default() };
+    let settings =
+        QualitySettings { file: Some(temp_file("quality-whole")), ..QualitySettings::default() };
     let (lines, snapshot) = process_records(settings, &records, 1);
     assert_eq!(lines.len(), 1);
     assert_eq!((&lines[0]["prompt"], snapshot.samples.done), (&json!("yes"), 1));
