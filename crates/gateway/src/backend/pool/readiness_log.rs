@@ -55,7 +55,10 @@ impl ReadinessLog {
             state.unready_since = Some(now);
             self.is_unready.store(true, Ordering::Relaxed);
             let states = states();
-            tracing::warn!(states, "no backend is available: requests are answered with 503");
+            tracing::warn!(
+                states,
+                "no backend is available: requests wait for one or are answered with 503"
+            );
             return Some(true);
         }
         state.has_been_ready = true;
