@@ -142,7 +142,7 @@ fn rotated_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempFolder;
+    use tokenweir_net::testing::TempFolder;
 
     #[test]
     fn full_file_is_rotated_and_both_files_stay_within_the_limit() {
