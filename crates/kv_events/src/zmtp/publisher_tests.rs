@@ -1,6 +1,7 @@
 //! Tests of the publisher with connections of subscribers.
 
 use super::super::connection::ZmqEndpoint;
+use super::super::subscriber::tests::{endpoint, listener};
 use super::*;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -17,10 +18,7 @@ impl Served {
     async fn start() -> Self {
         let publisher = Arc::new(Publisher::new("kv@x".into()));
         let [live, replay] = [listener().await, listener().await];
-        let [live_endpoint, replay_endpoint] = [&live, &replay].map(|listener| ZmqEndpoint {
-            host: "127.0.0.1".into(),
-            port: listener.local_addr().unwrap().port(),
-        });
+        let [live_endpoint, replay_endpoint] = [&live, &replay].map(endpoint);
         let serving = Arc::clone(&publisher);
         let task = tokio::spawn(async move {
             serving.serve(live, replay).await;
@@ -59,10 +57,6 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-async fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
 fn parts(number: u64, payload: &str) -> Vec<Bytes> {
