@@ -168,29 +168,24 @@ fn latest_conventions_use_their_own_names() {
 }
 
 #[test]
-fn viewer_profiles_add_their_attributes() {
-    let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
-    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
-    let mut record = record_for_api(Api::Chat);
-    record.options.identity = RequestIdentity {
-        user: Some("user-1".into()),
-        session: Some("session-1".into()),
-        conversation: Some("chat-1".into()),
-    };
-    assert_matches_golden("profiles", &record, &conventions);
-}
-
-#[test]
-fn langfuse_groups_all_spans_of_a_conversation_without_a_session() {
-    let mut record = record_for_api(Api::Chat);
-    record.options.identity = RequestIdentity {
-        user: Some("user-1".into()),
-        session: None,
-        conversation: Some("chat-1".into()),
-    };
-    let profiles = vec![ViewerProfile::Langfuse];
-    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
-    assert_matches_golden("langfuse_conversation", &record, &conventions);
+fn viewer_profiles_add_their_attributes_and_group_a_conversation_without_a_session() {
+    for (golden, profiles, session) in [
+        (
+            "profiles",
+            vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference],
+            Some("session-1"),
+        ),
+        ("langfuse_conversation", vec![ViewerProfile::Langfuse], None),
+    ] {
+        let mut record = record_for_api(Api::Chat);
+        record.options.identity = RequestIdentity {
+            user: Some("user-1".into()),
+            session: session.map(Into::into),
+            conversation: Some("chat-1".into()),
+        };
+        let conventions = SpanConventions { profiles, ..SpanConventions::default() };
+        assert_matches_golden(golden, &record, &conventions);
+    }
 }
 
 #[test]
