@@ -8,7 +8,7 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_request::record::fixtures::{at, streamed};
@@ -141,17 +141,21 @@ pub(super) fn assert_matches_golden(
     record: &RequestRecord,
     conventions: &SpanConventions,
 ) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
-    let file = folder.join(format!("{name}.txt"));
+    let file = golden_file(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&file, render_tree(record, conventions)).unwrap();
     }
     assert_eq!(render_tree(record, conventions), fs::read_to_string(&file).unwrap(), "{name}");
 }
 
+pub(super) fn golden_file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
+    folder.join(format!("{name}.txt"))
+}
+
 /// Renders the spans of a record as text: children below their parents, attributes sorted, times in
 /// milliseconds since the start of the request.
-fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String {
+pub(super) fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String {
     let trace = record.trace.clone().unwrap();
     let spans = build_spans(record, &trace, conventions);
     assert_eq!(spans.len() as u64, span_count(record));
