@@ -8,7 +8,7 @@ use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::record::fixtures::streamed;
 
-fn family(name: &str) -> MetricFamily {
+pub(in crate::telemetry::metrics_registry) fn family(name: &str) -> MetricFamily {
     let row = catalog::rows().find(|row| row.name == name).unwrap();
     MetricFamily::new(row, BucketBounds::from_slice(&[0.1, 1.0]), None)
 }
