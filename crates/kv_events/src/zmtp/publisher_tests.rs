@@ -4,14 +4,12 @@ use super::super::connection::ZmqEndpoint;
 use super::super::subscriber::tests::{endpoint, listener};
 use super::*;
 use std::sync::Arc;
-use tokio::task::JoinHandle;
 
-/// A publisher that serves until it is dropped.
+/// A publisher that serves until the end of the test.
 struct Served {
     publisher: Arc<Publisher>,
     live: ZmqEndpoint,
     replay: ZmqEndpoint,
-    task: JoinHandle<()>,
 }
 
 impl Served {
@@ -20,10 +18,8 @@ impl Served {
         let [live, replay] = [listener().await, listener().await];
         let [live_endpoint, replay_endpoint] = [&live, &replay].map(endpoint);
         let serving = Arc::clone(&publisher);
-        let task = tokio::spawn(async move {
-            serving.serve(live, replay).await;
-        });
-        Self { publisher, live: live_endpoint, replay: replay_endpoint, task }
+        tokio::spawn(async move { serving.serve(live, replay).await });
+        Self { publisher, live: live_endpoint, replay: replay_endpoint }
     }
 
     /// A connection whose subscription the publisher has handled.
@@ -50,12 +46,6 @@ impl Served {
             assert_eq!(parts[..2], [&b""[..], b"kv@x"]);
             numbers.push(number);
         }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -188,7 +188,6 @@ impl Publisher {
 /// A running subscriber.
 struct Subscription {
     told: mpsc::UnboundedReceiver<Told>,
-    task: JoinHandle<()>,
 }
 
 impl Subscription {
@@ -196,10 +195,8 @@ impl Subscription {
         let (sender, told) = mpsc::unbounded_channel();
         let sink = Sink { told: sender, state: None };
         let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);
-        let task = tokio::spawn(async move {
-            subscriber.run().await;
-        });
-        Self { told, task }
+        tokio::spawn(async move { subscriber.run().await });
+        Self { told }
     }
 
     /// Waits until the stream has this state and `count` messages were applied since the last clear. Returns
@@ -226,12 +223,6 @@ impl Subscription {
                 return error;
             }
         }
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
