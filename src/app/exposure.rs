@@ -48,11 +48,10 @@ pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests::parse;
 
     fn warnings_of(text: &str) -> Vec<String> {
-        let loaded = Config::parse(text, Path::new("a.yaml"), Overrides::default()).unwrap();
+        let loaded = parse(text).unwrap();
         let env = |name: &str| (name == "T").then(|| "16 or more characters".replace(' ', "-"));
         warnings(&loaded, |name| if name == "SHORT" { Some("admin".to_owned()) } else { env(name) })
     }

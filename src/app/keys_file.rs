@@ -98,9 +98,8 @@ mod tests {
     use super::*;
     use std::fs;
     use std::time::Duration;
-    use tokenweir_gateway::testing::TempFolder;
+    use tokenweir_net::testing::TempFolder;
     use tokenweir_request::access::{Cors, KeyDigest};
-    use tokio::task::JoinHandle;
 
     /// Time in which the file is polled at least twice.
     const TWO_POLLS: Duration = Duration::from_millis(2_500);
@@ -110,45 +109,35 @@ mod tests {
         format!("tenants: [{{ name: {name}, keys: [{{ name: k, hash: '{hash}' }}] }}]\n")
     }
 
-    /// A watched keys file with tenant `old`, and the access control that it configures.
-    fn watch_keys_file(folder: &TempFolder) -> (PathBuf, Arc<AccessControl>, JoinHandle<()>) {
-        let file = folder.write("keys", &keys_file_text("old"));
-        let tiers = config::TiersConfig::default();
-        let (watcher, keys) = KeysFileWatcher::open(file.clone(), tiers).unwrap();
-        let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
-        let task = tokio::spawn(watcher.watch(access.clone()));
-        (file, access, task)
-    }
-
     fn tenant_names(access: &AccessControl) -> Vec<String> {
         access.keys().unwrap().open().map(|(name, _)| name.to_string()).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_missing_file_keeps_its_keys_until_it_can_be_read_again() {
-        let folder = TempFolder::new("keys-missing");
-        let (file, access, task) = watch_keys_file(&folder);
-        fs::remove_file(&file).unwrap();
-        tokio::time::sleep(TWO_POLLS).await;
-        assert_eq!(tenant_names(&access), ["old"]);
-        assert!(access.reload_error().unwrap().contains("no such file"));
-        fs::write(&file, keys_file_text("old")).unwrap();
-        tokio::time::sleep(TWO_POLLS).await;
-        assert_eq!((tenant_names(&access), access.reload_error()), (vec!["old".to_owned()], None));
-        task.abort();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_invalid_file_keeps_the_previous_keys_and_its_error_stays_visible() {
-        let folder = TempFolder::new("keys-mistake");
-        let (file, access, task) = watch_keys_file(&folder);
-        fs::write(&file, "tenants: [{ name: new }]\n").unwrap();
-        tokio::time::sleep(TWO_POLLS * 3).await;
-        assert_eq!(tenant_names(&access), ["old"]);
-        assert!(access.reload_error().is_some());
-        fs::write(&file, keys_file_text("new")).unwrap();
-        tokio::time::sleep(TWO_POLLS).await;
-        assert_eq!((tenant_names(&access), access.reload_error()), (vec!["new".to_owned()], None));
-        task.abort();
+    async fn a_missing_or_invalid_file_keeps_its_keys_and_shows_its_error_until_it_is_valid() {
+        for (text, problem, next) in [
+            (None, "no such file", "old"),
+            (Some("tenants: [{ name: new }]\n"), "the key `keys` is missing", "new"),
+        ] {
+            let folder = TempFolder::new("keys-reload");
+            let file = folder.write("keys", &keys_file_text("old"));
+            let tiers = config::TiersConfig::default();
+            let (watcher, keys) = KeysFileWatcher::open(file.clone(), tiers).unwrap();
+            let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
+            let task = tokio::spawn(watcher.watch(access.clone()));
+            match text {
+                None => fs::remove_file(&file).unwrap(),
+                Some(text) => fs::write(&file, text).unwrap(),
+            }
+            tokio::time::sleep(TWO_POLLS * 3).await;
+            assert_eq!(tenant_names(&access), ["old"], "{problem}");
+            let error = access.reload_error().unwrap();
+            assert!(error.contains(problem), "{error}");
+            fs::write(&file, keys_file_text(next)).unwrap();
+            tokio::time::sleep(TWO_POLLS).await;
+            assert_eq!(tenant_names(&access), [next]);
+            assert_eq!(access.reload_error(), None, "{problem}");
+            task.abort();
+        }
     }
 }

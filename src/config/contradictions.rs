@@ -145,12 +145,10 @@ fn idle_connections(config: &Config) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests::parse;
 
     fn paths(text: &str) -> Vec<String> {
-        let loaded = Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap();
-        loaded.contradictions().into_iter().map(|(path, _)| path).collect()
+        parse(text).unwrap().contradictions().into_iter().map(|(path, _)| path).collect()
     }
 
     #[test]

@@ -103,7 +103,7 @@ mod tests {
     use crate::config::sections::secret::Secret;
     use crate::config::sections::settings::UsageMode;
     use proptest::prelude::*;
-    use tokenweir_gateway::testing::TempFolder;
+    use tokenweir_net::testing::TempFolder;
     use tokenweir_protocol::openai::engine_control::Permission;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

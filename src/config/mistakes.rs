@@ -108,7 +108,8 @@ fn position(error: &ConfigError) -> Option<Position> {
 mod tests {
     use super::*;
     use crate::config::files::load_all_keys;
-    use tokenweir_gateway::testing::TempFolder;
+    use crate::config::tests::parse;
+    use tokenweir_net::testing::TempFolder;
 
     /// Writes a text into a file, and returns the first line of each mistake that `load` finds in the file.
     fn first_lines<T>(
@@ -294,8 +295,7 @@ tenants:
             ("tiers: { keys: [] }", "`access.keys_file`"),
             ("webhooks: [{ url: a:1, url_from: { env: A } }]", "write the location as `url`"),
         ] {
-            let error =
-                Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.to_string().contains(remedy), "{error}");
         }
     }

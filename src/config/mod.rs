@@ -25,7 +25,7 @@ mod rules;
 mod schema;
 mod sections;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod violation;
 

@@ -161,16 +161,11 @@ fn entry_name(item: &Value) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Overrides;
     use super::*;
-    use std::path::Path;
-
-    fn load(text: &str) -> LoadedConfig {
-        Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap()
-    }
+    use crate::config::tests::parse;
 
     fn reload(old: &str, new: &str) -> ReloadOutcome {
-        load(old).reload(load(new))
+        parse(old).unwrap().reload(parse(new).unwrap())
     }
 
     #[test]

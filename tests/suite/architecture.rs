@@ -30,7 +30,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/net/src",
         &[
-            &["file_watcher", "supervise"],
+            &["testing", "file_watcher", "supervise"],
             &["tls"],
             &["file_descriptors", "request_stream", "resource_exhaustion", "send_error"],
             &["connection"],
@@ -43,7 +43,6 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/gateway/src",
         &[
-            &["testing"],
             &["backend"],
             &["gpu"],
             &["webhook"],

@@ -36,6 +36,7 @@ async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
     assert!(head.contains(&expected), "{head}");
     assert!(head.contains("x-tokenweir-reason: only_candidate"), "{head}");
     assert!(head.contains("x-tokenweir-queue-ms: 0"), "{head}");
+    assert_eq!(head.matches("x-tokenweir-").count(), 3, "{head}");
     for (permissions, asks) in [(&allowed[..], false), (&[], true), (&[Permission::Lora], true)] {
         let head = response_head(&fake, permissions, asks).await;
         assert!(head.starts_with("http/1.1 200") && !head.contains("x-tokenweir-"), "{head}");

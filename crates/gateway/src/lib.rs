@@ -39,6 +39,3 @@ pub mod proxy;
 
 // Layer 4: the two listeners.
 pub mod server;
-
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;

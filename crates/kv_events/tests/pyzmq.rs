@@ -17,7 +17,6 @@ use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink, Subscrib
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Which of the blocks 1 to 40 the cache contains, and the state of the stream.
@@ -109,10 +108,8 @@ impl Publisher {
         let sink = Sink { contents, state: StreamState::Off, views };
         let replay = with_replay.then(|| endpoint(self.ports[1]));
         let mut subscriber = Subscriber::new(endpoint(self.ports[0]), replay, "kv@".into(), sink);
-        let task = tokio::spawn(async move {
-            subscriber.run().await;
-        });
-        Subscription { views: receiver, task }
+        tokio::spawn(async move { subscriber.run().await });
+        Subscription { views: receiver }
     }
 
     async fn kill(mut self) -> [u16; 2] {
@@ -123,7 +120,6 @@ impl Publisher {
 
 struct Subscription {
     views: watch::Receiver<View>,
-    task: JoinHandle<()>,
 }
 
 impl Subscription {
@@ -135,12 +131,6 @@ impl Subscription {
         }
         drop(found);
         panic!("expected {blocks:?} {state:?}, found {:?}", *self.views.borrow());
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

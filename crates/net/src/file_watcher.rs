@@ -215,15 +215,10 @@ async fn sleep(duration: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TempFolder;
     use std::fs;
     use std::os::unix::fs::symlink;
     use tokio::time::timeout;
-
-    fn create_temp_folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
 
     async fn is_changed_within(watcher: &mut FileWatcher, limit: Duration) -> bool {
         timeout(limit, watcher.changed()).await.is_ok()
@@ -231,8 +226,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_stable_change_is_reported_once() {
-        let folder = create_temp_folder("file");
-        let path = folder.join("a");
+        let folder = TempFolder::new("watched-file");
+        let path = folder.path().join("a");
         let mut watcher = FileWatcher::new([path.clone()]);
         let limit = Duration::from_secs(10);
         watcher.changed().await;
@@ -251,14 +246,12 @@ mod tests {
         fs::write(&path, "three").unwrap();
         watcher.skip_current();
         assert!(!is_changed_within(&mut watcher, limit).await, "the current state was skipped");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_retry_waits_for_one_interval_and_an_unreadable_file_is_not_retried() {
-        let folder = create_temp_folder("retry");
-        let path = folder.join("a");
-        fs::write(&path, "one").unwrap();
+        let folder = TempFolder::new("watched-retry");
+        let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
         watcher.changed().await;
         watcher.retry_later();
@@ -268,13 +261,12 @@ mod tests {
         watcher.changed().await;
         watcher.retry_later();
         assert!(!is_changed_within(&mut watcher, POLL_INTERVAL * 10).await);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_change_of_any_file_of_a_group_is_reported() {
-        let folder = create_temp_folder("group");
-        let files = ["cert", "key"].map(|name| folder.join(name));
+        let folder = TempFolder::new("watched-group");
+        let files = ["cert", "key"].map(|name| folder.path().join(name));
         let mut watcher = FileWatcher::new(files.clone());
         assert!(watcher.poll(), "both are missing");
         fs::write(&files[0], "ab").unwrap();
@@ -284,15 +276,13 @@ mod tests {
         fs::write(&files[0], "a").unwrap();
         fs::write(&files[1], "bc").unwrap();
         assert!(watcher.poll() && !watcher.poll());
-        fs::remove_dir_all(folder).unwrap();
     }
 
     /// A FIFO without a writer blocks its reader for ever.
     #[tokio::test(start_paused = true)]
     async fn a_file_that_would_block_its_reader_is_reported_and_its_successor_too() {
-        let folder = create_temp_folder("fifo");
-        let path = folder.join("a");
-        fs::write(&path, "one").unwrap();
+        let folder = TempFolder::new("watched-fifo");
+        let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
         watcher.changed().await;
         assert_eq!(watcher.problem(), None);
@@ -305,7 +295,6 @@ mod tests {
         fs::write(&path, "two").unwrap();
         watcher.changed().await;
         assert_eq!(watcher.problem(), None);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[tokio::test]
@@ -324,19 +313,17 @@ mod tests {
     /// link `..data`.
     #[tokio::test(start_paused = true)]
     async fn swapped_symlink_is_reported_as_a_change() {
-        let folder = create_temp_folder("links");
-        for version in ["1", "2"] {
-            fs::create_dir_all(folder.join(version)).unwrap();
-            fs::write(folder.join(version).join("a.yaml"), version).unwrap();
-        }
-        symlink("1", folder.join("..data")).unwrap();
-        symlink("..data/a.yaml", folder.join("a.yaml")).unwrap();
-        let mut watcher = FileWatcher::new([folder.join("a.yaml")]);
+        let folder = TempFolder::new("watched-links");
+        let path = |name: &str| folder.path().join(name);
+        folder.write("1/a.yaml", "1");
+        folder.write("2/a.yaml", "2");
+        symlink("1", path("..data")).unwrap();
+        symlink("..data/a.yaml", path("a.yaml")).unwrap();
+        let mut watcher = FileWatcher::new([path("a.yaml")]);
         watcher.changed().await;
-        symlink("2", folder.join("..next")).unwrap();
-        fs::rename(folder.join("..next"), folder.join("..data")).unwrap();
+        symlink("2", path("..next")).unwrap();
+        fs::rename(path("..next"), path("..data")).unwrap();
         watcher.changed().await;
         assert_eq!(fs::read_to_string(&watcher.files()[0]).unwrap(), "2");
-        fs::remove_dir_all(folder).unwrap();
     }
 }

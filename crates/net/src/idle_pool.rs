@@ -111,7 +111,7 @@ fn close_gradually(connections: Vec<Connection>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::file_descriptors::FileDescriptorPool;
     use crate::tls::MaybeTlsStream;
@@ -124,15 +124,22 @@ mod tests {
     const LIMITS: ConnectionLimits =
         ConnectionLimits { idle: IDLE_TIMEOUT, age: None, requests: None };
 
+    /// A new connection, and the socket at its other end.
+    pub(crate) async fn connection_and_peer() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
+        let connection = Connection::new(MaybeTlsStream::Plain(stream), descriptor);
+        (connection, listener.accept().await.unwrap().0)
+    }
+
     /// Creates a pool with `count` idle connections. Also returns the sockets at their other ends.
     async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
         let (idle, mut peers) = (IdlePool::default(), Vec::new());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         for _ in 0..count {
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
-            idle.put(Connection::new(MaybeTlsStream::Plain(stream), descriptor));
-            peers.push(listener.accept().await.unwrap().0);
+            let (connection, peer) = connection_and_peer().await;
+            idle.put(connection);
+            peers.push(peer);
         }
         (idle, peers)
     }

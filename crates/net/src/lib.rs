@@ -1,6 +1,9 @@
 //! TLS, the HTTP/1.1 client for backends, background tasks that are restarted after a panic, and
 //! the detection of file changes.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 pub mod file_watcher;
 pub mod supervise;
 

@@ -4,15 +4,13 @@ use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::zmtp::{Connection, SocketType, ZmqEndpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 use super::*;
 
-/// A running simulator with one backend. Dropping it stops the simulator.
+/// A simulator with one backend, which runs until the end of the test.
 struct RunningSimulator {
     addr: SocketAddr,
     backend: Arc<SimulatedBackend>,
-    _stop_sender: oneshot::Sender<()>,
 }
 
 async fn start(settings: SimulatorSettings) -> RunningSimulator {
@@ -21,11 +19,8 @@ async fn start(settings: SimulatorSettings) -> RunningSimulator {
         .await
         .expect("bound");
     let (addr, backend) = (sim.addrs()[0], sim.backend(0).expect("a backend"));
-    let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(sim.run(async {
-        let _ = stopped.await;
-    }));
-    RunningSimulator { addr, backend, _stop_sender: stop }
+    tokio::spawn(sim.run(std::future::pending()));
+    RunningSimulator { addr, backend }
 }
 
 fn fast() -> SimulatorSettings {

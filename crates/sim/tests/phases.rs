@@ -39,7 +39,6 @@ const AFTER: Duration = Duration::from_millis(3);
 
 /// A request that was sent, and what the gateway knows about it.
 struct SentRequest {
-    prompt_tokens: u32,
     record: RequestRecord,
     reservation: Reservation,
 }
@@ -70,10 +69,6 @@ struct Simulation {
     mean_since: Duration,
     /// Absolute error of the derived queue time of each request, as a share of its TTFT.
     queue_errors: Vec<f64>,
-    /// Absolute error of the derived prefill time of each request, as a share of its TTFT.
-    prefill_errors: Vec<f64>,
-    /// Time of each request that no phase explains, as a share of its TTFT.
-    unexplained: Vec<f64>,
 }
 
 impl Simulation {
@@ -98,8 +93,6 @@ impl Simulation {
             mean_prefill: None,
             mean_since: Duration::ZERO,
             queue_errors: Vec::new(),
-            prefill_errors: Vec::new(),
-            unexplained: Vec::new(),
         }
     }
 
@@ -132,7 +125,7 @@ impl Simulation {
         record.decision = Some(Arc::new(decision(at, self.condition)));
         let request = SequenceRequest { prompt_tokens, block_hashes: Vec::new(), output_tokens };
         self.front_end.push_back((self.front_end_busy_until, id, request));
-        self.sent.insert(id.0, SentRequest { prompt_tokens, record, reservation });
+        self.sent.insert(id.0, SentRequest { record, reservation });
     }
 
     /// Runs until fewer than `open` requests are open.
@@ -206,7 +199,7 @@ impl Simulation {
         let prefill = truth.first_token.saturating_sub(truth.scheduled);
         self.prefill = (self.prefill.0 + prefill, self.prefill.1 + 1);
         let counts = TokenCounts {
-            prompt: Some(sent.prompt_tokens.into()),
+            prompt: sent.record.observed.usage.input,
             cached: Some(0),
             output: sent.record.observed.usage.output,
         };
@@ -224,13 +217,11 @@ impl Simulation {
             last_output_at: None,
         };
         let phases = RequestPhases::from_record(&sent.record);
-        let seconds = |phase| phases.get(phase).map_or(0.0, |span| span.took.as_secs_f64());
+        let derived = phases.get(RequestPhase::EngineQueue);
+        let derived = derived.map_or(0.0, |span| span.took.as_secs_f64());
         let ttft = sent.record.upstream_ttft().unwrap().as_secs_f64();
         let queue = truth.scheduled.saturating_sub(truth.queued);
-        let error = |phase, truth: Duration| (seconds(phase) - truth.as_secs_f64()).abs() / ttft;
-        self.queue_errors.push(error(RequestPhase::EngineQueue, queue));
-        self.prefill_errors.push(error(RequestPhase::Prefill, prefill));
-        self.unexplained.push(seconds(RequestPhase::Unexplained) / ttft);
+        self.queue_errors.push((derived - queue.as_secs_f64()).abs() / ttft);
     }
 
     /// A closed loop of `concurrency` clients.
@@ -279,13 +270,8 @@ fn the_queue_time_of_a_request_is_known_without_a_report_of_the_engine() {
     for (name, limit, load) in loads {
         let mut simulation = Simulation::new(H100);
         load(&mut simulation);
-        let Simulation { queue_errors, prefill_errors, unexplained, .. } = &mut simulation;
-        let [queue, prefill, unexplained] =
-            [queue_errors, prefill_errors, unexplained].map(|values| quantiles(values));
-        println!(
-            "{name}: error of the queue {queue:.3?} and of the prefill {prefill:.3?} of TTFT, \
-             {unexplained:.3?} unexplained"
-        );
+        let queue = quantiles(&mut simulation.queue_errors);
+        println!("{name}: error of the queue {queue:.3?} of TTFT");
         assert!(queue[0] <= 0.1 && queue[1] <= limit, "{name}: {queue:?}");
     }
 }

@@ -1,9 +1,8 @@
 //! Tests of reloads of discovery sources, with file sources.
 
 use super::*;
-use crate::config::Overrides;
-use std::path::Path;
-use tokenweir_gateway::testing::TempFolder;
+use crate::config::tests::parse;
+use tokenweir_net::testing::TempFolder;
 
 /// Time limit for the first results. A source reads an existing file well within this time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -13,8 +12,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 fn config_in(folder: &TempFolder, backends: &str, discovery: &str) -> Config {
     let discovery = discovery.replace("FOLDER", folder.path().to_str().unwrap());
     let text = format!("backends: [{backends}]\ndiscovery: [{discovery}]\n");
-    let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-    parsed.unwrap().config
+    parse(&text).unwrap().config
 }
 
 fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {

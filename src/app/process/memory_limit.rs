@@ -48,7 +48,7 @@ fn machine_memory(meminfo: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_gateway::testing::TempFolder;
+    use tokenweir_net::testing::TempFolder;
 
     #[test]
     fn the_lowest_limit_of_a_cgroup_and_its_ancestors_applies() {

@@ -141,6 +141,11 @@ mod tests {
     use crate::commands::diagnose::run::tests::{diagnosis, verdict};
     use tokenweir_diagnose::{DiagnosedBackend, UndeterminedRule};
 
+    fn undetermined(rule: &'static str, backend: &str) -> UndeterminedRule {
+        let missing = vec!["gateway".into()];
+        UndeterminedRule { verdict: rule.into(), backend: backend.to_owned(), missing }
+    }
+
     #[test]
     fn a_report_of_forty_columns_lists_missing_signals_once() {
         let evidence = Evidence {
@@ -151,12 +156,7 @@ mod tests {
             window_seconds: 60.0,
         };
         let found = Verdict { evidence: vec![evidence], ..verdict(VerdictSeverity::Warning) };
-        let undetermined = |name: &'static str| UndeterminedRule {
-            verdict: name.into(),
-            backend: "gpu-0".into(),
-            missing: vec!["gateway".into()],
-        };
-        let rules = vec![undetermined("stalls"), undetermined("abort_spike")];
+        let rules = ["stalls", "abort_spike"].map(|rule| undetermined(rule, "gpu-0")).into();
         let diagnosis = Diagnosis { undetermined: rules, ..diagnosis(vec![found], true) };
         let text = render(&diagnosis, 40);
         let text = tokenweir_doctor::report::without_styles(&text);
@@ -179,14 +179,9 @@ mod tests {
             backend: name.to_owned(),
             is_determined,
         };
-        let undetermined = |backend: &str| UndeterminedRule {
-            verdict: "stalls".into(),
-            backend: backend.to_owned(),
-            missing: vec!["gateway".into()],
-        };
         let diagnosis = Diagnosis {
             backends: vec![backend("a", true), backend("b", true), backend("c", false)],
-            undetermined: ["a", "b", "c"].map(undetermined).into(),
+            undetermined: ["a", "b", "c"].map(|backend| undetermined("stalls", backend)).into(),
             ..Diagnosis::default()
         };
         let text = render(&diagnosis, 80);

@@ -315,7 +315,7 @@ fn checked_model(model: &ModelConfig) -> configuration::ConfiguredModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use crate::config::tests::parse;
 
     #[test]
     fn the_checks_assume_the_defaults_of_the_gateway_where_there_is_no_configuration() {
@@ -329,7 +329,7 @@ mod tests {
                     timeouts: { idle_connection: 7s, first_output: null }\n\
                     tracing: { endpoint: 'http://c:4317', protocol: grpc }\n\
                     limits: { memory: 4GiB }\n";
-        let loaded = Config::parse(text, Path::new("a.yaml"), Overrides::default()).unwrap();
+        let loaded = parse(text).unwrap();
         let shown = gather::bare(loaded.view()["config"].clone());
         assert_eq!(parse_shown_config(Ok(shown)), Ok(loaded.config));
     }

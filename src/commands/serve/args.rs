@@ -117,18 +117,3 @@ fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option
     };
     value.map(|value| OverrideValue { value, source })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::ffi::OsStr;
-
-    #[test]
-    fn sources_have_the_names_of_flags_and_variables() {
-        for flag in ServeFlags::augment_args(clap::Command::new("serve")).get_arguments() {
-            let id = flag.get_id().as_str();
-            assert_eq!(flag.get_long(), Some(id.replace('_', "-").as_str()));
-            assert_eq!(flag.get_env(), Some(OsStr::new(&flag_variable_name("serve", id))));
-        }
-    }
-}

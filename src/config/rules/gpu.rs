@@ -47,20 +47,18 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests::parse;
+    use crate::config::{ConfigError, LoadedConfig};
     use tokenweir_engine::gpu::GpuIndex;
 
-    fn parse(gpu: &str) -> Result<Config, String> {
-        let text = format!("backends: [{{ url: a:1, name: a }}]\ngpu: {gpu}\n");
-        let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-        loaded.map(|loaded| loaded.config).map_err(|error| error.to_string())
+    fn with_gpu(gpu: &str) -> Result<LoadedConfig, ConfigError> {
+        parse(&format!("backends: [{{ url: a:1, name: a }}]\ngpu: {gpu}\n"))
     }
 
     #[test]
     fn exporters_have_rules_with_indexes_and_mig_instances() {
         let gpu = "{ exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, \"1.2\"] }] }] }";
-        let settings = parse(gpu).unwrap().gpu;
+        let settings = with_gpu(gpu).unwrap().config.gpu;
         assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
         let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
         assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
@@ -75,7 +73,7 @@ mod tests {
             ("{ exporters: [{ url: \"http://u:p@h:1\" }] }", "user name or password"),
             ("{ interval: 10ms }", "its default is fixed now"),
         ] {
-            let error = parse(gpu).unwrap_err();
+            let error = with_gpu(gpu).unwrap_err().to_string();
             assert!(error.contains(problem), "{gpu}: {error}");
         }
     }

@@ -36,20 +36,16 @@ pub(super) fn check(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests;
 
     /// The problem of a configuration with these keys. `None`: the configuration is valid.
     fn problem(quality: &str, log: &str) -> Option<String> {
-        let text = format!("quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n");
-        let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-        let text = loaded.err()?.to_string();
-        text.lines().next().and_then(|line| line.splitn(4, ':').nth(3)).map(str::to_owned)
+        tests::problem(&format!("quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n"))
     }
 
     #[test]
     fn invalid_quality_settings_are_reported() {
-        const SAMPLE: &str = " this must be between 0 and 0.05, which is 5 % of all requests";
+        const SAMPLE: &str = "this must be between 0 and 0.05, which is 5 % of all requests";
         assert_eq!(problem("", ""), None);
         let valid = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
         assert_eq!(problem(valid, ""), None);
@@ -59,15 +55,15 @@ mod tests {
             ("sample: 2", "", SAMPLE),
             ("sample: -0.01", "", SAMPLE),
             ("sample: .nan", "", SAMPLE),
-            ("file: ''", "", " write the path of a file, or null"),
-            ("file: a", "file: a", " log.payloads.file is the same file: write another path"),
-            ("judge: 'https://a'", "", " write http://host:port/path, without a user name"),
-            ("judge: 'http://u:p@a'", "", " write http://host:port/path, without a user name"),
-            ("window: 0s", "", " this must be more than 0s"),
+            ("file: ''", "", "write the path of a file, or null"),
+            ("file: a", "file: a", "log.payloads.file is the same file: write another path"),
+            ("judge: 'https://a'", "", "write http://host:port/path, without a user name"),
+            ("judge: 'http://u:p@a'", "", "write http://host:port/path, without a user name"),
+            ("window: 0s", "", "this must be more than 0s"),
             (
                 "enabled: true, judge: 'http://a'",
                 "redact: []",
-                " quality samples need redaction: set log.payloads.redact",
+                "quality samples need redaction: set log.payloads.redact",
             ),
         ] {
             assert_eq!(problem(quality, log).as_deref(), Some(expected), "{quality} {log}");

@@ -96,13 +96,7 @@ pub fn file_problems(config: &Config) -> Vec<(String, TlsError)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
-
-    fn problem(text: &str) -> Option<String> {
-        let parsed = Config::parse(text, Path::new("gateway.yaml"), Overrides::default());
-        parsed.err().map(|error| error.problem().to_owned())
-    }
+    use crate::config::tests::problem;
 
     #[test]
     fn incomplete_tls_settings_are_rejected() {

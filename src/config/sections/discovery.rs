@@ -125,13 +125,10 @@ pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests::{parse, problem};
 
-    fn problem(source: &str) -> String {
-        let text = format!("discovery: [{{ {source} }}]\n");
-        let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-        parsed.err().map(|error| error.problem().to_owned()).unwrap_or_default()
+    fn problem_of(source: &str) -> String {
+        problem(&format!("discovery: [{{ {source} }}]\n")).unwrap_or_default()
     }
 
     #[test]
@@ -157,7 +154,7 @@ mod tests {
             ),
             ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
         ] {
-            assert_eq!(problem(source), expected, "{source}");
+            assert_eq!(problem_of(source), expected, "{source}");
         }
     }
 
@@ -169,8 +166,7 @@ mod tests {
             ("dns: 'vllm.example:8000'", cfg!(feature = "dns")),
             ("file: backends.yaml", true),
         ] {
-            let text = format!("discovery: [{{ {target} }}]");
-            let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+            let parsed = parse(&format!("discovery: [{{ {target} }}]"));
             assert_eq!(parsed.unwrap().require_support().is_ok(), is_supported, "{target}");
         }
     }
@@ -196,9 +192,9 @@ mod tests {
             ),
             ("service: vllm, url: '127.0.0.1:8001'", "write http://HOST:PORT or https://HOST:PORT"),
         ] {
-            assert_eq!(problem(&format!("kubernetes: {{ {source} }}")), expected, "{source}");
+            assert_eq!(problem_of(&format!("kubernetes: {{ {source} }}")), expected, "{source}");
         }
-        let problem = problem("kubernetes: { service: vllm, port: 70000 }");
+        let problem = problem_of("kubernetes: { service: vllm, port: 70000 }");
         assert!(problem.contains("a port is a number from 1 to 65535"), "{problem}");
     }
 }

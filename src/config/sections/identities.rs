@@ -100,8 +100,7 @@ pub(crate) fn check(identities: &IdentitiesConfig) -> Result<(), RuleViolation> 
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides};
-    use std::path::Path;
+    use crate::config::tests::problem;
 
     #[test]
     fn modes_and_header_names_are_checked() {
@@ -109,10 +108,8 @@ mod tests {
             ("mode: plain, user_headers: [x-user], secret: { env: KEY }", ""),
             ("session_headers: ['a b']", "`a b` is not a valid header name"),
         ] {
-            let text = format!("identities: {{ {section} }}\n");
-            let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-            let problem = parsed.err().map(|error| error.problem().to_owned()).unwrap_or_default();
-            assert_eq!(problem, expected, "{section}");
+            let found = problem(&format!("identities: {{ {section} }}\n"));
+            assert_eq!(found.unwrap_or_default(), expected, "{section}");
         }
     }
 }

@@ -36,29 +36,3 @@ pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed:
     ];
     headers.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokenweir_request::record::fixtures::streamed;
-
-    fn written(is_allowed: bool) -> Vec<(String, String)> {
-        let mut headers = HeaderMap::new();
-        write(&mut headers, &streamed(), is_allowed);
-        let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            (name.to_string(), value.to_str().unwrap().to_owned())
-        };
-        headers.iter().map(text).collect()
-    }
-
-    #[test]
-    fn the_headers_describe_the_last_attempt_or_are_absent() {
-        let expected = [
-            ("x-tokenweir-backend", "vllm-0"),
-            ("x-tokenweir-reason", "lowest_ttft"),
-            ("x-tokenweir-queue-ms", "0"),
-        ];
-        assert_eq!(written(true), expected.map(|(name, value)| (name.into(), value.into())));
-        assert_eq!(written(false), []);
-    }
-}

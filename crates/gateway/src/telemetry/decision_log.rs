@@ -366,7 +366,6 @@ fn round_numbers(value: Value) -> Value {
 mod tests {
     use super::*;
     use http::{HeaderMap, HeaderValue};
-    use std::thread;
     use tokenweir_protocol::headers::{RequestId, X_REQUEST_ID};
     use tokenweir_request::record::Outcome;
     use tokenweir_request::record::fixtures::streamed;
@@ -457,18 +456,5 @@ mod tests {
         assert_eq!(chosen, [(&json!("vllm-0"), &json!(true)), (&json!("vllm-1"), &json!(false))]);
         assert_eq!(candidates[0]["backlog"], 400.0);
         assert!(candidates[0].get("key").is_none());
-    }
-
-    #[test]
-    fn threads_can_insert_and_find_concurrently() {
-        let log = DecisionLog::new(8);
-        let record = streamed();
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..500).for_each(|_| log.finished(&[&record])));
-                scope.spawn(|| (0..500).for_each(|_| drop(log.get("r-1"))));
-            }
-        });
-        assert_eq!(log.newest(50).len(), 8);
     }
 }

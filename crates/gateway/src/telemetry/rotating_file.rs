@@ -142,14 +142,13 @@ fn rotated_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempFolder;
+    use tokenweir_net::testing::TempFolder;
 
     #[test]
     fn full_file_is_rotated_and_both_files_stay_within_the_limit() {
         let folder = TempFolder::new("rotating-rotation");
         let path = folder.path().join("capture.jsonl");
-        let counters = Arc::new(RotatingFileCounters::default());
-        let mut file = RotatingFile::open(&path, 50, counters.clone()).unwrap();
+        let mut file = RotatingFile::open(&path, 50, Arc::default()).unwrap();
         for number in 0..20 {
             file.write_all(format!("{{\"a\":{number:02}}}\n").as_bytes()).unwrap();
             let length = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -159,7 +158,7 @@ mod tests {
             fs::read_to_string(rotated_path(&path)).unwrap() + &fs::read_to_string(&path).unwrap();
         let expected = (10..20).map(|number| format!("{{\"a\":{number}}}\n")).collect::<Vec<_>>();
         assert_eq!(lines, expected.concat(), "the newest lines, whole and in order");
-        assert_eq!(counters.written.load(Ordering::Relaxed), 20);
+        assert_eq!(file.counters.written.load(Ordering::Relaxed), 20);
     }
 
     #[test]
@@ -177,31 +176,29 @@ mod tests {
     fn a_line_above_the_limit_is_dropped_and_later_lines_are_written() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
-        let counters = Arc::new(RotatingFileCounters::default());
-        let mut file = RotatingFile::open(&path, 8, counters.clone()).unwrap();
+        let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
         file.write_all(b"too long a line\n").unwrap();
         file.write_all(b"short\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
         let [written, failed] =
-            [&counters.written, &counters.failed].map(|counter| counter.load(Ordering::Relaxed));
+            [&file.counters.written, &file.counters.failed].map(|it| it.load(Ordering::Relaxed));
         assert_eq!((written, failed), (1, 1));
     }
 
     #[test]
     fn full_disk_drops_lines_and_counts_them() {
         let full_device = OpenOptions::new().append(true).open("/dev/full").unwrap();
-        let counters = Arc::new(RotatingFileCounters::default());
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
             path,
             file: full_device,
             length: 0,
             max_bytes: 100,
-            counters: counters.clone(),
+            counters: Arc::default(),
             is_failing: false,
         };
         file.write_all(b"{}\n").unwrap();
-        assert_eq!(counters.failed.load(Ordering::Relaxed), 1);
+        assert_eq!(file.counters.failed.load(Ordering::Relaxed), 1);
         assert_eq!((file.length, file.is_failing), (0, true));
     }
 

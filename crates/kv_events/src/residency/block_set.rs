@@ -215,21 +215,6 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_gone_when_as_many_copies_were_removed_as_were_stored() {
-        let mut set = BlockSet::new(10, 0);
-        for _ in 0..3 {
-            set.store(5, at(2), true).unwrap();
-        }
-        set.remove(5);
-        set.remove(5);
-        assert_eq!((depth(&set, 5), set.len()), (Some(2), 1));
-        set.remove(5);
-        assert!(!set.contains(5) && set.is_empty());
-        set.remove(5);
-        assert!(set.is_empty(), "an unknown block is ignored");
-    }
-
-    #[test]
     fn an_announcement_that_is_no_copy_is_not_counted_and_can_tell_the_depth() {
         let mut set = BlockSet::new(10, 0);
         set.store(5, at(UNKNOWN_DEPTH), true).unwrap();
@@ -265,9 +250,12 @@ mod tests {
                     set.remove(hash);
                     counts.entry(hash).and_modify(|count| *count = count.saturating_sub(1));
                 }
+                let is_stored = |hash: &u64| counts.get(hash).is_some_and(|count| *count > 0);
                 for hash in 0..12 {
-                    prop_assert_eq!(set.contains(hash), counts.get(&hash).is_some_and(|c| *c > 0));
+                    let expected = is_stored(&hash).then_some(hash as u32);
+                    prop_assert_eq!((set.contains(hash), depth(&set, hash)), (expected.is_some(), expected));
                 }
+                prop_assert_eq!(set.len(), (0..12).filter(is_stored).count());
             }
         }
     }

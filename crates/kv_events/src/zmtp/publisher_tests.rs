@@ -1,31 +1,25 @@
 //! Tests of the publisher with connections of subscribers.
 
 use super::super::connection::ZmqEndpoint;
+use super::super::subscriber::tests::{endpoint, listener};
 use super::*;
 use std::sync::Arc;
-use tokio::task::JoinHandle;
 
-/// A publisher that serves until it is dropped.
+/// A publisher that serves until the end of the test.
 struct Served {
     publisher: Arc<Publisher>,
     live: ZmqEndpoint,
     replay: ZmqEndpoint,
-    task: JoinHandle<()>,
 }
 
 impl Served {
     async fn start() -> Self {
         let publisher = Arc::new(Publisher::new("kv@x".into()));
         let [live, replay] = [listener().await, listener().await];
-        let [live_endpoint, replay_endpoint] = [&live, &replay].map(|listener| ZmqEndpoint {
-            host: "127.0.0.1".into(),
-            port: listener.local_addr().unwrap().port(),
-        });
+        let [live_endpoint, replay_endpoint] = [&live, &replay].map(endpoint);
         let serving = Arc::clone(&publisher);
-        let task = tokio::spawn(async move {
-            serving.serve(live, replay).await;
-        });
-        Self { publisher, live: live_endpoint, replay: replay_endpoint, task }
+        tokio::spawn(async move { serving.serve(live, replay).await });
+        Self { publisher, live: live_endpoint, replay: replay_endpoint }
     }
 
     /// A connection whose subscription the publisher has handled.
@@ -53,16 +47,6 @@ impl Served {
             numbers.push(number);
         }
     }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
 fn parts(number: u64, payload: &str) -> Vec<Bytes> {

@@ -283,4 +283,4 @@ pub(super) fn number_of(part: &[u8]) -> Result<u64, ProtocolError> {
 
 #[cfg(test)]
 #[path = "subscriber_tests.rs"]
-mod tests;
+pub(super) mod tests;

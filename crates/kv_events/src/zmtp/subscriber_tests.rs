@@ -1,6 +1,6 @@
 //! Tests of the subscriber against a publisher in this process.
 
-use super::super::frame::{FrameDecoder, Traffic, write_command, write_message};
+use super::super::frame::write_command;
 use super::super::handshake::greeting;
 use super::*;
 use std::sync::{Arc, Mutex};
@@ -59,72 +59,53 @@ struct Publisher {
     with_topic: bool,
 }
 
-fn endpoint(listener: &TcpListener) -> ZmqEndpoint {
+pub(in crate::zmtp) async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+pub(in crate::zmtp) fn endpoint(listener: &TcpListener) -> ZmqEndpoint {
     let address = listener.local_addr().unwrap();
     ZmqEndpoint { host: address.ip().to_string(), port: address.port() }
 }
 
-/// Performs the handshake with the subscriber. `None`: the subscriber has closed the connection.
-async fn shake(stream: &mut TcpStream, socket: &str) -> Option<()> {
+/// Performs the handshake with the subscriber as a socket of the type `socket`.
+async fn shake(stream: &mut TcpStream, socket: &str) {
     let mut out = greeting().to_vec();
     let value = [&(socket.len() as u32).to_be_bytes(), socket.as_bytes()].concat();
     write_command("READY", &[b"\x0bSocket-Type", &value[..]].concat(), &mut out);
-    stream.write_all(&out).await.ok()?;
-    stream.read_exact(&mut [0; 64]).await.ok().map(|_| ())
-}
-
-async fn next(stream: &mut TcpStream, decoder: &mut FrameDecoder) -> Option<Traffic> {
-    loop {
-        if let Some(traffic) = decoder.next().unwrap() {
-            return Some(traffic);
-        }
-        if stream.read_buf(decoder.buffer()).await.ok()? == 0 {
-            return None;
-        }
-    }
-}
-
-fn numbered(parts: &[&[u8]], number: u64, payload: &[u8]) -> Vec<u8> {
-    let (number, mut out) = (number.to_be_bytes(), Vec::new());
-    write_message(&[parts, &[&number, payload]].concat(), &mut out);
-    out
+    stream.write_all(&out).await.unwrap();
+    stream.read_exact(&mut [0; 64]).await.unwrap();
 }
 
 /// The payloads of all messages, each with whether it is lost on the way to a subscriber.
 type Messages = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
 /// Sends the published messages to the subscriber on one connection.
-async fn publish_to(mut stream: TcpStream, messages: Messages, published: watch::Receiver<usize>) {
-    let (mut published, mut decoder) = (published, FrameDecoder::default());
-    if shake(&mut stream, "XPUB").await.is_none() {
-        return;
-    }
+async fn publish_to(stream: TcpStream, messages: Messages, mut published: watch::Receiver<usize>) {
+    let Ok(mut connection) = Connection::accept(stream, SocketType::Pub).await else { return };
     let mut sent = None;
     loop {
         tokio::select! {
-            traffic = next(&mut stream, &mut decoder) => match traffic {
-                None => return,
-                Some(Traffic::Message(parts)) => {
+            received = connection.receive() => match received {
+                Err(_) => return,
+                Ok(None) => {}
+                Ok(Some(parts)) => {
                     assert_eq!(&parts[0][..], b"\x01kv");
                     sent = Some(*published.borrow_and_update());
                 }
-                Some(Traffic::Command(command)) if command.starts_with(b"\x04PING") => {
-                    let mut out = Vec::new();
-                    write_command("PONG", b"", &mut out);
-                    stream.write_all(&out).await.unwrap();
-                }
-                Some(Traffic::Command(_)) => {}
             },
             changed = published.changed() => {
                 let (Ok(()), Some(first)) = (changed, &mut sent) else { continue };
-                let out: Vec<u8> = {
-                    let (messages, end) = (messages.lock().unwrap(), *published.borrow_and_update());
-                    let range = std::mem::replace(first, end)..end;
-                    let arriving = range.filter(|number| !messages[*number].1);
-                    let message = |n: usize| numbered(&[b"kv@x"], n as u64, &messages[n].0);
-                    arriving.flat_map(message).collect()
-                };
-                if stream.write_all(&out).await.is_err() {
+                let end = *published.borrow_and_update();
+                let arriving = messages.lock().unwrap().clone().into_iter().enumerate();
+                for (number, (payload, is_lost)) in arriving.take(end).skip(*first) {
+                    if !is_lost {
+                        let number = (number as u64).to_be_bytes();
+                        connection.write(&[b"kv@x", &number, &payload]);
+                    }
+                }
+                *first = end;
+                if connection.flush().await.is_err() {
                     return;
                 }
             }
@@ -133,29 +114,24 @@ async fn publish_to(mut stream: TcpStream, messages: Messages, published: watch:
 }
 
 /// Answers the replay requests of the subscriber on one connection.
-async fn replay_to(mut stream: TcpStream, messages: Messages, with_topic: bool) {
-    let mut decoder = FrameDecoder::default();
-    if shake(&mut stream, "ROUTER").await.is_none() {
-        return;
-    }
+async fn replay_to(stream: TcpStream, messages: Messages, with_topic: bool) {
+    let Ok(mut connection) = Connection::accept(stream, SocketType::Router).await else { return };
     let parts: &[&[u8]] = if with_topic { &[b"", b"kv@x"] } else { &[b""] };
-    while let Some(traffic) = next(&mut stream, &mut decoder).await {
-        let Traffic::Message(request) = traffic else { continue };
-        let from = u64::from_be_bytes(request[1][..].try_into().unwrap()) as usize;
-        let mut out = Vec::new();
+    while let Ok(received) = connection.receive().await {
+        let Some(request) = received else { continue };
+        let from = number_of(&request[1]).unwrap() as usize;
         let replayed = messages.lock().unwrap().clone();
-        for (number, (payload, _)) in replayed.iter().enumerate().skip(from) {
-            out.extend(numbered(parts, number as u64, payload));
+        for (number, (payload, _)) in (0_u64..).zip(&replayed).skip(from) {
+            connection.write(&[parts, &[&number.to_be_bytes(), payload]].concat());
         }
-        out.extend(numbered(parts, REPLAY_END, b""));
-        stream.write_all(&out).await.unwrap();
+        connection.write(&[parts, &[&REPLAY_END.to_be_bytes(), b""]].concat());
+        connection.flush().await.unwrap();
     }
 }
 
 impl Publisher {
     async fn start() -> Self {
-        let any = || TcpListener::bind("127.0.0.1:0");
-        Self::with(any().await.unwrap(), any().await.unwrap(), true)
+        Self::with(listener().await, listener().await, true)
     }
 
     fn with(live: TcpListener, replay: TcpListener, with_topic: bool) -> Self {
@@ -212,7 +188,6 @@ impl Publisher {
 /// A running subscriber.
 struct Subscription {
     told: mpsc::UnboundedReceiver<Told>,
-    task: JoinHandle<()>,
 }
 
 impl Subscription {
@@ -220,10 +195,8 @@ impl Subscription {
         let (sender, told) = mpsc::unbounded_channel();
         let sink = Sink { told: sender, state: None };
         let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);
-        let task = tokio::spawn(async move {
-            subscriber.run().await;
-        });
-        Self { told, task }
+        tokio::spawn(async move { subscriber.run().await });
+        Self { told }
     }
 
     /// Waits until the stream has this state and `count` messages were applied since the last clear. Returns
@@ -253,17 +226,10 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 #[tokio::test]
 async fn events_before_and_after_the_subscription_are_applied_in_order() {
-    let any = || TcpListener::bind("127.0.0.1:0");
     for with_topic in [true, false] {
-        let publisher = Publisher::with(any().await.unwrap(), any().await.unwrap(), with_topic);
+        let publisher = Publisher::with(listener().await, listener().await, with_topic);
         publisher.publish("a", true);
         publisher.publish("b", true);
         let mut subscription = publisher.subscribe(true);
@@ -333,16 +299,16 @@ async fn a_damaged_message_clears_the_contents_and_a_cleared_cache_makes_them_ex
 
 #[tokio::test]
 async fn a_peer_that_is_no_publisher_is_reported() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = listener().await;
     let mut subscription = Subscription::start(endpoint(&listener), None);
     let (mut stream, _) = listener.accept().await.unwrap();
     stream.write_all(&[b'x'; 64]).await.unwrap();
     assert!(subscription.error().await.contains("does not speak ZMTP 3"));
     let (mut stream, _) = listener.accept().await.unwrap();
-    shake(&mut stream, "PUB").await.unwrap();
+    shake(&mut stream, "XPUB").await;
     stream.write_all(b"\x02\x10\0\0\0\0\0\0\0").await.unwrap();
     assert!(subscription.error().await.contains("more than 16777216 bytes"));
     let (mut stream, _) = listener.accept().await.unwrap();
-    shake(&mut stream, "PUSH").await.unwrap();
+    shake(&mut stream, "PUSH").await;
     assert!(subscription.error().await.contains("has a PUSH socket, expected PUB"));
 }

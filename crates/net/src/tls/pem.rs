@@ -80,12 +80,13 @@ pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TempFolder;
 
     #[test]
     fn a_file_above_the_limit_is_an_error_and_not_cut() {
-        let path = std::env::temp_dir().join(format!("tokenweir-pem-{}", std::process::id()));
+        let folder = TempFolder::new("pem");
         for (length, is_read) in [(MAX_PEM_FILE_BYTES, true), (MAX_PEM_FILE_BYTES + 1, false)] {
-            std::fs::write(&path, vec![b'#'; length as usize]).unwrap();
+            let path = folder.write("pem", &"#".repeat(length as usize));
             match PemFile::read(&path) {
                 Ok(file) => assert_eq!((file.bytes.len() as u64, true), (length, is_read)),
                 Err(error) => assert!(
@@ -94,6 +95,5 @@ mod tests {
                 ),
             }
         }
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::super::blocks::BlockId;
 use super::*;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -31,14 +30,10 @@ fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
 
 /// Runs until the engine is idle. Returns the number of tokens per sequence, and all steps.
 fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<EngineStep>) {
-    let (mut now, mut token_counts, mut steps) = (Duration::ZERO, BTreeMap::new(), Vec::new());
-    while let Some(step) = engine.step(now) {
-        now += step.duration;
-        for token in &step.tokens {
-            let before = token_counts.insert(token.id, token.nth);
-            assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
-        }
-        steps.push(step);
+    let (mut token_counts, steps) = (BTreeMap::new(), run_from(engine, Duration::ZERO));
+    for token in steps.iter().flat_map(|step| &step.tokens) {
+        let before = token_counts.insert(token.id, token.nth);
+        assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
     }
     (token_counts, steps)
 }
@@ -189,10 +184,10 @@ proptest! {
                         }
                     }
                 }
-                let used = engine.pinned_blocks().len();
-                assert_eq!(used + engine.pool.free(), engine.pool.total());
+                let used: HashSet<_> = engine.running.iter().flat_map(|it| &it.blocks).collect();
+                assert_eq!(used.len() + engine.pool.free(), engine.pool.total());
             }
-            steps.extend(run_until_idle_from(&mut engine, now));
+            steps.extend(run_from(&mut engine, now));
             let ended: usize = steps.iter().map(|step| step.finished.len()).sum();
             assert_eq!(ended as u32 + aborted, submitted);
             assert_eq!(engine.pool.free(), engine.pool.total());
@@ -202,17 +197,12 @@ proptest! {
     }
 }
 
-fn run_until_idle_from(engine: &mut Engine, mut now: Duration) -> Vec<EngineStep> {
+/// Runs from the time `now` on until the engine is idle. Returns all steps.
+fn run_from(engine: &mut Engine, mut now: Duration) -> Vec<EngineStep> {
     std::iter::from_fn(|| {
         let step = engine.step(now)?;
         now += step.duration;
         Some(step)
     })
     .collect()
-}
-
-impl Engine {
-    fn pinned_blocks(&self) -> HashSet<BlockId> {
-        self.running.iter().flat_map(|sequence| &sequence.blocks).copied().collect()
-    }
 }

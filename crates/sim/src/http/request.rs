@@ -323,10 +323,6 @@ mod tests {
             .work(api, limits)
     }
 
-    fn error_body(api: GenerationApi, json: &str) -> String {
-        work(api, json).expect_err("refused").body(Some(api))
-    }
-
     #[test]
     fn a_token_limit_sets_the_output_length_and_without_one_the_model_stops() {
         let limited =
@@ -355,28 +351,24 @@ mod tests {
 
     #[test]
     fn requests_that_vllm_rejects_get_its_error_texts() {
-        let missing = error_body(GenerationApi::Chat, r#"{"model":"tiny"}"#);
-        assert!(missing.contains("'loc': 'body.messages'"), "{missing}");
-        let model =
-            error_body(GenerationApi::Chat, r#"{"model":"nope","messages":[{"content":"x"}]}"#);
-        assert!(model.contains("The model `nope` does not exist. Valid aliases: tiny."));
+        use GenerationApi::{Chat, Completions};
+        let unknown = r#"{"model":"nope","messages":[{"content":"x"}]}"#;
         let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(400));
-        assert!(
-            error_body(GenerationApi::Completions, &long).contains("at least 100 input tokens")
-        );
-        let too_many = error_body(GenerationApi::Completions, r#"{"prompt":"x","max_tokens":101}"#);
-        assert!(too_many.contains("max_tokens=101 cannot be greater than max_model_len=100."));
-        assert!(
-            error_body(GenerationApi::Completions, r#"{"prompt":"x","n":0}"#).contains("got 0.")
-        );
-        assert!(
-            error_body(GenerationApi::Completions, r#"{"prompt":"#).contains("'loc': 'body.10'")
-        );
+        let many = "max_tokens=101 cannot be greater than max_model_len=100.";
         let options = r#"{"prompt":"x","stream_options":{"include_usage":true}}"#;
-        assert!(error_body(GenerationApi::Completions, options).contains("when `stream=True`"));
-        assert_eq!(
-            InferenceRequestBody::read(None, b"{}").expect_err("refused"),
-            VllmError::content_type()
-        );
+        for (api, json, expected) in [
+            (Chat, r#"{"model":"tiny"}"#, "'loc': 'body.messages'"),
+            (Chat, unknown, "The model `nope` does not exist. Valid aliases: tiny."),
+            (Completions, &long, "at least 100 input tokens"),
+            (Completions, r#"{"prompt":"x","max_tokens":101}"#, many),
+            (Completions, r#"{"prompt":"x","n":0}"#, "got 0."),
+            (Completions, r#"{"prompt":"#, "'loc': 'body.10'"),
+            (Completions, options, "when `stream=True`"),
+        ] {
+            let error = work(api, json).expect_err("refused").body(Some(api));
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+        let untyped = InferenceRequestBody::read(None, b"{}").expect_err("refused");
+        assert_eq!(untyped, VllmError::content_type());
     }
 }

@@ -81,26 +81,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_the_first_request_of_a_busy_period_ends_the_wait() {
         let backend = backend();
+        let wait = || wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY);
         let first = lease(&backend);
-        assert_eq!(
-            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
-            WakeReason::FirstRequest
-        );
+        assert_eq!(wait().await, WakeReason::FirstRequest);
         let second = lease(&backend);
-        assert_eq!(
-            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
-            WakeReason::IntervalElapsed
-        );
+        assert_eq!(wait().await, WakeReason::IntervalElapsed);
         drop((first, second));
         // A request between two waits ends the next wait.
         drop(lease(&backend));
-        assert_eq!(
-            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
-            WakeReason::FirstRequest
-        );
-        assert_eq!(
-            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
-            WakeReason::IntervalElapsed
-        );
+        assert_eq!(wait().await, WakeReason::FirstRequest);
+        assert_eq!(wait().await, WakeReason::IntervalElapsed);
     }
 }

@@ -6,6 +6,7 @@ use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::address::BackendId;
+use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::EventSink;
 use tokenweir_peers::ExchangeKey;
@@ -46,33 +47,23 @@ fn prompt(text: char) -> Arc<PromptFingerprint> {
     Arc::new(PromptFingerprint::new(1, [text.as_bytes()].into_iter()))
 }
 
-fn hash(prompt: u64, block: u64) -> u64 {
-    prompt * 1_000_000 + block
+/// The hashes of the blocks of a prompt.
+fn blocks_of(prompt: u64) -> Vec<u64> {
+    (0..BLOCKS).map(|block| prompt * 1_000_000 + block).collect()
 }
 
-fn text(value: &str) -> Vec<u8> {
-    [&[0xd9, value.len() as u8], value.as_bytes()].concat()
-}
-
-fn hashes(hashes: &[u64]) -> Vec<u8> {
-    let mut out = vec![0xdc, 0, hashes.len() as u8];
-    for hash in hashes {
-        out.extend([&[0xcf][..], &hash.to_be_bytes()].concat());
-    }
-    out
-}
-
-/// A batch of KV events with one event, in MessagePack.
-fn batch(kind: &str, blocks: &[u64], session_id: &str) -> Vec<u8> {
-    [
-        vec![0x93, 0, 0x91, 0x84],
-        [text("type"), text(kind)].concat(),
-        [text("block_hashes"), hashes(blocks)].concat(),
-        [text("block_size"), vec![BLOCK_SIZE]].concat(),
-        [text("session_id"), text(session_id)].concat(),
-        vec![0],
-    ]
-    .concat()
+/// A batch of KV events that stores these blocks.
+fn stored(blocks: &[u64], session_id: &str) -> Vec<u8> {
+    encode_batch(
+        0.0,
+        &[PublishedEvent::Stored(StoredBlocks {
+            hashes: blocks.to_vec(),
+            parent: None,
+            token_ids: Vec::new(),
+            block_size: BLOCK_SIZE.into(),
+            session_id: Some(session_id),
+        })],
+    )
 }
 
 impl Fixture {
@@ -92,8 +83,7 @@ impl Fixture {
 
     /// The engine stores the blocks of a prompt that another gateway sent.
     pub(in crate::backend) fn store(&mut self, number: u64) {
-        let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(number, block)).collect();
-        self.sink.apply(&batch("BlockStored", &blocks, "of another gateway")).unwrap();
+        self.sink.apply(&stored(&blocks_of(number), "of another gateway")).unwrap();
     }
 
     pub(in crate::backend) fn on_state(&mut self, state: StreamState) {
@@ -111,8 +101,7 @@ impl Fixture {
         let followed =
             FollowedRequest::begin(cache, prompt, BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();
-        let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(number, block)).collect();
-        self.sink.apply(&batch("BlockStored", &blocks, &session_id)).unwrap();
+        self.sink.apply(&stored(&blocks_of(number), &session_id)).unwrap();
         let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
         let counts = TokenCounts { prompt: Some(prompt_tokens), cached: Some(0), output: None };
         followed.set_counts(counts);
@@ -141,10 +130,10 @@ async fn a_learned_prompt_is_exact_while_it_is_cached_and_after_its_eviction() {
     assert_eq!(knowledge.learning_counts().learned, 1);
     assert_eq!(fixture.candidate(&prompt('x')), (384.0, CachedSource::Exact));
     assert_eq!(fixture.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
-    let tail: Vec<u64> = (5..BLOCKS).map(|block| hash(1, block)).collect();
-    fixture.sink.apply(&batch("BlockRemoved", &tail, "")).unwrap();
+    let tail: Vec<_> = blocks_of(1).into_iter().skip(5).map(PublishedEvent::Removed).collect();
+    fixture.sink.apply(&encode_batch(0.0, &tail)).unwrap();
     assert_eq!(fixture.candidate(&prompt('x')), (80.0, CachedSource::Exact));
-    fixture.sink.apply(&batch("AllBlocksCleared", &[], "")).unwrap();
+    fixture.sink.apply(&encode_batch(0.0, &[PublishedEvent::AllCleared])).unwrap();
     assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Exact));
 }
 
@@ -170,9 +159,8 @@ async fn backends_that_store_equal_blocks_share_what_one_of_them_taught() {
     let (mut first, mut second) = (Fixture::new(&knowledge), Fixture::new(&knowledge));
     first.answer(1, &prompt('x')).await;
     assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
-    let blocks: Vec<u64> = (0..12).map(|block| hash(1, block)).collect();
     // Another gateway sent half of the prompt to the second backend.
-    second.sink.apply(&batch("BlockStored", &blocks, "of another gateway")).unwrap();
+    second.sink.apply(&stored(&blocks_of(1)[..12], "of another gateway")).unwrap();
     assert_eq!(second.candidate(&prompt('x')), (192.0, CachedSource::Exact));
     // The second engine may have restarted with other block hashes.
     second.sink.clear();
@@ -186,10 +174,10 @@ async fn events_with_the_session_id_of_another_program_teach_nothing() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
-    let foreign = SessionIdOf(&CacheKnowledge::new(KvEventsSettings::default(), None)).issue();
-    let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(1, block)).collect();
+    let other = CacheKnowledge::new(KvEventsSettings::default(), None);
+    let foreign = other.session_ids.issue(|| unreachable!()).1;
     for id in ["session", &foreign, "tw."] {
-        fixture.sink.apply(&batch("BlockStored", &blocks, id)).unwrap();
+        fixture.sink.apply(&stored(&blocks_of(1), id)).unwrap();
     }
     assert!(knowledge.chains().is_empty());
 }
@@ -201,10 +189,9 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
     let tokens = BLOCKS * u64::from(BLOCK_SIZE);
     let sent = FollowedRequest::begin(cache, &prompt('x'), tokens).unwrap();
     let session_id = sent.header().to_str().unwrap();
-    let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(1, block)).collect();
     let receive = |key| {
         let mut receiver = Fixture::new(&shared_knowledge(key));
-        receiver.sink.apply(&batch("BlockStored", &blocks, session_id)).unwrap();
+        receiver.sink.apply(&stored(&blocks_of(1), session_id)).unwrap();
         receiver
     };
     let receiver = receive(1);
@@ -216,14 +203,6 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
     let other = receive(2);
     assert_eq!(other.knowledge.learning_counts().outlines, 0);
     assert_eq!(other.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
-}
-
-struct SessionIdOf<'a>(&'a CacheKnowledge);
-
-impl SessionIdOf<'_> {
-    fn issue(&self) -> String {
-        self.0.session_ids.issue(|| unreachable!()).1
-    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Tests of the backend that the pool offers for a prompt.
 
-use super::tests::{lease, lease_offered, long_prompt, pool, pool_with_peers, requirements};
+use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
 use super::*;
 use crate::backend::state::DownCause;
 
@@ -21,24 +21,22 @@ fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {
 
 #[test]
 fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_turns() {
-    let pick = |peers: Peers, text: &str| {
+    let pick_for = |peers: Peers, text: &str| {
         let pool = pool_with_peers(&[None; 8], peers);
-        let prompt = long_prompt(text);
         // Each gateway has sent a different number of requests before.
         for _ in 0..text.len() {
             drop(lease(&pool, None));
         }
-        let requirements = BackendRequirements { prompt: &prompt, ..requirements(None) };
-        let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
-        (lease.backend().identity.id.clone(), decision.reason())
+        let (id, decision) = pick(&pool, &long_prompt(text), 0);
+        (id, decision.reason())
     };
     let with_key = || Peers { key: ExchangeKey::new(&[7; 32]).ok(), exchange: None };
     let texts = ["one ", "two  ", "three ", "four    ", "five "];
-    let picks = texts.map(|text| pick(with_key(), text));
+    let picks = texts.map(|text| pick_for(with_key(), text));
     assert!(picks.iter().all(|(_, reason)| *reason == "rendezvous"), "{picks:?}");
-    assert_eq!(picks, texts.map(|text| pick(with_key(), text)));
+    assert_eq!(picks, texts.map(|text| pick_for(with_key(), text)));
     assert!(picks.iter().any(|(id, _)| *id != picks[0].0), "{picks:?}");
-    assert_eq!(pick(Peers::default(), texts[0]).1, "tie");
+    assert_eq!(pick_for(Peers::default(), texts[0]).1, "tie");
 }
 
 #[test]

@@ -134,6 +134,17 @@ pub(super) fn long_prompt(text: &str) -> Arc<PromptFingerprint> {
     ))
 }
 
+/// Leases a backend for a request with this prompt. Returns the backend and the decision.
+pub(super) fn pick(
+    pool: &BackendPool,
+    prompt: &Arc<PromptFingerprint>,
+    seed: u64,
+) -> (BackendId, Arc<RoutingDecision>) {
+    let requirements = BackendRequirements { prompt, seed, ..requirements(None) };
+    let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
+    (lease.backend().identity.id.clone(), decision)
+}
+
 #[test]
 fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
@@ -156,11 +167,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
 fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
     let prompt = long_prompt("a long prompt ");
-    let pick = |seed| {
-        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
-        let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
-        (lease.backend().identity.id.clone(), decision)
-    };
+    let pick = |seed| pick(&pool, &prompt, seed);
     let (first, decision) = pick(1);
     assert_eq!(decision.candidate_count(), 4, "picked from a sample");
     for seed in 2..50 {
@@ -350,12 +357,8 @@ fn an_update_changes_the_models_and_the_policy() {
 #[test]
 fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
     let pool = pool(&[None; 100]);
-    let text = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(text.as_bytes())));
-    let pick = |seed| {
-        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
-        pool.lease(requirements, &[], clock::now()).unwrap().0.backend().identity.id.clone()
-    };
+    let prompt = long_prompt("a long prompt ");
+    let pick = |seed| pick(&pool, &prompt, seed).0;
     let first = pick(1);
     let is_kept =
         |port: &usize| port.is_multiple_of(2) || first.as_str().ends_with(&port.to_string());

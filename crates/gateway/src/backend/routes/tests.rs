@@ -46,16 +46,6 @@ fn model_ids(routes: &RouteTable) -> Vec<&str> {
 }
 
 #[test]
-fn a_configured_name_takes_precedence_over_a_listed_model_and_respects_its_backends() {
-    let configs =
-        [model_config("b", Some("a"), None), model_config("a", None, Some(&["r1", "r2"]))];
-    let routes = route_table(&configs, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
-    assert_eq!(*routes.lookup(Some("a")).backends, [2]);
-    assert_eq!(*routes.lookup(Some("b")).backends, [0, 2], "the backends of `a`, not of `b`");
-    assert_eq!(model_ids(&routes), ["a", "b"]);
-}
-
-#[test]
 fn an_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
     let configs =
         [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];

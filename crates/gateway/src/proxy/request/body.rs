@@ -199,28 +199,35 @@ pub(crate) fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::{BodyMemory, BodyOwner};
+    use super::super::body_memory::BodyMemory;
+    use super::super::body_memory::tests::owner;
     use super::*;
-    use futures_util::{StreamExt, stream};
+    use futures_util::{Stream, StreamExt, stream};
     use http::Request;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-    fn owner() -> BodyOwner {
-        BodyOwner::new(None, std::net::Ipv4Addr::LOCALHOST.into())
+    /// Reads a body of these chunks. `declared`: the value of `Content-Length`.
+    async fn read(
+        declared: Option<usize>,
+        chunks: impl Stream<Item = io::Result<Bytes>>,
+        limit: usize,
+        permit: &mut BodyMemoryPermit<'_>,
+    ) -> Result<Bytes, GatewayError> {
+        let mut head = Request::new(()).into_parts().0;
+        head.headers.extend(declared.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+        let body = StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data)));
+        read_body(&head, Box::pin(body), limit, IDLE_TIMEOUT, permit).await
     }
 
     async fn read_chunks(
         chunks: Vec<io::Result<&'static [u8]>>,
         limit: usize,
     ) -> Result<Bytes, GatewayError> {
-        let head = Request::new(()).into_parts().0;
-        let frame = |chunk: io::Result<&'static [u8]>| chunk.map(|c| Frame::data(Bytes::from(c)));
-        let body = StreamBody::new(stream::iter(chunks.into_iter().map(frame)));
-        let memory = BodyMemory::default();
-        read_body(&head, body, limit, IDLE_TIMEOUT, &mut memory.empty_permit(owner())).await
+        let chunks = stream::iter(chunks).map(|chunk| chunk.map(Bytes::from));
+        read(None, chunks, limit, &mut BodyMemory::default().empty_permit(owner("a"))).await
     }
 
     #[tokio::test]
@@ -251,11 +258,9 @@ mod tests {
         let read_with_pauses = |pause: Duration| async move {
             let chunks = stream::iter(["a", "b", "c"]).then(move |chunk| async move {
                 tokio::time::sleep(pause).await;
-                Ok::<_, io::Error>(Frame::data(Bytes::from(chunk)))
+                Ok(Bytes::from(chunk))
             });
-            let head = Request::new(()).into_parts().0;
-            let (memory, body) = (BodyMemory::default(), Box::pin(StreamBody::new(chunks)));
-            read_body(&head, body, 9, IDLE_TIMEOUT, &mut memory.empty_permit(owner())).await
+            read(None, chunks, 9, &mut BodyMemory::default().empty_permit(owner("a"))).await
         };
         assert_eq!(read_with_pauses(IDLE_TIMEOUT / 2).await.unwrap(), "abc");
         let result = read_with_pauses(2 * IDLE_TIMEOUT).await;
@@ -266,12 +271,10 @@ mod tests {
     async fn an_upload_of_a_byte_within_each_idle_timeout_ends() {
         let bytes = stream::repeat(()).then(|()| async {
             tokio::time::sleep(IDLE_TIMEOUT / 30 * 29).await;
-            Ok::<_, io::Error>(Frame::data(Bytes::from("x")))
+            Ok(Bytes::from("x"))
         });
-        let head = Request::new(()).into_parts().0;
-        let (memory, body) = (BodyMemory::default(), Box::pin(StreamBody::new(bytes)));
-        let (began_at, mut permit) = (clock::now(), memory.empty_permit(owner()));
-        let result = read_body(&head, body, 100, IDLE_TIMEOUT, &mut permit).await;
+        let (began_at, memory) = (clock::now(), BodyMemory::default());
+        let result = read(None, bytes, 100, &mut memory.empty_permit(owner("a"))).await;
         assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
         assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
     }
@@ -280,14 +283,9 @@ mod tests {
     async fn the_buffer_is_counted_as_it_grows_and_is_not_larger_than_the_body() {
         const CHUNK_BYTES: usize = 16 << 10;
         const BODY_BYTES: usize = 100 * CHUNK_BYTES;
-        for declared in [true, false] {
-            let head = Request::post("/").header(CONTENT_LENGTH, BODY_BYTES).body(()).unwrap();
-            let mut head = head.into_parts().0;
-            if !declared {
-                head.headers.clear();
-            }
+        for declared in [Some(BODY_BYTES), None] {
             let memory = BodyMemory::default();
-            let (mut permit, mut received) = (memory.empty_permit(owner()), 0);
+            let (mut permit, mut received) = (memory.empty_permit(owner("a")), 0);
             let chunks = stream::iter(0..100).map(|_| {
                 // The memory before this chunk is bounded by the bytes received so far.
                 assert!(
@@ -296,14 +294,12 @@ mod tests {
                     "{received}"
                 );
                 received += CHUNK_BYTES;
-                Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; CHUNK_BYTES])))
+                Ok(Bytes::from(vec![b'x'; CHUNK_BYTES]))
             });
-            let body = StreamBody::new(chunks);
             let limit = BODY_BYTES + CHUNK_BYTES;
-            let body =
-                read_body(&head, Box::pin(body), limit, IDLE_TIMEOUT, &mut permit).await.unwrap();
+            let body = read(declared, chunks, limit, &mut permit).await.unwrap();
             assert_eq!(body.len(), BODY_BYTES);
-            let max = if declared { BODY_BYTES } else { limit };
+            let max = declared.unwrap_or(limit);
             assert!((BODY_BYTES..=max).contains(&memory.used_bytes()), "{}", memory.used_bytes());
             drop(permit);
             assert_eq!(memory.used_bytes(), 0);
@@ -311,31 +307,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_old_buffer_is_counted_while_the_buffer_grows() {
+    async fn the_old_buffer_is_counted_while_the_buffer_grows_and_must_fit_into_the_memory() {
         // Two chunks need a buffer of 200 bytes in addition to the first chunk of 100 bytes. The
         // third chunk needs a buffer of 400 bytes in addition to the buffer of 200 bytes.
-        for (limit, chunks, counted) in
-            [(299, 2, None), (300, 2, Some(200)), (599, 3, None), (600, 3, Some(400))]
-        {
+        for (limit, chunks, counted) in [
+            (299, 2, Err(GatewayError::BodyMemory)),
+            (300, 2, Ok(200)),
+            (599, 3, Err(GatewayError::BodyMemory)),
+            (600, 3, Ok(400)),
+        ] {
             let memory = BodyMemory::new(limit);
-            let mut permit = memory.empty_permit(owner());
-            let chunk = || Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; 100])));
-            let body = StreamBody::new(stream::iter((0..chunks).map(|_| chunk())));
-            let head = Request::new(()).into_parts().0;
-            let result = read_body(&head, body, 1_000, IDLE_TIMEOUT, &mut permit).await;
-            assert_eq!(result.ok().map(|_| memory.used_bytes()), counted, "{limit}");
+            let mut permit = memory.empty_permit(owner("a"));
+            let chunks = stream::iter(0..chunks).map(|_| Ok(Bytes::from(vec![b'x'; 100])));
+            let result = read(None, chunks, 1_000, &mut permit).await;
+            assert_eq!(result.map(|_| memory.used_bytes()), counted, "{limit}");
         }
-    }
-
-    #[tokio::test]
-    async fn a_body_without_memory_is_rejected_at_the_chunk_that_exceeds_it() {
-        let memory = BodyMemory::new(4);
-        let chunks =
-            ["aaa", "bbb"].map(|chunk| Ok::<_, io::Error>(Frame::data(Bytes::from(chunk))));
-        let head = Request::new(()).into_parts().0;
-        let mut permit = memory.empty_permit(owner());
-        let body = StreamBody::new(stream::iter(chunks));
-        let result = read_body(&head, body, 100, IDLE_TIMEOUT, &mut permit).await;
-        assert_eq!(result, Err(GatewayError::BodyMemory));
     }
 }

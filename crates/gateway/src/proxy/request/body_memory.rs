@@ -162,11 +162,11 @@ impl Drop for BodyMemoryPermit<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn owner(tenant: &str) -> BodyOwner {
+    pub(in crate::proxy::request) fn owner(tenant: &str) -> BodyOwner {
         BodyOwner::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
     }
 

@@ -132,12 +132,8 @@ impl ContinuationMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::body_memory::tests::owner;
     use super::*;
-    use std::net::IpAddr;
-
-    fn owner(tenant: &str) -> BodyOwner {
-        BodyOwner::new(Some(tenant), IpAddr::from([127, 0, 0, 1]))
-    }
 
     #[test]
     fn the_memory_of_continuations_is_limited_for_a_tenant_and_for_all() {

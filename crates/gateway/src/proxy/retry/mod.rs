@@ -252,64 +252,36 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_bounded_number_of_backends_is_asked_for_a_stored_response() {
-        let retry = RetryController::new(RetrySettings::default());
-        let allow_after = |tried_backends| {
-            let failed =
-                FailedRequest { tried_backends, ..failed_request(FailureKind::NotStored, 0) };
-            retry.allow(SHARE, failed, clock::now())
+    #[tokio::test(start_paused = true)]
+    async fn attempts_are_limited_and_side_effects_and_timeouts_are_not_repeated() {
+        use FailoverDenialReason::{MaxAttempts, NotRetryable, SideEffects};
+        let default = RetrySettings::default();
+        let no_budget =
+            RetrySettings { attempts: 0, budget_ratio: 0.0, min_retries_per_second: 0, ..default };
+        let busy = |failed_attempts| failed_request(FailureKind::Busy, failed_attempts);
+        let unreachable = |failed_attempts| FailedRequest {
+            has_side_effects: true,
+            ..failed_request(FailureKind::Unreachable, failed_attempts)
         };
-        assert_eq!(allow_after(MAX_LOOKUP_BACKENDS - 1), Ok(()));
-        assert_eq!(allow_after(MAX_LOOKUP_BACKENDS), Err(FailoverDenialReason::MaxAttempts));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_reached_no_backend_is_always_retried() {
-        let retry = RetryController::new(RetrySettings {
-            attempts: 0,
-            budget_ratio: 0.0,
-            ..RetrySettings::default()
-        });
-        for failed_attempts in 0..100 {
-            let failed = FailedRequest {
-                has_side_effects: true,
-                ..failed_request(FailureKind::Unreachable, failed_attempts)
-            };
-            assert_eq!(retry.allow(SHARE, failed, clock::now()), Ok(()));
+        let lookup = |tried_backends| FailedRequest {
+            tried_backends,
+            ..failed_request(FailureKind::NotStored, 0)
+        };
+        for (settings, failed, expected) in [
+            (default, busy(1), Ok(())),
+            (default, busy(2), Ok(())),
+            (default, busy(3), Err(MaxAttempts)),
+            (default, lookup(MAX_LOOKUP_BACKENDS - 1), Ok(())),
+            (default, lookup(MAX_LOOKUP_BACKENDS), Err(MaxAttempts)),
+            (default, FailedRequest { has_side_effects: true, ..busy(1) }, Err(SideEffects)),
+            (default, failed_request(FailureKind::SlowOutput, 1), Err(NotRetryable)),
+            // A request that reached no backend is always retried.
+            (no_budget, unreachable(0), Ok(())),
+            (no_budget, unreachable(99), Ok(())),
+        ] {
+            let retry = RetryController::new(settings);
+            assert_eq!(retry.allow(SHARE, failed, clock::now()), expected, "{failed:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_with_side_effects_is_not_retried() {
-        let retry = RetryController::new(RetrySettings::default());
-        let failed =
-            FailedRequest { has_side_effects: true, ..failed_request(FailureKind::Busy, 1) };
-        assert_eq!(
-            retry.allow(SHARE, failed, clock::now()),
-            Err(FailoverDenialReason::SideEffects)
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn attempts_are_limited_and_a_timeout_is_not_retried() {
-        let retry = RetryController::new(RetrySettings::default());
-        for (failed_attempts, allowed) in [(1, true), (2, true), (3, false)] {
-            let failed = failed_request(FailureKind::Busy, failed_attempts);
-            let result = retry.allow(SHARE, failed, clock::now());
-            assert_eq!(result.is_ok(), allowed, "{failed_attempts}");
-        }
-        let slow_output =
-            retry.allow(SHARE, failed_request(FailureKind::SlowOutput, 1), clock::now());
-        assert_eq!(slow_output, Err(FailoverDenialReason::NotRetryable));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_crashed_two_backends_is_not_sent_to_a_third_one() {
-        let retry = RetryController::new(RetrySettings::default());
-        assert_eq!(retry.allow(SHARE, failed_request(FailureKind::Died, 1), clock::now()), Ok(()));
-        let second = retry.allow(SHARE, failed_request(FailureKind::EngineDead, 2), clock::now());
-        assert_eq!(second, Err(FailoverDenialReason::PoisonRequest));
     }
 
     fn count_allowed(retry: &RetryController, share: RetryBudgetShare) -> usize {
@@ -379,7 +351,7 @@ mod tests {
         );
         let retry = retry.with_settings(RetrySettings { min_retries_per_second: 2, ..settings });
         assert_eq!(retry_busy_request(&retry), Ok(()), "a changed budget starts anew");
-        let second = retry.allow(SHARE, failed_request(FailureKind::Died, 2), clock::now());
+        let second = retry.allow(SHARE, failed_request(FailureKind::EngineDead, 2), clock::now());
         assert_eq!(
             second,
             Err(FailoverDenialReason::PoisonRequest),

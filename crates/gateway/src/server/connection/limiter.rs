@@ -397,33 +397,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_outlives_its_connection_counts_for_the_next_connection() {
+    fn requests_are_counted_over_the_connections_of_a_client_and_after_their_connection() {
         let limiter = new_limiter(ServerLimits::default());
-        let ip = IpAddr::from([10, 0, 0, 1]);
-        let connection = limiter.try_acquire(ip).unwrap();
-        let open = connection.acquire_request(None);
-        drop(connection);
-        let next = limiter.try_acquire(ip).unwrap();
-        assert_eq!(next.acquire_request(None).client_requests_in_flight(), 2);
-        drop(next);
+        let connect = || limiter.try_acquire(IpAddr::from([10, 0, 0, 1])).unwrap();
+        let in_flight = |connection: &ConnectionPermit| {
+            connection.acquire_request(None).client_requests_in_flight()
+        };
+        let (first, second) = (connect(), connect());
+        let open = first.acquire_request(None);
+        assert_eq!(open.client_requests_in_flight(), 1);
+        assert_eq!((in_flight(&second), in_flight(&second)), (2, 2));
+        drop((first, second));
+        assert_eq!(in_flight(&connect()), 2);
         assert_eq!(lock(&limiter.clients).len(), 1, "the request is still open");
         drop(open);
         assert!(lock(&limiter.clients).is_empty());
-    }
-
-    #[test]
-    fn requests_are_counted_over_the_connections_of_a_client() {
-        let limiter = new_limiter(ServerLimits::default());
-        let ip = IpAddr::from([10, 0, 0, 1]);
-        let connections = [limiter.try_acquire(ip).unwrap(), limiter.try_acquire(ip).unwrap()];
-        let first = connections[0].acquire_request(None);
-        assert_eq!(
-            (
-                first.client_requests_in_flight(),
-                connections[1].acquire_request(None).client_requests_in_flight()
-            ),
-            (1, 2)
-        );
-        assert_eq!(connections[1].acquire_request(None).client_requests_in_flight(), 2);
     }
 }

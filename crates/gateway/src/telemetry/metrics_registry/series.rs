@@ -287,19 +287,6 @@ impl SeriesPoint {
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
-    /// Creates the accumulated value of a histogram that has one exemplar.
-    #[cfg(test)]
-    pub(super) fn with_exemplar(
-        counts: impl Into<Box<[u64]>>,
-        sum: f64,
-        bucket: usize,
-        exemplar: Exemplar,
-    ) -> Self {
-        let mut point = Self { counts: counts.into(), sum, details: None };
-        point.set_exemplar(bucket, exemplar.value, Some(exemplar));
-        point
-    }
-
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an exemplar
     /// have no entry.
     pub(in crate::telemetry) fn exemplars(&self) -> &[(usize, Exemplar)] {
@@ -326,4 +313,4 @@ impl SeriesPoint {
 
 #[cfg(test)]
 #[path = "series_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -8,7 +8,7 @@ use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::record::fixtures::streamed;
 
-fn family(name: &str) -> MetricFamily {
+pub(in crate::telemetry::metrics_registry) fn family(name: &str) -> MetricFamily {
     let row = catalog::rows().find(|row| row.name == name).unwrap();
     MetricFamily::new(row, BucketBounds::from_slice(&[0.1, 1.0]), None)
 }
@@ -20,17 +20,11 @@ fn exemplar(value: f64) -> Exemplar {
 /// Decodes an escaped label value.
 fn unescape_label_value(text: &str) -> String {
     let mut characters = text.chars();
-    let mut value = String::new();
-    while let Some(character) = characters.next() {
-        match (character, character == '\\') {
-            (_, true) => value.push(match characters.next().unwrap() {
-                'n' => '\n',
-                other => other,
-            }),
-            (other, false) => value.push(other),
-        }
-    }
-    value
+    let decode = || match characters.next()? {
+        '\\' => characters.next().map(|escaped| if escaped == 'n' { '\n' } else { escaped }),
+        other => Some(other),
+    };
+    std::iter::from_fn(decode).collect()
 }
 
 proptest! {

@@ -4,8 +4,8 @@ use super::redact::redact;
 use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
-use crate::testing::temp_file;
 use std::fs;
+use tokenweir_net::testing::TempFolder;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
 
@@ -18,11 +18,14 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
 /// Passes records with these prompts and responses to a payload log. Returns the written lines and the
 /// counts. The timeout at shutdown is long, so that a busy machine drops no record.
 fn log_texts(
-    settings: &PayloadLogSettings,
+    settings: PayloadLogSettings,
     texts: &[(&str, &str)],
 ) -> (Vec<serde_json::Value>, FileRecordCounts) {
-    let (log, guard) =
-        PayloadLog::start_with_timeout(settings, 1 << 30, Duration::from_mins(1)).unwrap().unwrap();
+    let folder = TempFolder::new(&format!("payload-log-{}", settings.max_bytes));
+    let file = folder.path().join("log.jsonl");
+    let settings = PayloadLogSettings { file: Some(file.clone()), ..settings };
+    let started = PayloadLog::start_with_timeout(&settings, 1 << 30, Duration::from_mins(1));
+    let (log, guard) = started.unwrap().unwrap();
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
@@ -31,23 +34,16 @@ fn log_texts(
         log.finished(&[&record]);
     }
     drop(guard);
-    let text = fs::read_to_string(settings.file.as_ref().unwrap()).unwrap();
+    let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    fs::remove_file(settings.file.as_ref().unwrap()).unwrap();
     (lines, log.counter().counts())
-}
-
-fn settings(name: &str) -> PayloadLogSettings {
-    PayloadLogSettings {
-        file: Some(temp_file(&format!("content-{name}"))),
-        ..PayloadLogSettings::default()
-    }
 }
 
 #[test]
 fn line_has_the_request_and_its_redacted_texts() {
     let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
-    let (lines, counts) = log_texts(&settings("line"), &[(prompt, "Hello \u{1b}[1mBob")]);
+    let (lines, counts) =
+        log_texts(PayloadLogSettings::default(), &[(prompt, "Hello \u{1b}[1mBob")]);
     let line = &lines[0];
     let expected = r#"[{"role":"user","content":"I am [email]\nCall [phone]."}]"#;
     assert_eq!(line["prompt"], expected);
@@ -76,8 +72,8 @@ fn truncation_leaves_no_partial_secret() {
         let texts: Vec<(&str, &str)> = texts.iter().map(|text| (text.as_str(), "")).collect();
         // Each part has fewer texts than the queue can hold, so no text is dropped.
         for texts in texts.chunks(100) {
-            let settings = PayloadLogSettings { max_bytes: 200, ..settings("cut") };
-            let (lines, counts) = log_texts(&settings, texts);
+            let settings = PayloadLogSettings { max_bytes: 200, ..PayloadLogSettings::default() };
+            let (lines, counts) = log_texts(settings, texts);
             assert_eq!(counts.written as usize, texts.len());
             for line in lines {
                 let prompt = line["prompt"].as_str().unwrap();
@@ -96,7 +92,7 @@ fn text_shortened_by_redaction_still_ends_before_the_margin() {
     let prompt = format!("{}{}", mail.repeat(5), "sk-abcdefghijklmnop1234567890");
     for max_bytes in 500..600 {
         let max_bytes = max_bytes - REDACTION_MARGIN_BYTES.min(max_bytes - 1);
-        let settings = PayloadLogSettings { max_bytes, ..settings("shorter") };
+        let settings = PayloadLogSettings { max_bytes, ..PayloadLogSettings::default() };
         let mut redacted = redact(
             &String::from_utf8_lossy(excerpt(&prompt, settings.excerpt_bytes()).bytes()),
             &settings.redact,
@@ -107,29 +103,20 @@ fn text_shortened_by_redaction_still_ends_before_the_margin() {
 }
 
 #[test]
-fn full_queue_drops_records_and_counts_them() {
+fn full_queue_drops_and_counts_only_records_that_are_logged() {
     let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, 1));
     let log = PayloadLog { job_queue, counters: Arc::default() };
     let text_for = PayloadConsumers { log: true, quality: false };
     let record = RequestRecord { prompt: Some(TextExcerpt::new(8)), text_for, ..streamed() };
     (0..3).for_each(|_| log.finished(&[&record]));
-    log.finished(&[&streamed()]);
     let text_for = PayloadConsumers { log: false, quality: true };
-    log.finished(&[&RequestRecord { text_for, ..record }]);
-    assert_eq!(log.counter().counts().dropped, 2, "requests outside of the sample are not counted");
-}
-
-#[test]
-fn a_request_that_the_gateway_rejected_is_not_logged() {
-    let settings = PayloadLogSettings { sample: 1.0, ..settings("rejected") };
-    let (log, guard) = PayloadLog::start(&settings, 1 << 30).unwrap().unwrap();
-    let mut record = streamed();
-    record.prompt = Some(excerpt("[]", settings.excerpt_bytes()));
-    record.text_for.log = true;
-    record.outcome = Outcome::Rejected;
-    log.finished(&[&record]);
-    drop(guard);
-    let file = settings.file.unwrap();
-    assert_eq!(fs::read_to_string(&file).unwrap(), "");
-    fs::remove_file(file).unwrap();
+    let not_logged = [
+        ("without a prompt", streamed()),
+        ("outside of the sample", RequestRecord { text_for, ..record.clone() }),
+        ("rejected by the gateway", RequestRecord { outcome: Outcome::Rejected, ..record }),
+    ];
+    for (reason, record) in not_logged {
+        log.finished(&[&record]);
+        assert_eq!(log.counter().counts().dropped, 2, "{reason}");
+    }
 }

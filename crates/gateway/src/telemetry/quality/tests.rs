@@ -1,12 +1,12 @@
 //! Tests of the samples that the judge and the file receive, of their counts and of the trends.
 
 use super::*;
-use crate::testing::temp_file;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
+use tokenweir_net::testing::TempFolder;
 use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
@@ -33,11 +33,15 @@ fn sampled(prompt: &str, answer: &str) -> RequestRecord {
 /// Passes these records to a quality monitor and waits until it has processed `sample_count` samples.
 /// Returns the lines of the sample file, and a snapshot of the monitor.
 fn process_records(
+    name: &str,
     settings: QualitySettings,
     records: &[RequestRecord],
     sample_count: u64,
 ) -> (Vec<Value>, QualitySnapshot) {
-    let settings = QualitySettings { enabled: true, sample: 0.05, ..settings };
+    let folder = TempFolder::new(&format!("quality-{name}"));
+    let file = folder.path().join("samples.jsonl");
+    let settings =
+        QualitySettings { enabled: true, sample: 0.05, file: Some(file.clone()), ..settings };
     let (quality, guard) = QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().unwrap();
     for record in records {
         quality.finished(&[record]);
@@ -51,9 +55,7 @@ fn process_records(
         thread::yield_now();
     }
     drop(guard);
-    let file = settings.file.unwrap();
-    let text = fs::read_to_string(&file).unwrap();
-    fs::remove_file(&file).unwrap();
+    let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (lines, quality.vitals(clock::now()))
 }
@@ -92,10 +94,11 @@ fn judge_response(body: &str) -> &'static str {
 
 #[test]
 fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
-    let settings =
-        QualitySettings { file: Some(temp_file("quality-off")), ..QualitySettings::default() };
+    let folder = TempFolder::new("quality-off");
+    let file = folder.path().join("samples.jsonl");
+    let settings = QualitySettings { file: Some(file.clone()), ..QualitySettings::default() };
     assert!(QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().is_none());
-    assert!(!settings.file.as_ref().unwrap().exists());
+    assert!(!file.exists());
     assert!(settings.share() <= 0.0);
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
     let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
@@ -105,10 +108,9 @@ fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
 #[test]
 fn judge_receives_redacted_texts_and_its_score_is_written_and_reported() {
     let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
-    let file = Some(temp_file("quality-judged"));
-    let settings = QualitySettings { file, judge: Some(url), ..QualitySettings::default() };
+    let settings = QualitySettings { judge: Some(url), ..QualitySettings::default() };
     let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
-    let (lines, snapshot) = process_records(settings, &[record], 1);
+    let (lines, snapshot) = process_records("judged", settings, &[record], 1);
     let request = &thread.join().unwrap()[0];
     let expected = json!({
         "ts": lines[0]["ts"], "request_id": "r-1", "trace_id": "0af7651916cd43dd8448eb211c80319c",
@@ -139,14 +141,13 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
     ];
     let (url, thread) = spawn_judge(answers.to_vec());
     let settings = QualitySettings {
-        file: Some(temp_file("quality-hangs")),
         judge: Some(url),
         judge_timeout: Duration::from_millis(500),
         ..QualitySettings::default()
     };
     let records: Vec<RequestRecord> =
         (0..answers.len()).map(|number| sampled(&number.to_string(), "a")).collect();
-    let (lines, snapshot) = process_records(settings, &records, 10);
+    let (lines, snapshot) = process_records("hangs", settings, &records, 10);
     thread.join().unwrap();
     assert_eq!(snapshot.samples.judge_failed as usize, answers.len(), "{:?}", snapshot.samples);
     assert!(lines.iter().all(|line| line.get("score").is_none()));
@@ -158,12 +159,8 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
 #[test]
 fn unreachable_judge_is_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
-    let settings = QualitySettings {
-        file: Some(temp_file("quality-absent")),
-        judge,
-        ..QualitySettings::default()
-    };
-    let (lines, snapshot) = process_records(settings, &[sampled("a", "b")], 1);
+    let settings = QualitySettings { judge, ..QualitySettings::default() };
+    let (lines, snapshot) = process_records("absent", settings, &[sampled("a", "b")], 1);
     assert_eq!((lines.len(), snapshot.samples.judge_failed), (1, 1));
 }
 
@@ -185,9 +182,7 @@ fn only_complete_sampled_responses_are_exported() {
         RequestRecord { outcome: Outcome::Cancelled, ..sampled("disconnected", "a") },
         RequestRecord { api: Some(Api::Embeddings), ..sampled("no text", "a") },
     ];
-    let settings =
-        QualitySettings { file: Some(temp_file("quality-whole")), ..QualitySettings::default() };
-    let (lines, snapshot) = process_records(settings, &records, 1);
+    let (lines, snapshot) = process_records("whole", QualitySettings::default(), &records, 1);
     assert_eq!(lines.len(), 1);
     assert_eq!((&lines[0]["prompt"], snapshot.samples.done), (&json!("yes"), 1));
 }

@@ -96,14 +96,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::iter::repeat_n;
+    use tokenweir_protocol::clock;
 
     const HOUR: Duration = Duration::from_hours(1);
     const DAY: Duration = Duration::from_hours(24);
-
-    #[expect(clippy::disallowed_methods, reason = "the tests need one arbitrary instant")]
-    fn start_instant() -> Instant {
-        Instant::now()
-    }
 
     /// Records one value per minute. Returns the instant of the last value.
     fn record_one_per_minute(
@@ -123,7 +119,7 @@ mod tests {
     fn constant_lengths_do_not_drift_and_doubled_lengths_drift_towards_two() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let steady = (0..3_000).map(|number| if number % 2 == 0 { 90.0 } else { 110.0 });
-        let now = record_one_per_minute(&mut trend, start_instant(), steady);
+        let now = record_one_per_minute(&mut trend, clock::now(), steady);
         let drift = trend.drift(now).unwrap();
         assert!((drift - 1.0).abs() < 0.01, "{drift}");
         let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
@@ -139,7 +135,7 @@ mod tests {
     #[test]
     fn halved_lengths_drift_below_one() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        let now = record_one_per_minute(&mut trend, start_instant(), repeat_n(100.0, 3_000));
+        let now = record_one_per_minute(&mut trend, clock::now(), repeat_n(100.0, 3_000));
         let now = record_one_per_minute(&mut trend, now, [50.0; 120]);
         assert!((0.5..0.65).contains(&trend.drift(now).unwrap()));
     }
@@ -147,9 +143,9 @@ mod tests {
     #[test]
     fn too_few_or_too_old_responses_have_no_drift() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        assert_eq!(trend.drift(start_instant()), None);
-        assert_eq!(trend.means(start_instant()), [None, None]);
-        let now = record_one_per_minute(&mut trend, start_instant(), [100.0; 19]);
+        assert_eq!(trend.drift(clock::now()), None);
+        assert_eq!(trend.means(clock::now()), [None, None]);
+        let now = record_one_per_minute(&mut trend, clock::now(), [100.0; 19]);
         assert_eq!(trend.drift(now), None);
         let now = record_one_per_minute(&mut trend, now, [100.0; 60]);
         assert!(trend.drift(now).is_some());
@@ -161,7 +157,7 @@ mod tests {
     #[test]
     fn zero_token_responses_have_no_drift_and_long_pauses_are_valid() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        let now = record_one_per_minute(&mut trend, start_instant(), [0.0; 100]);
+        let now = record_one_per_minute(&mut trend, clock::now(), [0.0; 100]);
         assert_eq!(trend.drift(now), None);
         let now = record_one_per_minute(&mut trend, now + 24 * 365 * HOUR, [7.0; 100]);
         assert!((trend.drift(now).unwrap() - 1.0).abs() < 1e-9);
@@ -172,7 +168,7 @@ mod tests {
         fn means_stay_between_minimum_and_maximum_for_all_times(
             values in proptest::collection::vec((0_u32..100_000, 0_u64..100_000), 1..200),
         ) {
-            let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), start_instant());
+            let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), clock::now());
             let first = now;
             for (value, pause) in &values {
                 // Some values are recorded with an instant before that of the previous value.
@@ -194,7 +190,7 @@ mod tests {
             value in 1_u32..1_000_000,
             pauses in proptest::collection::vec(0_u64..200_000_000, 20..200),
         ) {
-            let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), start_instant());
+            let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), clock::now());
             for pause in pauses {
                 now += Duration::from_millis(pause);
                 trend.add(f64::from(value), now);

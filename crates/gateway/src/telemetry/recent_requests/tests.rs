@@ -14,14 +14,15 @@ fn record_ended_at(at: Instant) -> RequestRecord {
     record
 }
 
-fn epoch() -> Instant {
-    streamed().timings.ended.unwrap() + Duration::from_secs(10)
+/// No requests since the returned instant.
+fn recent_requests() -> (Instant, RecentRequests) {
+    let epoch = streamed().timings.ended.unwrap() + Duration::from_secs(10);
+    (epoch, RecentRequests::new(epoch))
 }
 
 #[test]
 fn last_minute_covers_only_requests_that_ended_in_it() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     recent.finished(&[&record_ended_at(at(1))]);
     recent.finished(&[&RequestRecord { outcome: Outcome::Truncated, ..record_ended_at(at(58)) }]);
@@ -44,8 +45,7 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
 
 #[test]
 fn refused_failed_and_client_errors_are_told_apart() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     for outcome in Outcome::ALL {
         recent.finished(&[&RequestRecord { outcome, ..record_ended_at(epoch) }]);
     }
@@ -66,8 +66,7 @@ fn refused_failed_and_client_errors_are_told_apart() {
 
 #[test]
 fn a_4xx_counts_by_its_sender_and_status_and_a_refusal_is_none() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     for (status, refusal, outcome) in [
         (401, None, Outcome::ClientError),
         (401, None, Outcome::ClientError),
@@ -91,14 +90,14 @@ fn a_4xx_counts_by_its_sender_and_status_and_a_refusal_is_none() {
 
 #[test]
 fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
-    let epoch = epoch();
+    let (epoch, recent) = recent_requests();
     let objective = |text: &str| Objective {
         name: "chat".into(),
         model: None,
         tier: None,
         definition: text.parse().unwrap(),
     };
-    let recent = RecentRequests::new(epoch).with_objectives(vec![
+    let recent = recent.with_objectives(vec![
         objective("ttft < 50ms for 99 %"),
         objective("first_answer < 200ms for 90 %"),
     ]);
@@ -119,8 +118,7 @@ fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
 
 #[test]
 fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     let ttft = streamed().upstream_ttft().unwrap().as_secs_f64();
     (0..2).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
     let mean = recent.last_minute(epoch).by_backend["vllm-0"].ttft_seconds.unwrap();
@@ -131,8 +129,7 @@ fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
 
 #[test]
 fn expired_windows_are_removed() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     for minute in 0..100 {
         recent.finished(&[&record_ended_at(epoch + Duration::from_mins(minute))]);
     }
@@ -141,8 +138,7 @@ fn expired_windows_are_removed() {
 
 #[test]
 fn slow_requests_stay_listed_after_newer_requests() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..record_ended_at(epoch) }]);
     (0..100).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
     let listed = recent.ended();
@@ -153,7 +149,7 @@ fn slow_requests_stay_listed_after_newer_requests() {
 
 #[test]
 fn trace_id_is_listed_only_if_the_trace_is_sampled() {
-    let recent = RecentRequests::new(epoch());
+    let (_, recent) = recent_requests();
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
     assert_eq!(recent.ended()[0].trace_id, None);
     recent.finished(&[&RequestRecord {
@@ -179,8 +175,7 @@ fn gaps_of_streams_are_merged() {
 
 #[test]
 fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     let mut record = record_ended_at(epoch);
     let answered = record.attempts[0].clone();
     let id = tokenweir_engine::address::BackendId::new("vllm-1");
@@ -200,8 +195,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered
 
 #[test]
 fn the_history_has_one_value_for_each_interval_of_the_last_hour() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     for second in [1, 8, 12, 12, 47] {
         recent.finished(&[&record_ended_at(at(second))]);
@@ -219,8 +213,7 @@ fn the_history_has_one_value_for_each_interval_of_the_last_hour() {
 
 #[test]
 fn the_history_of_a_day_stays_bounded() {
-    let epoch = epoch();
-    let recent = RecentRequests::new(epoch);
+    let (epoch, recent) = recent_requests();
     for seconds in (0..86_400).step_by(5) {
         recent.finished(&[&record_ended_at(epoch + Duration::from_secs(seconds))]);
     }

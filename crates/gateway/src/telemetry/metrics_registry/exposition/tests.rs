@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::telemetry::metrics_registry::exemplar::Exemplar;
+use crate::telemetry::metrics_registry::series::tests::family;
 use std::time::Duration;
 
 fn point() -> SeriesPoint {
@@ -11,7 +12,13 @@ fn point() -> SeriesPoint {
         value: 0.25,
         ended_at: Duration::from_millis(1_700_000_000_042),
     };
-    SeriesPoint::with_exemplar([3, 1, 0], 0.5, 1, exemplar)
+    let family = family("tokenweir_queue_wait_seconds");
+    for (value, exemplar) in
+        [(0.0625, None), (0.09375, None), (0.09375, None), (0.25, Some(exemplar))]
+    {
+        family.writer().record(&["gold"], value, exemplar);
+    }
+    family.points().remove(0).1
 }
 
 fn page(format: ExpositionFormat) -> String {

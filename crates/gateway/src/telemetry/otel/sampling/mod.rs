@@ -164,7 +164,6 @@ mod tests {
 
     #[test]
     fn failed_requests_are_sampled_with_their_reason() {
-        assert_eq!(sample_changed(|_| {}), None);
         for (outcome, expected) in [
             (Outcome::UpstreamError, SampleReason::Error),
             (Outcome::StreamError, SampleReason::Error),
@@ -188,46 +187,45 @@ mod tests {
             };
             assert_eq!(sample_changed(shed), Some(SampleReason::Shed), "{refusal}");
         }
-        let retried = |record: &mut RequestRecord| record.attempts.push(record.attempts[0].clone());
-        assert_eq!(sample_changed(retried), Some(SampleReason::Retried));
-        let stalled = |record: &mut RequestRecord| {
-            let (last_output, detected) = (record.timings.accepted, record.timings.accepted);
-            let condition = BackendCondition::default();
-            record.observed.stalls = vec![Stall {
-                last_output_at: last_output,
-                detected_at: detected,
-                ended_at: None,
-                condition,
-            }];
-        };
-        assert_eq!(sample_changed(stalled), Some(SampleReason::Stalled));
-        assert_eq!(
-            sample_changed(|record| record.slow = Some(SlowCause::LongPrompt)),
-            Some(SampleReason::Slow)
-        );
     }
 
     #[test]
-    fn unknown_path_is_not_sampled() {
-        let unknown = |record: &mut RequestRecord| {
-            record.outcome = Outcome::ClientError;
-            record.status = Some(404);
-            record.refusal = Some("not_found");
-            record.api = None;
-            record.attempts.clear();
-        };
-        assert_eq!(sample_changed(unknown), None);
-    }
-
-    #[test]
-    fn head_sampled_trace_is_always_sampled() {
-        let set_sampled = |record: &mut RequestRecord| {
-            record.trace = record.trace.take().map(|mut trace| {
-                trace.is_sampled = true;
-                trace
-            });
-        };
-        assert_eq!(sample_changed(set_sampled), Some(SampleReason::Sampled));
+    fn other_requests_are_sampled_only_with_a_reason() {
+        type Change = fn(&mut RequestRecord);
+        let cases: [(&str, Change, Option<SampleReason>); 6] = [
+            ("typical", |_| {}, None),
+            (
+                "sampled by the client",
+                |it| it.trace.as_mut().unwrap().is_sampled = true,
+                Some(SampleReason::Sampled),
+            ),
+            ("slow", |it| it.slow = Some(SlowCause::LongPrompt), Some(SampleReason::Slow)),
+            ("retried", |it| it.attempts.push(it.attempts[0].clone()), Some(SampleReason::Retried)),
+            (
+                "stalled",
+                |it| {
+                    it.observed.stalls = vec![Stall {
+                        last_output_at: it.timings.accepted,
+                        detected_at: it.timings.accepted,
+                        ended_at: None,
+                        condition: BackendCondition::default(),
+                    }];
+                },
+                Some(SampleReason::Stalled),
+            ),
+            (
+                "unknown path",
+                |it| {
+                    (it.outcome, it.status) = (Outcome::ClientError, Some(404));
+                    (it.refusal, it.api) = (Some("not_found"), None);
+                    it.attempts.clear();
+                },
+                None,
+            ),
+        ];
+        for (name, change, expected) in cases {
+            assert_eq!(sample_changed(change), expected, "{name}");
+        }
     }
 
     #[test]

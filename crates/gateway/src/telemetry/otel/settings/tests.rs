@@ -20,11 +20,9 @@ fn resolve_with(
 }
 
 fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
-    let sampler = read(&[(SAMPLER_VARIABLE, name), (SAMPLER_ARG_VARIABLE, arg)])
-        .map(|settings| settings.propagation.sampler);
-    sampler
-        .map(|sampler| (sampler.is_parent_based, sampler.ratio))
-        .map_err(|error| error.to_string())
+    let read = read(&[(SAMPLER_VARIABLE, name), (SAMPLER_ARG_VARIABLE, arg)]);
+    let sampler = read.map_err(|error| error.to_string())?.propagation.sampler;
+    Ok((sampler.is_parent_based, sampler.ratio))
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Golden tests of the spans for each way in which a request can end and for each API, with the
-//! decision of tail sampling. The golden files are `golden/{api}/{termination}.txt`. Further tests
+//! decision of tail sampling. The golden files are `golden/chat/{termination}.txt`. Further tests
 //! compare the spans of one stream with other semantic conventions.
 
 use super::conventions::{Semconv, SpanConventions, ViewerProfile};
-use super::tests::{assert_matches_golden, refused_by_gateway};
+use super::tests::{assert_matches_golden, golden_file, refused_by_gateway, render_tree};
 use crate::telemetry::otel::sampling::TailSampler;
+use std::fs;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::{Api, EngineTimes, GenerationParameters, InBandError};
@@ -12,15 +13,18 @@ use tokenweir_protocol::trace_context::TraceParent;
 use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
 
+/// Each API with the route, the response ID and the operation in its spans.
+const APIS: [(Api, &str, &str, &str); 4] = [
+    (Api::Chat, "/v1/chat/completions", "chatcmpl-1", "chat"),
+    (Api::Completions, "/v1/completions", "cmpl-1", "text_completion"),
+    (Api::Responses, "/v1/responses", "resp_1", "chat"),
+    (Api::Messages, "/v1/messages", "msg_1", "chat"),
+];
+
 /// The record of a sample stream, changed to a request of this API.
 fn record_for_api(api: Api) -> RequestRecord {
     let mut record = streamed();
-    let (route, id) = match api {
-        Api::Completions => ("/v1/completions", "cmpl-1"),
-        Api::Responses => ("/v1/responses", "resp_1"),
-        Api::Messages => ("/v1/messages", "msg_1"),
-        _ => ("/v1/chat/completions", "chatcmpl-1"),
-    };
+    let (_, route, id, _) = APIS.into_iter().find(|row| row.0 == api).unwrap();
     record.api = Some(api);
     record.route = Some(route);
     record.observed.response_id = Some(id.into());
@@ -37,10 +41,12 @@ fn record_for_api(api: Api) -> RequestRecord {
     record
 }
 
-/// Compares the spans of a request after `change` with the golden files named `termination`, for
-/// each API. Head sampling does not select the trace.
+/// Compares the spans of a chat request after `change` with the golden file named `termination`, and the
+/// spans of the other APIs with the same file in the words of the API. Head sampling does not select the
+/// trace.
 fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRecord)) {
-    for api in [Api::Chat, Api::Completions, Api::Responses, Api::Messages] {
+    let golden = format!("chat/{termination}");
+    for (api, route, id, operation) in APIS {
         let mut record = record_for_api(api);
         change(&mut record);
         record.slow = SlowCause::from_record(&record, &SlowLimits::default());
@@ -48,11 +54,17 @@ fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRec
             trace.is_sampled = false;
         }
         record.sample_reason = TailSampler::default().sample(&record);
-        assert_matches_golden(
-            &format!("{}/{termination}", api.as_str()),
-            &record,
-            &SpanConventions::default(),
-        );
+        if api == Api::Chat {
+            assert_matches_golden(&golden, &record, &SpanConventions::default());
+        }
+        let expected = fs::read_to_string(golden_file(&golden)).unwrap();
+        let expected = expected
+            .replace("/v1/chat/completions", route)
+            .replace("chatcmpl-1", id)
+            .replace("`chat tiny`", &format!("`{operation} tiny`"))
+            .replace("gen_ai.operation.name=chat", &format!("gen_ai.operation.name={operation}"));
+        let spans = render_tree(&record, &SpanConventions::default());
+        assert_eq!(spans, expected, "{termination} {api:?}");
     }
 }
 
@@ -168,29 +180,24 @@ fn latest_conventions_use_their_own_names() {
 }
 
 #[test]
-fn viewer_profiles_add_their_attributes() {
-    let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
-    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
-    let mut record = record_for_api(Api::Chat);
-    record.options.identity = RequestIdentity {
-        user: Some("user-1".into()),
-        session: Some("session-1".into()),
-        conversation: Some("chat-1".into()),
-    };
-    assert_matches_golden("profiles", &record, &conventions);
-}
-
-#[test]
-fn langfuse_groups_all_spans_of_a_conversation_without_a_session() {
-    let mut record = record_for_api(Api::Chat);
-    record.options.identity = RequestIdentity {
-        user: Some("user-1".into()),
-        session: None,
-        conversation: Some("chat-1".into()),
-    };
-    let profiles = vec![ViewerProfile::Langfuse];
-    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
-    assert_matches_golden("langfuse_conversation", &record, &conventions);
+fn viewer_profiles_add_their_attributes_and_group_a_conversation_without_a_session() {
+    for (golden, profiles, session) in [
+        (
+            "profiles",
+            vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference],
+            Some("session-1"),
+        ),
+        ("langfuse_conversation", vec![ViewerProfile::Langfuse], None),
+    ] {
+        let mut record = record_for_api(Api::Chat);
+        record.options.identity = RequestIdentity {
+            user: Some("user-1".into()),
+            session: session.map(Into::into),
+            conversation: Some("chat-1".into()),
+        };
+        let conventions = SpanConventions { profiles, ..SpanConventions::default() };
+        assert_matches_golden(golden, &record, &conventions);
+    }
 }
 
 #[test]

@@ -71,16 +71,13 @@ fn truncate_list<T>(list: &mut Vec<T>, max_length: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::build_spans;
-    use super::super::conventions::SpanConventions;
+    use super::super::tests::spans;
     use super::*;
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
     fn items_over_the_limits_are_dropped_and_counted() {
-        let record = streamed();
-        let trace = record.trace.clone().unwrap();
-        let mut span = build_spans(&record, &trace, &SpanConventions::default()).swap_remove(1);
+        let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);
         assert_eq!((span.attributes.len(), span.dropped_attributes_count), (attributes, 0));

@@ -8,7 +8,7 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_request::record::fixtures::{at, streamed};
@@ -41,8 +41,7 @@ fn embeddings_have_no_output_tokens() {
     record.observed.usage.output = Some(0);
     for (api, has_output) in [(Api::Embeddings, false), (Api::Other, false), (Api::Chat, true)] {
         record.api = Some(api);
-        let spans =
-            build_spans(&record, &record.trace.clone().unwrap(), &SpanConventions::default());
+        let spans = spans(&record);
         let mut attributes = spans.iter().flat_map(|span| &span.attributes);
         let has_tokens =
             attributes.any(|attribute| attribute.key.as_str() == "gen_ai.usage.output_tokens");
@@ -71,8 +70,7 @@ fn unknown_model_has_no_inference_span() {
     let mut record = before_output(streamed());
     record.model = ModelLabel::unknown();
     record.attempts = Vec::new();
-    let trace = record.trace.clone().unwrap();
-    assert_eq!(build_spans(&record, &trace, &SpanConventions::default()).len(), 1);
+    assert_eq!(spans(&record).len(), 1);
     assert_eq!(span_count(&record), 1);
 }
 
@@ -84,21 +82,23 @@ fn truncated_stream_is_an_error_of_the_last_attempt_only() {
     let retry = Attempt { span_id: 0xa2, ..record.attempts[0].clone() };
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
-    let trace = record.trace.clone().unwrap();
-    let spans = build_spans(&record, &trace, &SpanConventions::default());
+    let spans = spans(&record);
     let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
     assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
 }
 
 #[test]
 fn valid_trace_state_of_the_client_is_preserved() {
-    let record = streamed();
-    let mut trace = record.trace.clone().unwrap();
+    let mut record = streamed();
     for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
-        trace.trace_state = Some(state.into());
-        let spans = build_spans(&record, &trace, &SpanConventions::default());
-        assert_eq!(spans[0].span_context.trace_state().header(), expected);
+        record.trace.as_mut().unwrap().trace_state = Some(state.into());
+        assert_eq!(spans(&record)[0].span_context.trace_state().header(), expected);
     }
+}
+
+/// The spans of a record by the default conventions.
+pub(super) fn spans(record: &RequestRecord) -> Vec<SpanData> {
+    build_spans(record, &record.trace.clone().unwrap(), &SpanConventions::default())
 }
 
 /// Changes a record to the record of a short response without output.
@@ -141,17 +141,21 @@ pub(super) fn assert_matches_golden(
     record: &RequestRecord,
     conventions: &SpanConventions,
 ) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
-    let file = folder.join(format!("{name}.txt"));
+    let file = golden_file(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&file, render_tree(record, conventions)).unwrap();
     }
     assert_eq!(render_tree(record, conventions), fs::read_to_string(&file).unwrap(), "{name}");
 }
 
+pub(super) fn golden_file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
+    folder.join(format!("{name}.txt"))
+}
+
 /// Renders the spans of a record as text: children below their parents, attributes sorted, times in
 /// milliseconds since the start of the request.
-fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String {
+pub(super) fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String {
     let trace = record.trace.clone().unwrap();
     let spans = build_spans(record, &trace, conventions);
     assert_eq!(spans.len() as u64, span_count(record));

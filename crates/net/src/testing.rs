@@ -40,11 +40,3 @@ impl Drop for TempFolder {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
-
-/// The path of a file in the temporary directory of the system. The file does not exist. Each test must use its
-/// own `name`.
-pub fn temp_file(name: &str) -> PathBuf {
-    let file = std::env::temp_dir().join(format!("tokenweir-{name}-{}.jsonl", std::process::id()));
-    let _ = fs::remove_file(&file);
-    file
-}
