@@ -6,13 +6,12 @@
 use crate::metrics::{samples, value};
 use crate::mutated_requests::resident_kib;
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, stream_of};
-use crate::support::test_gateway::{CHAT, Setup, start_with};
+use crate::support::test_gateway::{CHAT, Setup, start_with, tiers};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_protocol::metric_kind::MetricKind;
-use tokenweir_request::record::TierResolver;
 use tokenweir_request::slo::Objective;
 
 const REQUESTS: usize = 3_000;
@@ -81,8 +80,7 @@ async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
     let answered = AtomicUsize::new(0);
     let script = move |_: &_| vec![Step::Send(answer(answered.fetch_add(1, Ordering::Relaxed)))];
     let fake = ScriptedBackend::start(script).await;
-    let tiers =
-        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
+    let tiers = tiers(&["gold"]);
     let known = KnownLabelValues { tiers: vec!["gold".into()], ..KnownLabelValues::default() };
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];

@@ -4,7 +4,7 @@
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::post;
+use crate::support::test_gateway::{CHAT, post, read_rest, send_to, status};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -22,8 +22,7 @@ use prost::Message;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tonic::codec::CompressionEncoding;
 
@@ -87,14 +86,8 @@ async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
 
 /// Sends requests until one succeeds. Requests fail until the gateway has scraped the backend.
 async fn chat(gateway: SocketAddr) {
-    let mut answer = String::new();
-    while !answer.starts_with("HTTP/1.1 200") {
-        let mut stream = TcpStream::connect(gateway).await.unwrap();
-        let request = post("/v1/chat/completions", r#"{"model":"tiny","stream":true}"#);
-        stream.write_all(request.as_bytes()).await.unwrap();
-        answer.clear();
-        stream.read_to_string(&mut answer).await.unwrap();
-    }
+    let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
+    wait_until!(status(&read_rest(send_to(gateway, &request).await).await) == 200);
 }
 
 fn text(path: &Path) -> &str {

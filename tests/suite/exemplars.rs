@@ -2,11 +2,13 @@
 //! in the OpenMetrics format.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};
+use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with, with_lines};
 use std::collections::BTreeMap;
 use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_protocol::trace_context::{Propagation, Sampler};
+use tokenweir_request::record::RequestRecord;
+use tokenweir_request::slo::Objective;
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
     application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
@@ -16,7 +18,7 @@ const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
-    let objective = tokenweir_request::slo::Objective {
+    let objective = Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
         tier: None,
@@ -30,14 +32,10 @@ async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
 }
 
 /// Sends a streaming request with this trace id and these flags in `traceparent`. Returns its record.
-async fn stream(
-    gateway: &Running,
-    trace: &str,
-    flags: &str,
-) -> tokenweir_request::record::RequestRecord {
-    let parent = format!("host: g\r\ntraceparent: 00-{trace}-b7ad6b7169203331-{flags}");
+async fn stream(gateway: &Running, trace: &str, flags: &str) -> RequestRecord {
+    let parent = format!("traceparent: 00-{trace}-b7ad6b7169203331-{flags}");
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
-    gateway.raw(request.replace("host: gateway", &parent)).await;
+    gateway.raw(with_lines(&request, &parent)).await;
     gateway.record().await
 }
 

@@ -4,11 +4,12 @@
 use crate::metrics::value;
 use crate::restart::{model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
-use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{self, AS_JSON, operate, operator_token};
-use crate::support::test_gateway::{body, gateway_answering, post, status};
+use crate::support::scripted_backend::json;
+use crate::support::test_gateway::{
+    AS_JSON, CHAT, Setup, body_json, gateway_answering, gateway_answering_with, operate,
+    operator_token, post, send_to, status,
+};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -67,14 +68,13 @@ fn overload(gateway: SocketAddr, clients: usize, is_over: &Arc<AtomicBool>) -> J
         r#"{{"model":"{}","max_tokens":40,"messages":[{{"role":"user","content":"hi"}}]}}"#,
         model()
     );
-    let request = Arc::new(post("/v1/chat/completions", &request));
+    let request = Arc::new(post(CHAT, &request));
     let mut running = JoinSet::new();
     for _ in 0..clients {
         let (request, is_over) = (request.clone(), is_over.clone());
         running.spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
-                let mut stream = TcpStream::connect(gateway).await.unwrap();
-                stream.write_all(request.as_bytes()).await.unwrap();
+                let mut stream = send_to(gateway, &*request).await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
             }
         });
@@ -196,7 +196,7 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
         let path = format!("/-/{verb}?{backend}{parameters}");
         let answer = gateway.change(&path).await;
         assert_eq!(status(&answer), 400, "{path}");
-        let document: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        let document = body_json(&answer);
         assert!(document["error"].as_str().unwrap().contains(words), "{document}");
     }
     assert!(!gateway.pool.backends()[0].health.is_drained());
@@ -204,9 +204,8 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
 
 #[tokio::test]
 async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let setup = test_gateway::Setup { guard: operator_token(), ..test_gateway::Setup::default() };
-    let gateway = test_gateway::start_with(&[fake.addr], setup).await;
+    let setup = Setup { guard: operator_token(), ..Setup::default() };
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     for reason in ["one", "two"] {
         let path = format!("/-/drain?backend={}&reason={reason}", fake.addr);
         let headers = format!("{AS_JSON}authorization: Bearer operator\r\n");

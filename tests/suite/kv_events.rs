@@ -4,7 +4,7 @@
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{Setup, post, start_with};
+use crate::support::test_gateway::{Setup, body_text, post, read_rest, send_to, start_with};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,8 +15,6 @@ use tokenweir_protocol::clock;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// Tokens in a block of the engine.
 const BLOCK_TOKENS: u32 = 16;
@@ -190,12 +188,9 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a', 1_000, "question").await;
     ask_until_exact(&fleet, 'b', 1_000, "question").await;
-    let mut engine = TcpStream::connect(fleet.backend_addrs[0]).await.unwrap();
-    let reset = "POST /reset_prefix_cache HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    engine.write_all(reset.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    engine.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.ends_with(r#"{"success":true}"#), "{answer}");
+    let reset = post("/reset_prefix_cache", "");
+    let answer = read_rest(send_to(fleet.backend_addrs[0], reset).await).await;
+    assert_eq!(body_text(&answer), r#"{"success":true}"#);
     // An engine publishes the reset of its cache only with its next step.
     let record = ask(&fleet, 'a', 1_000, "question").await;
     assert_eq!(record.observed.usage.cached, Some(0));
