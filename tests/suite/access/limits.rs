@@ -4,9 +4,12 @@
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
 use crate::metrics::value;
-use crate::support::scripted_backend::{FINISH, begin};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
-use crate::support::test_gateway::{Running, Setup, post, read_until_times, start_with, status};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, json, stream_of,
+};
+use crate::support::test_gateway::{
+    Running, Setup, get, post, read_until_times, start_with, status,
+};
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
@@ -179,10 +182,6 @@ async fn responses_carry_the_remaining_limit() {
         "{response_head}"
     );
     assert_eq!(fake.seen().len(), 3);
-    let listed = super::get("/v1/models");
-    assert_eq!(
-        status(&gateway.raw(keyed(&listed)).await),
-        200,
-        "a request for the model list is not limited"
-    );
+    let listed = gateway.raw(keyed(&get("/v1/models"))).await;
+    assert_eq!(status(&listed), 200, "a request for the model list is not limited");
 }
