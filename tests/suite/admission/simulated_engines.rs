@@ -6,7 +6,7 @@ use crate::restart::start_simulator;
 use crate::support::test_gateway::{Setup, admission_settings, post, start_with, status};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir::config;
+use tokenweir::config::AdmissionConfig;
 use tokenweir_request::record::Outcome;
 use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,10 +53,10 @@ async fn a_burst_of_500_clients_is_served_completely_by_two_small_engines() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn mass_disconnects_and_sheds_leave_no_state_behind() {
-    let room = config::AdmissionConfig {
+    let room = AdmissionConfig {
         queue_capacity: 50,
         max_wait: Duration::from_millis(300),
-        ..config::AdmissionConfig::default()
+        ..AdmissionConfig::default()
     };
     let setup = Setup { admission: Some(admission_settings(&room)), ..Setup::default() };
     let gateway = start_with(&engines().await, setup).await;
