@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir_gateway::backend::Health;
 use tokenweir_request::record::Outcome;
-use tokenweir_routing::resilience;
+use tokenweir_routing::resilience::CircuitBreakerSettings;
 
 const BODY: &str = r#"{"model":"tiny"}"#;
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -29,12 +29,18 @@ fn answer(status: &str) -> Page {
     Page::Whole(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into())
 }
 
-async fn start(fake: &ScriptedBackend) -> Running {
-    let health = resilience::CircuitBreakerSettings {
-        stuck_after: Some(STUCK_AFTER),
-        ..Setup::default().health
-    };
-    start_with(&[fake.addr], Setup { health, ..Setup::default() }).await
+/// Settings of a gateway that takes a backend out of service if its engine makes no progress for this long.
+fn stuck_after(time: Duration) -> Setup {
+    let health = CircuitBreakerSettings { stuck_after: Some(time), ..Setup::default().health };
+    Setup { health, ..Setup::default() }
+}
+
+/// A backend whose metrics page shows a request that runs, and a gateway with [`STUCK_AFTER`].
+async fn start() -> (ScriptedBackend, Running) {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_metrics(Some(running(7)));
+    let gateway = start_with(&[fake.addr], stuck_after(STUCK_AFTER)).await;
+    (fake, gateway)
 }
 
 fn health(gateway: &Running) -> Health {
@@ -70,9 +76,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         ("cut", Page::Cut(length(400)), SCRAPE_COUNT),
     ];
     let each = failures.into_iter().map(|(name, page, scrapes)| async move {
-        let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-        fake.set_metrics(Some(running(7)));
-        let gateway = start(&fake).await;
+        let (fake, gateway) = start().await;
         let last = gateway.pool.backends()[0].health.state().sample.unwrap().load.running;
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
@@ -90,9 +94,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
 
 #[tokio::test]
 async fn a_backend_that_restarts_without_metrics_returns() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
+    let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
     // A request failed because the engine process has ended. The gateway notices that before its next health
@@ -110,9 +112,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 
 #[tokio::test]
 async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
+    let (fake, gateway) = start().await;
     until(|| health(&gateway) == Health::Down).await;
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
     for _ in 0..SCRAPE_COUNT {
@@ -138,19 +138,15 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
     let answer = stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]);
     let slow = ScriptedBackend::following([Step::Wait, Step::Send(answer)]).await;
     slow.set_metrics(Some(running(7)));
-    let health = resilience::CircuitBreakerSettings {
-        stuck_after: Some(Duration::from_secs(1)),
-        ..Setup::default().health
-    };
     let other = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let setup = Setup { health, ..Setup::default() };
+    let setup = stuck_after(Duration::from_secs(1));
     let gateway = start_with(&[slow.addr, other.addr], setup).await;
     other.set_healthy(false);
     until(|| gateway.pool.backends()[1].health.state().health == Health::Down).await;
     let mut client = gateway.begin(CHAT, STREAM).await;
     slow.until_received(1).await;
     other.set_healthy(true);
-    until(|| crate::engine_progress::health(&gateway) == Health::Down).await;
+    until(|| health(&gateway) == Health::Down).await;
     until(|| gateway.pool.backends()[1].health.state().health == Health::Up).await;
     slow.go();
     read_until(&mut client, "[DONE]").await;
@@ -160,9 +156,7 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
 
 #[tokio::test]
 async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
+    let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
