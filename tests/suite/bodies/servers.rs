@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, Multipart};
 use axum::http::Request;
 use axum::http::header::CONTENT_TYPE;
 use futures_util::FutureExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -39,8 +39,7 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
         scope.spawn(move || {
             for case in cases {
                 let kind = if case.is_form { "form" } else { "json" };
-                let (media_type, body) = (hex(&case.content_type), hex(&case.body));
-                writeln!(input, "{kind} {media_type} {body}").unwrap();
+                writeln!(input, "{}", json!([kind, case.content_type, case.body])).unwrap();
             }
         });
         output.lines().map(|line| readings(&line.unwrap())).collect()
@@ -82,24 +81,8 @@ fn multipart(case: &Case) -> Reading {
     read.now_or_never().unwrap().unwrap_or(Reading::Rejected)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-    let digits: String =
-        digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect();
-    if digits.is_empty() { "-".into() } else { digits }
-}
-
+/// The readings in a line of the output: for each package `null`, or the bytes of the model.
 fn readings(line: &str) -> [Reading; 2] {
-    let reading = |text: &str| match text.split_at(1) {
-        ("-", "") => Reading::Rejected,
-        ("n", "") => Reading::of(b""),
-        ("m", digits) => {
-            let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-            let model: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
-            Reading::of(&model)
-        }
-        _ => unreachable!("{line}"),
-    };
-    let (fastapi, starlette) = line.split_once(' ').unwrap();
-    [reading(fastapi), reading(starlette)]
+    let models: [Option<Vec<u8>>; 2] = serde_json::from_str(line).unwrap();
+    models.map(|model| model.map_or(Reading::Rejected, |model| Reading::of(&model)))
 }
