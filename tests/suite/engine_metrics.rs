@@ -8,7 +8,7 @@ use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, Page, ROLE, ScriptedBackend, Seen, USAGE, WORD, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering, gateway_answering_with, start, start_with,
+    CHAT, Running, Setup, gateway_answering_with, start, start_with,
 };
 use tokenweir_engine::address::MetricsUrl;
 
@@ -116,19 +116,6 @@ async fn a_restart_of_an_engine_is_counted() {
 }
 
 #[tokio::test]
-async fn the_gateway_counts_the_tokens_of_each_backend_beside_those_of_the_engine() {
-    let (fake, gateway) = gateway_answering(stream_of(&GOOD)).await;
-    gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
-    gateway.record().await;
-    let page = gateway.admin("/metrics").await;
-    let series = |direction: &str| {
-        format!("tokenweir_backend_tokens_total{{backend=\"{}\",type=\"{direction}\"}}", fake.addr)
-    };
-    let tokens = ["input", "output"].map(|direction| value(&page, &series(direction)) as u64);
-    assert_eq!(tokens, [9, 3]);
-}
-
-#[tokio::test]
 async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
     let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
@@ -156,10 +143,9 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
 
 #[tokio::test]
 async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
     let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
     let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
     let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     let errors = "tokenweir_scrape_errors_total{backend=\"B\",kind=\"connect\"}";
