@@ -4,7 +4,7 @@
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Seen, Step, VLLM, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, body_json, get, start, start_with, status,
+    CHAT, Running, Setup, WHOLE, body_json, get, start, start_before, start_with, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -132,7 +132,7 @@ async fn refusing(length: u32) -> ScriptedBackend {
 #[tokio::test]
 async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
     let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
-    let gateway = start_with(&fakes.each_ref().map(|fake| fake.addr), round_robin()).await;
+    let gateway = start_before(&fakes, round_robin()).await;
     for _ in 0..4 {
         let answer = gateway.post(CHAT, &chat("tiny", 9_000, 8)).await;
         assert_eq!(status(&answer), 400);
@@ -157,7 +157,7 @@ async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of
     for fake in &fakes {
         set_rest(fake, false, false);
     }
-    let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
+    let gateway = start_before(&fakes, Setup::default()).await;
     let listed = async || body_json(&gateway.raw(get("/v1/models")).await);
     let all = listed().await;
     assert_eq!(all["data"][0]["max_model_len"], 16_384);
@@ -302,14 +302,6 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         set_rest(&rests, false, false);
         until_state(&gateway, 1, Availability::Available).await;
     }
-}
-
-#[tokio::test]
-async fn a_server_without_a_sleep_state_is_asked_nothing_but_the_usual_pages() {
-    let fake = serving().await;
-    let gateway = start(&[fake.addr]).await;
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
-    assert_eq!(fake.seen().len(), 1, "the backend got only the request of the client");
 }
 
 #[tokio::test]
