@@ -8,7 +8,6 @@ use crate::support::test_gateway::{CHAT, post, read_rest, send_to, status};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
-use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use axum::routing::post as on_post;
 use flate2::read::GzDecoder;
@@ -47,11 +46,10 @@ impl TraceService for Service {
     }
 }
 
-fn unzipped<M: Message + Default>(headers: &HeaderMap, body: &Bytes) -> M {
-    assert_eq!(headers["content-encoding"], "gzip");
+fn unzipped(body: &Bytes) -> ExportTraceServiceRequest {
     let mut plain = Vec::new();
     GzDecoder::new(&body[..]).read_to_end(&mut plain).unwrap();
-    M::decode(&plain[..]).unwrap()
+    ExportTraceServiceRequest::decode(&plain[..]).unwrap()
 }
 
 /// Middleware that asserts that every message is compressed with gzip.
@@ -67,8 +65,8 @@ async fn only_compressed(request: Request, next: Next) -> axum::response::Respon
 async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let service = Service(messages);
     let traces = TraceServiceServer::new(service.clone());
-    let take_spans = move |headers: HeaderMap, body: Bytes| {
-        service.spans(&unzipped(&headers, &body));
+    let take_spans = move |body: Bytes| {
+        service.spans(&unzipped(&body));
         std::future::ready(())
     };
     let router = Router::new()
@@ -82,6 +80,10 @@ async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async { axum::serve(listener, router).await });
     addr
+}
+
+async fn backend() -> ScriptedBackend {
+    ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
 }
 
 /// Sends requests until one succeeds. Requests fail until the gateway has scraped the backend.
@@ -100,8 +102,7 @@ async fn spans_reach_a_collector_behind_tls() {
     let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
     let ca = files.write("ca.pem", &authority.pem());
     let (cert, key) = (files.write("own.pem", &own.cert), files.write("own-key.pem", &own.key));
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let fake = backend().await;
     for (protocol, alpn) in [("grpc", "h2"), ("http/protobuf", "http/1.1")] {
         let (sender, mut messages) = mpsc::unbounded_channel();
         let plain = collector(sender).await;
@@ -134,8 +135,7 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     let (files, authority) = (Files::new("stranger"), Authority::new());
     let pair = authority.signs("127.0.0.1", 2040);
     let ca = files.write("ca.pem", &Authority::new().pem());
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let fake = backend().await;
     let (sender, mut messages) = mpsc::unbounded_channel();
     let addr = start_tls_terminator(collector(sender).await, &pair, None, &["h2"]).await;
     let endpoint = format!("https://{addr}");

@@ -111,9 +111,9 @@ async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
 
 #[tokio::test]
 async fn a_whole_response_has_the_total_timeout_of_its_path() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let routes = routes(&[Method::POST], Some(Duration::from_millis(50)));
-    let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
+    let setup = Setup { routes, ..Setup::default() };
+    let (_fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
     let answer = gateway.post(PATH, r#"{"model":"tiny"}"#).await;
     let text = String::from_utf8_lossy(&answer).into_owned();
     assert!(text.starts_with("HTTP/1.1 504") && text.contains("total_timeout"), "{text}");

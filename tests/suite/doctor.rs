@@ -110,9 +110,6 @@ async fn a_short_keep_alive_timeout_is_measured() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_unreachable_target_gets_a_clear_finding() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = closed.local_addr().unwrap();
-    drop(closed);
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let [hangs, speaks] = [&hanging, &garbage].map(|it| it.local_addr().unwrap());
@@ -130,7 +127,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
     let html = ScriptedBackend::start(|_| nothing()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
     for (url, check, words) in [
-        (format!("http://{refused}"), "reachable", "refused"),
+        ("http://127.0.0.1:9".to_owned(), "reachable", "refused"),
         (format!("http://{hangs}"), "reachable", "no answer within"),
         (format!("http://{speaks}"), "reachable", "not HTTP"),
         (format!("https://{speaks}"), "reachable", "TLS"),

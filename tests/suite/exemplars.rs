@@ -2,7 +2,9 @@
 //! in the OpenMetrics format.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with, with_lines};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering_with, post, with_lines,
+};
 use std::collections::BTreeMap;
 use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
 use tokenweir_gateway::telemetry::otel;
@@ -15,7 +17,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
 const SAMPLED_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 
-async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
+/// A backend, and a gateway with this objective, which samples a request only if its client does.
+async fn start(objective: &str) -> (ScriptedBackend, Running) {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
     let objective = Objective {
@@ -28,7 +31,8 @@ async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     let buckets = BucketOverrides::new(&BTreeMap::new(), &slos).unwrap();
     let mut setup = Setup { propagation, slos, ..Setup::default() };
     setup.observation.scales = buckets.scales(false);
-    start_with(&[fake.addr], Setup { buckets, ..setup }).await
+    let stream = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
+    gateway_answering_with(Setup { buckets, ..setup }, stream).await
 }
 
 /// Sends a streaming request with this trace id and these flags in `traceparent`. Returns its record.
@@ -41,9 +45,7 @@ async fn stream(gateway: &Running, trace: &str, flags: &str) -> RequestRecord {
 
 #[tokio::test]
 async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = gateway(&fake, "ttft < 1s for 99 %").await;
+    let (_fake, gateway) = start("ttft < 1s for 99 %").await;
     let record = stream(&gateway, SAMPLED_TRACE_ID, "01").await;
     stream(&gateway, UNSAMPLED_TRACE_ID, "00").await;
     let page = gateway.get_admin_page_as("/metrics", OPEN_METRICS).await;
@@ -77,9 +79,7 @@ async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
 
 #[tokio::test]
 async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = gateway(&fake, "ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
+    let (_fake, gateway) = start("ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
     stream(&gateway, SAMPLED_TRACE_ID, "00").await;
     gateway.post(CHAT, r#"{"model":"tiny""#).await;
     gateway.record().await;

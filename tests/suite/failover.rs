@@ -122,10 +122,8 @@ async fn an_error_event_of_the_client_is_not_retried() {
 #[tokio::test]
 async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_time() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
-    let fakes = [
-        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
-        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
-    ];
+    let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
+    let fakes = [backend().await, backend().await];
     let gateway = gateway_for(&fakes).await;
     let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!((status(&answer), body(&answer)), (503, (busy.into(), true)));

@@ -8,7 +8,7 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, json, stream_of,
 };
 use crate::support::test_gateway::{
-    Running, Setup, get, post, read_until_times, start_with, status,
+    Running, Setup, gateway_following_with, get, post, read_until_times, status,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
@@ -84,10 +84,9 @@ async fn a_failed_request_returns_its_permit() {
         vec![Step::Send(json("500 No", "{}"))],
         vec![begin(&[WORD]), Step::Reset],
     ] {
-        let fake = ScriptedBackend::following(steps).await;
         let access = access(concurrency(1));
         let setup = Setup { access: access.clone(), ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
+        let (_fake, gateway) = gateway_following_with(setup, steps).await;
         gateway.raw(keyed(&post(CHAT, STREAM))).await;
         gateway.record().await;
         gateway.raw(keyed(&post(CHAT, "not JSON"))).await;
