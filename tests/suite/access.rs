@@ -10,8 +10,8 @@ mod reload;
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body_json, get, operate, operator_token, post, start, start_with, status,
-    tiers, with_lines,
+    ASK, CHAT, Running, Setup, body_json, get, operate, operator_token, post, start, start_with,
+    status, tiers, with_lines,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use tokenweir_request::access::cors::{self, Cors};
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
 /// A tenant `a` with one key, [`KEY`], and without limits.

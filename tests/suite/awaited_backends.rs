@@ -11,8 +11,8 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, post, read_rest, read_until, start_with, status,
-    tiers, with_lines,
+    ASK, ASK_STREAM, CHAT, Running, Setup, admission_settings, post, read_rest, read_until,
+    start_with, status, tiers, with_lines,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,6 @@ use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
 use tokenweir_request::slo::Objective;
 
-const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
@@ -148,7 +147,7 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
     let observation = ObservationSettings { streams: rules, ..ObservationSettings::default() };
     let setup = Setup { observation, ..long_wait(SHORT_SCRAPE_INTERVAL) };
     let gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.begin(CHAT, STREAM).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "\n: ").await;
     assert_eq!(fake.seen().len(), 0, "no backend has the request yet");
     fake.set_healthy(true);
@@ -183,7 +182,7 @@ async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() 
     })
     .await;
     let gateway = unscraped(&[fake.addr]).await;
-    let served = gateway.post(CHAT, STREAM).await;
+    let served = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&served), 200);
     let record = gateway.record().await;
     assert_eq!((record.attempts.len(), record.outcome), (2, Outcome::Ok));
@@ -201,7 +200,7 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
             let all = [gone.addr, crashing.addr, gone.addr];
             let gateway = unscraped(&all[[0..2, 1..3, 1..2][order].clone()]).await;
             drop(gone);
-            let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+            let answer = gateway.post(CHAT, ASK).await;
             assert!(status(&answer) >= 500, "{order}");
             assert_eq!(crashing.take_received().len(), 1, "{order}");
             assert_eq!(gateway.record().await.backend_wait(), None, "{order}");
@@ -229,7 +228,7 @@ async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_anothe
         wait_until!(gateway.pool.routes().models().len() == 1);
         let [first, second, longer] = fakes;
         drop(longer);
-        let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+        let answer = gateway.post(CHAT, ASK).await;
         let record = gateway.record().await;
         assert_eq!(record.backend_wait(), None);
         let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
@@ -268,7 +267,7 @@ async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
     wait_until!(gateway.pool.backends()[0].health.state().health == Health::Down);
     let client = gateway.begin(CHAT, r#"{"model":"missing","messages":[]}"#).await;
     until_waiting(&gateway, 1).await;
-    let served = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+    let served = gateway.post(CHAT, ASK).await;
     assert_eq!(status(&served), 200);
     assert_eq!(gateway.record().await.gateway_queue_wait(), None);
     drop(client);
@@ -292,7 +291,7 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     fake.until_received(1).await;
     let whole = send(&gateway, "whole", "x-tier: gold\r\n").await;
     until_waiting(&gateway, 1).await;
-    let ask = with_lines(&post(CHAT, STREAM), "x-tier: gold");
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold");
     assert_shed(&gateway.raw(&ask).await, "late");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));

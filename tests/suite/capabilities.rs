@@ -4,7 +4,7 @@
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Seen, Step, VLLM, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, body_json, get, start, start_before, start_with, status,
+    ASK, CHAT, Running, Setup, WHOLE, body_json, get, start, start_before, start_with, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -15,7 +15,6 @@ use tokenweir_sim::SimulatorSettings;
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 /// vLLM's response to a prompt of 9,000 bytes if the context has 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 

@@ -4,7 +4,8 @@
 
 use crate::support::recording;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, begin, paused, stream_of,
+    FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, begin,
+    paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body_text, post, start_with, with_lines};
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
@@ -289,10 +290,8 @@ async fn streams_outside_the_sample_request_only_usage_at_the_end() {
         (VLLM, 1.0, &logprobs, &AT_END.replace("},", r#"},"logprobs":true,"#)),
     ];
     for (kind, share, sent, expected) in cases {
-        let fake = ScriptedBackend::start_kind(kind, |_| {
-            vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
-        })
-        .await;
+        let answer = |_: &_| vec![Step::Send(stream_of(&WHOLE_STREAM))];
+        let fake = ScriptedBackend::start_kind(kind, answer).await;
         let gateway = sampling(&[&fake], share).await;
         for request in [PLAIN, sent] {
             gateway.post(CHAT, request).await;

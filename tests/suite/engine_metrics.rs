@@ -5,14 +5,12 @@
 use crate::metrics::{samples, value};
 use crate::support::recording::folder;
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, Page, ROLE, ScriptedBackend, Seen, USAGE, WORD, stream_of,
+    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, start, start_with,
 };
 use tokenweir_engine::address::MetricsUrl;
-
-const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
 /// A recorded metrics page of vLLM, by its file name.
 pub(crate) fn recorded_page(name: &str) -> String {
@@ -41,7 +39,7 @@ async fn until_scraped(
 
 #[tokio::test]
 async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let scraped = recorded_page("python-metrics-spec.http");
     fake.set_metrics(Some(Page::of(&scraped)));
     let gateway = start(&[fake.addr]).await;
@@ -99,7 +97,7 @@ async fn a_value_that_an_engine_does_not_report_has_no_series() {
 
 #[tokio::test]
 async fn a_restart_of_an_engine_is_counted() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let started = |at: u32| {
         Page::of(&format!(
             "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
@@ -117,7 +115,7 @@ async fn a_restart_of_an_engine_is_counted() {
 
 #[tokio::test]
 async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
                 ray_vllm_kv_cache_usage_perc 0.5\n";
     let page = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len());
@@ -145,7 +143,7 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
 async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
     let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
     let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
+    let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
     let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     let errors = "tokenweir_scrape_errors_total{backend=\"B\",kind=\"connect\"}";
@@ -157,7 +155,7 @@ async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
 async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
     let page = |gpus, price| async move {
         let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
-        let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
         (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;

@@ -8,9 +8,9 @@ use crate::support::scripted_backend::{
     framed, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, advance_time, body, body_json, body_text, gateway_answering,
-    gateway_following, gateway_following_with, post, read_rest, read_until, read_until_times,
-    start_before, status, with_lines,
+    ASK, ASK_STREAM, CHAT, Running, Setup, WHOLE, advance_time, body, body_json, body_text,
+    gateway_answering, gateway_following, gateway_following_with, post, read_rest, read_until,
+    read_until_times, start_before, status, with_lines,
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -21,8 +21,6 @@ use tokenweir_request::observe::{self, OnTruncation, StreamRules};
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 use tokenweir_routing::resilience;
 
-const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-const CHAT_BODY: &str = r#"{"model":"tiny","messages":[]}"#;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
@@ -80,7 +78,7 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
         let name = text(&response);
         let fakes = first_of_two([Step::Send(response), Step::Close], stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 200, "{name}");
         assert_eq!(body(&answer), (GOOD.map(data).concat().into_bytes(), true), "{name}");
         let record = gateway.record().await;
@@ -103,7 +101,7 @@ async fn a_truncated_or_aborted_plain_response_is_replaced() {
         let good = json("200 OK", WHOLE);
         let fakes = first_of_two([Step::Send(response), Step::Close], good).await;
         let gateway = gateway_for(&fakes).await;
-        let answer = gateway.post(CHAT, CHAT_BODY).await;
+        let answer = gateway.post(CHAT, ASK).await;
         assert_eq!((status(&answer), body(&answer)), (200, (WHOLE.into(), true)));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts[0].failure), (Outcome::Ok, Some(failure)));
@@ -115,7 +113,7 @@ async fn an_error_event_of_the_client_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
-    assert!(text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).contains("too long"));
+    assert!(text(&gateway.post(CHAT, ASK_STREAM).await).contains("too long"));
     assert_eq!(gateway.record().await.attempts.len(), 1);
 }
 
@@ -125,7 +123,7 @@ async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_
     let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
     let fakes = [backend().await, backend().await];
     let gateway = gateway_for(&fakes).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!((status(&answer), body(&answer)), (503, (busy.into(), true)));
     assert!(text(&answer).contains("retry-after: 1\r\n"));
     let record = gateway.record().await;
@@ -140,7 +138,7 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
         fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
     }
     let gateway = gateway_for(&fakes).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&answer), 502);
     assert!(text(&answer).contains("x-should-retry: false\r\n"));
     let error = body_json(&answer);
@@ -162,7 +160,7 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
     let setup = Setup { retry, ..Setup::default() };
     let steps = paused(&[ROLE], &[WORD, FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_following_with(setup, steps).await;
-    gateway.post_and_release(CHAT, CHAT_STREAM_BODY, "assistant", || fake.go()).await;
+    gateway.post_and_release(CHAT, ASK_STREAM, "assistant", || fake.go()).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -171,7 +169,7 @@ async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend()
     for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
         let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
         let record = gateway.record().await;
@@ -181,7 +179,7 @@ async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend()
 
 #[tokio::test]
 async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certainly_gone() {
-    let ask = with_lines(&post(CHAT, CHAT_STREAM_BODY), "x-stainless-read-timeout: 10");
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 10");
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let steps = [Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
         let (fake, gateway) = gateway_following(steps).await;
@@ -202,7 +200,7 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
 
 #[tokio::test]
 async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
-    let ask = with_lines(&post(CHAT, CHAT_STREAM_BODY), "x-stainless-read-timeout: 1");
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 1");
     let dies = vec![commented(), Step::Wait, Step::Close];
     for steps in [dies, vec![Step::Wait, Step::Send(stream_of(&GOOD))]] {
         let fakes = first_of_two(steps, stream_of(&GOOD)).await;
@@ -237,7 +235,7 @@ fn rules(streams: StreamRules) -> Setup {
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
-    let (bytes, is_whole) = body(&gateway.post(path, CHAT_STREAM_BODY).await);
+    let (bytes, is_whole) = body(&gateway.post(path, ASK_STREAM).await);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
     (text(&bytes), is_whole)
 }
@@ -276,7 +274,7 @@ async fn comments_reach_the_client_and_are_no_output() {
         let rest = [GOOD.map(chunk).concat(), b"0\r\n\r\n".to_vec()].concat();
         let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
         let (fake, gateway) = gateway_following_with(setup, steps).await;
-        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+        let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         read_until_times(&mut client, COMMENT, count).await;
         fake.go();
         read_until(&mut client, "0\r\n\r\n").await;
@@ -302,13 +300,13 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
     // The stream over HTTP/1.1.
-    let answer = gateway.post_and_release(CHAT, CHAT_STREAM_BODY, COMMENT, || fake.go()).await;
+    let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go()).await;
     assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
     let (bytes, is_whole) = body(&answer);
     assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
     // The stream over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    let mut answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
+    let mut answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert!(!answer.headers().contains_key("content-length"));
     let mut bytes = Vec::new();
     while !text(&bytes).contains(": keep-alive\n\n") {
@@ -325,7 +323,7 @@ async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() 
     let [begun, _] = stream_with_length();
     let steps = [Step::Send(begun), Step::Close];
     let (_fake, gateway) = gateway_following_with(with_error_event(), steps).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
     assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
 }
 
@@ -333,7 +331,7 @@ async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() 
 async fn an_unchanged_stream_keeps_its_content_length() {
     let [begun, rest] = stream_with_length();
     let (_fake, gateway) = gateway_answering([begun, rest].concat()).await;
-    let answer = text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).to_ascii_lowercase();
+    let answer = text(&gateway.post(CHAT, ASK_STREAM).await).to_ascii_lowercase();
     assert!(answer.contains("content-length: "), "{answer}");
 }
 
@@ -345,7 +343,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
         let fakes = first_of_two(steps, stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
         let release = || fakes.iter().for_each(ScriptedBackend::go);
-        let answer = gateway.post_and_release(CHAT, CHAT_STREAM_BODY, COMMENT, release).await;
+        let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, release).await;
         let (bytes, is_whole) = body(&answer);
         assert_eq!((text(&bytes), is_whole), (format!("{COMMENT}{good}"), true));
         let record = gateway.record().await;
@@ -355,7 +353,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
     let gateway = start_before(&fakes, with_keep_alive()).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     let mut answer = read_until(&mut client, COMMENT).await;
     assert!(!text(&answer).contains("role"), "{}", text(&answer));
     fakes.iter().for_each(ScriptedBackend::go);
@@ -380,8 +378,8 @@ fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
 async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() {
     let (document, stream) = (r#"{"choices":[]}"#, "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n");
     let cases = [
-        ("application/json", "\n \t", CHAT_BODY, json("200 OK", document), document),
-        ("text/event-stream", stream, CHAT_STREAM_BODY, stream_of(&GOOD), "data: [DONE]\n\n"),
+        ("application/json", "\n \t", ASK, json("200 OK", document), document),
+        ("text/event-stream", stream, ASK_STREAM, stream_of(&GOOD), "data: [DONE]\n\n"),
     ];
     for (media_type, kept, request, good, end) in cases {
         let fakes = first_of_two(kept_open(media_type, kept), good).await;
@@ -403,7 +401,7 @@ async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() 
 async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
     let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
     let begun = "1\r\n\n\r\n";
-    let answer = gateway.post_and_release(CHAT, CHAT_BODY, begun, || fake.go()).await;
+    let answer = gateway.post_and_release(CHAT, ASK, begun, || fake.go()).await;
     assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
 }
 
@@ -429,7 +427,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
     // The same over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
+    let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert_eq!(answer.headers()["x-accel-buffering"], "no");
     assert!(answer.headers().contains_key("x-request-id"));
     fake.go();
@@ -449,9 +447,9 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
     let setup = Setup { models: vec![strict], ..Setup::default() };
     let (fake, gateway) =
         gateway_following_with(setup, [Step::Send(event_stream_head()), Step::AwaitClose]).await;
-    assert_eq!(status(&gateway.post(CHAT, &CHAT_STREAM_BODY.replace("tiny", "strict")).await), 504);
+    assert_eq!(status(&gateway.post(CHAT, &ASK_STREAM.replace("tiny", "strict")).await), 504);
     fake.closed().await;
-    let other = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let other = gateway.begin(CHAT, ASK_STREAM).await;
     fake.until_received(2).await;
     drop(other);
     fake.closed().await;
@@ -472,7 +470,7 @@ async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
         advance_time(Duration::from_secs(1)).await;
         fakes.iter().for_each(ScriptedBackend::go);
     };
-    let (answer, ()) = tokio::join!(gateway.post(CHAT, CHAT_STREAM_BODY), hold_first_attempt);
+    let (answer, ()) = tokio::join!(gateway.post(CHAT, ASK_STREAM), hold_first_attempt);
     assert_eq!(status(&answer), 200);
     let record = gateway.record().await;
     assert_eq!(record.attempts.len(), 2);

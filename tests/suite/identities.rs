@@ -1,13 +1,12 @@
 //! The user, the session and the conversation of a request. The record has them, and spans and log lines read
 //! them from there. The metrics page never has them.
 
-use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, stream_of};
+use crate::support::scripted_backend::{WHOLE_STREAM, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post, with_lines};
 use tokenweir::config::IdentitiesConfig;
 use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
 use tokenweir_request::record::RequestIdentity;
 
-const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
@@ -20,7 +19,7 @@ fn reader(mode: IdentityMode) -> IdentityReader {
 async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
     for mode in [IdentityMode::Plain, IdentityMode::Hashed, IdentityMode::Off] {
         let setup = Setup { identities: reader(mode), ..Setup::default() };
-        let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
         let session_header = "x-claude-code-session-id: session-7";
         gateway.raw(with_lines(&post(CHAT, BODY), session_header)).await;
         let record = gateway.record().await;

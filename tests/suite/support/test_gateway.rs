@@ -57,6 +57,10 @@ use tokio::task::JoinHandle;
 
 /// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
+/// The body of a chat request.
+pub(crate) const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+/// The body of a chat request for a stream.
+pub(crate) const ASK_STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
@@ -755,6 +759,16 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     result
 }
 
+/// The body of a raw response as text.
+pub(crate) fn body_text(answer: &[u8]) -> String {
+    String::from_utf8(body(answer).0).unwrap()
+}
+
+/// The JSON document in the body of a raw response.
+pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(&body(answer).0).unwrap()
+}
+
 /// The status code of a raw response. 0 if there is no response.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
@@ -773,16 +787,6 @@ pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     }
     let (chunks, is_complete) = chunks(rest);
     (chunks.concat(), is_complete)
-}
-
-/// The body of a raw response as text.
-pub(crate) fn body_text(answer: &[u8]) -> String {
-    String::from_utf8(body(answer).0).unwrap()
-}
-
-/// The JSON document in the body of a raw response.
-pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
-    serde_json::from_slice(&body(answer).0).unwrap()
 }
 
 /// The chunks of a body with chunked framing, and whether the body is complete. If it is not, its last chunk
