@@ -5,7 +5,9 @@ use crate::smuggling::{echo, victim};
 use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, encode_headers, frame};
 use crate::support::scripted_backend::{Page, ScriptedBackend, framed};
 use crate::support::strict::answers;
-use crate::support::test_gateway::{CHAT, Setup, read_until, start, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Setup, read_until, start, start_with, status, with_lines,
+};
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
@@ -155,7 +157,7 @@ async fn only_the_configuration_determines_the_destination_of_a_request() {
             [url.clone(), trap.addr.to_string(), format!("for={};host={}", trap.addr, trap.addr)]
         {
             let (request, expected) = victim(name);
-            let request = request.replacen("\r\n", &format!("\r\n{name}: {value}\r\n"), 1);
+            let request = with_lines(&request, &format!("{name}: {value}"));
             assert_eq!(answers(&gateway.raw(request).await), Ok(vec![expected]), "{name}");
             request_count += 1;
         }

@@ -10,7 +10,8 @@ mod reload;
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, operate, operator_token, post, start, start_with, status,
+    ASK, CHAT, Running, Setup, body_json, get, operate, operator_token, post, start, start_with,
+    status, tiers, with_lines,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -20,14 +21,18 @@ use tokenweir_request::access::cors::{self, Cors};
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
 /// A tenant `a` with one key, [`KEY`], and without limits.
 pub(crate) fn tenant() -> TenantEntry {
-    let hash = KeyDigest::from_key(KEY.as_bytes());
+    tenant_with_key("a", KEY)
+}
+
+/// A tenant with this name and one key, and without limits.
+fn tenant_with_key(name: &str, key: &str) -> TenantEntry {
+    let hash = KeyDigest::from_key(key.as_bytes());
     TenantEntry {
-        name: "a".into(),
+        name: name.into(),
         keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],
         ..TenantEntry::default()
     }
@@ -38,9 +43,8 @@ pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
 /// A second tenant: `tenant` with the name `b` and the key [`OTHER_KEY`].
 pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
-    let hash = KeyDigest::from_key(OTHER_KEY.as_bytes());
-    let key = KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() };
-    TenantEntry { name: "b".into(), keys: vec![key], ..tenant }
+    let TenantEntry { name, keys, .. } = tenant_with_key("b", OTHER_KEY);
+    TenantEntry { name, keys, ..tenant }
 }
 
 pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
@@ -51,18 +55,9 @@ async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
     start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
 }
 
-/// The text of `request` with these additional header lines.
-fn with(request: &str, lines: &str) -> String {
-    request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
-}
-
 /// The text of `request` with an `authorization` header that has [`KEY`].
-fn keyed(request: &str) -> String {
-    with(request, &format!("authorization: Bearer {KEY}"))
-}
-
-fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
+pub(crate) fn keyed(request: &str) -> String {
+    with_lines(request, &format!("authorization: Bearer {KEY}"))
 }
 
 fn head(answer: &[u8]) -> String {
@@ -70,11 +65,18 @@ fn head(answer: &[u8]) -> String {
 }
 
 fn error(answer: &[u8]) -> Value {
-    serde_json::from_slice::<Value>(&body(answer).0).unwrap()["error"].take()
+    body_json(answer)["error"].take()
 }
 
 async fn scripted_backend() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
+}
+
+/// A scripted backend and a gateway without access control.
+async fn open_gateway() -> (ScriptedBackend, Running) {
+    let fake = scripted_backend().await;
+    let gateway = start(&[fake.addr]).await;
+    (fake, gateway)
 }
 
 #[tokio::test]
@@ -84,7 +86,7 @@ async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
     let strangers = ["", "x: y", "authorization: Bearer sk-tw-other", "authorization: Basic YTpi"];
     for lines in strangers.iter().chain(&["x-api-key: no", "authorization: Bearer"]) {
         let request =
-            if lines.is_empty() { post(CHAT, ASK) } else { with(&post(CHAT, ASK), lines) };
+            if lines.is_empty() { post(CHAT, ASK) } else { with_lines(&post(CHAT, ASK), lines) };
         let answer = gateway.raw(request).await;
         assert_eq!(status(&answer), 401, "{lines}");
         let head = head(&answer);
@@ -120,7 +122,11 @@ async fn a_request_with_a_key_is_served_and_the_key_is_not_forwarded() {
         format!("AUTHORIZATION: bearer {KEY}\r\nx-api-key: another"),
         format!("x-api-key: {KEY}"),
     ] {
-        assert_eq!(status(&gateway.raw(with(&post(CHAT, ASK), &lines)).await), 200, "{lines}");
+        assert_eq!(
+            status(&gateway.raw(with_lines(&post(CHAT, ASK), &lines)).await),
+            200,
+            "{lines}"
+        );
         let record = gateway.record().await;
         let caller = record.caller.unwrap();
         assert_eq!((&*caller.tenant, &*caller.key), ("a", "one"));
@@ -139,8 +145,7 @@ async fn a_tenant_can_list_and_use_only_its_models() {
     fake.set_models(&["secret", "tiny", "llama-3"]);
     let models = Some(vec!["tiny".into(), "llama-*".into()]);
     let gateway = gated(&fake, TenantEntry { models, ..tenant() }).await;
-    let listed = body(&gateway.raw(keyed(&get("/v1/models"))).await).0;
-    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    let listed = body_json(&gateway.raw(keyed(&get("/v1/models"))).await);
     let ids: Vec<&Value> =
         listed["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
     assert_eq!(ids, ["llama-3", "tiny"]);
@@ -172,13 +177,10 @@ async fn a_tenant_can_list_and_use_only_its_models() {
 #[tokio::test]
 async fn the_configured_tier_of_a_tenant_overrides_the_header() {
     let fake = scripted_backend().await;
-    let tiers = tokenweir_request::record::TierResolver {
-        header: Some("x-tier".parse().unwrap()),
-        names: vec!["free".into(), "gold".into()],
-    };
+    let tiers = tiers(&["free", "gold"]);
     let access = access(TenantEntry { tier: Some("gold".into()), ..tenant() });
     let gateway = start_with(&[fake.addr], Setup { access, tiers, ..Setup::default() }).await;
-    gateway.raw(with(&keyed(&post(CHAT, ASK)), "x-tier: free")).await;
+    gateway.raw(with_lines(&keyed(&post(CHAT, ASK)), "x-tier: free")).await;
     assert_eq!(gateway.record().await.tier.as_str(), "gold");
 }
 
@@ -205,7 +207,7 @@ async fn only_configured_origins_get_cors_headers() {
     assert_eq!(status(&gateway.raw(preflight("https://b.example")).await), 401);
     for (origin, is_allowed) in [("https://a.example", true), ("https://b.example", false)] {
         for request in [keyed(&post(CHAT, ASK)), post(CHAT, ASK)] {
-            let answer = gateway.raw(with(&request, &format!("origin: {origin}"))).await;
+            let answer = gateway.raw(with_lines(&request, &format!("origin: {origin}"))).await;
             let head = head(&answer);
             let allowed = format!("access-control-allow-origin: {origin}");
             assert_eq!(
@@ -221,7 +223,7 @@ async fn only_configured_origins_get_cors_headers() {
     }
     let off = start(&[fake.addr]).await;
     assert_eq!(status(&off.raw(preflight("https://a.example")).await), 405);
-    let answer = off.raw(with(&post(CHAT, ASK), "origin: https://a.example")).await;
+    let answer = off.raw(with_lines(&post(CHAT, ASK), "origin: https://a.example")).await;
     assert!(!head(&answer).contains("access-control"));
 }
 
@@ -298,9 +300,8 @@ const PATH_SPELLINGS: &[&str] = &[
 
 #[tokio::test]
 async fn no_spelling_of_a_path_reaches_a_non_inference_endpoint() {
-    let fake = scripted_backend().await;
-    let gateway = start(&[fake.addr]).await;
-    for path in control::NOT_SERVED.iter().chain(PATH_SPELLINGS) {
+    let (fake, gateway) = open_gateway().await;
+    for path in control::not_served().iter().chain(PATH_SPELLINGS) {
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {
             let request = post(path, ASK).replacen("POST", method, 1);
             let answer = gateway.raw(&request).await;

@@ -6,13 +6,13 @@ mod simulated_engines;
 use crate::support::recording;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, body, post, read_rest, start_with, status,
+    CHAT, Running, Setup, admission_settings, body_json, post, read_rest, start_with, status, tiers,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir::config;
-use tokenweir_request::record::{Outcome, TierResolver};
+use tokenweir::config::AdmissionConfig;
+use tokenweir_request::record::Outcome;
 use tokio::net::TcpStream;
 
 /// The metrics page of a backend with a long queue.
@@ -32,15 +32,12 @@ pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 /// request in flight.
 pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
-    admission: config::AdmissionConfig,
+    admission: AdmissionConfig,
     scrape_interval: Duration,
 ) -> Running {
     let addrs: Vec<SocketAddr> = fakes.iter().map(|fake| fake.addr).collect();
-    let admission = config::AdmissionConfig { max_in_flight: Some(1), ..admission };
-    let tiers = TierResolver {
-        header: Some("x-tier".parse().unwrap()),
-        names: vec!["gold".into(), "batch".into()],
-    };
+    let admission = AdmissionConfig { max_in_flight: Some(1), ..admission };
+    let tiers = tiers(&["gold", "batch"]);
     let admission = Some(admission_settings(&admission));
     start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await
 }
@@ -48,6 +45,32 @@ pub(crate) async fn one_at_each(
 /// A backend that answers each request only when the test calls `go`.
 pub(crate) async fn held() -> ScriptedBackend {
     ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
+}
+
+/// A backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the client takes all
+/// capacity of the backend.
+pub(crate) async fn occupied(
+    admission: AdmissionConfig,
+    scrape_interval: Duration,
+) -> (ScriptedBackend, Running, TcpStream) {
+    let fake = held().await;
+    let gateway = one_at_each(&[&fake], admission, scrape_interval).await;
+    let first = send(&gateway, "first", "").await;
+    fake.until_received(1).await;
+    (fake, gateway, first)
+}
+
+/// Lets a backend of [`held`] answer the requests of these clients, one after the other. Waits for the
+/// responses and for the records.
+pub(crate) async fn serve_all(fake: &ScriptedBackend, gateway: &Running, clients: Vec<TcpStream>) {
+    for number in 1..=clients.len() {
+        fake.until_received(number).await;
+        fake.go();
+    }
+    for client in clients {
+        assert_eq!(status(&read_rest(client).await), 200);
+        gateway.record().await;
+    }
 }
 
 /// Sends a request with this name in its field `user` and these header lines. Does not wait for the response.
@@ -87,12 +110,9 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert_eq!(header(answer, "x-gateway-error").as_deref(), Some(reason));
     let seconds: u32 = header(answer, "retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds));
-    let body: Value = serde_json::from_slice(&body(answer).0).unwrap();
-    assert_eq!(body["error"]["type"], "TooManyRequestsError");
-    assert_eq!(body["error"]["code"], 429);
-    assert!(
-        body["error"]["message"].as_str().unwrap().contains(&format!("retry after {seconds} s"))
-    );
+    let error = &body_json(answer)["error"];
+    assert_eq!((&error["type"], &error["code"]), (&"TooManyRequestsError".into(), &429.into()));
+    assert!(error["message"].as_str().unwrap().contains(&format!("retry after {seconds} s")));
 }
 
 /// Asserts that the queue is empty, that no backend has a request in flight, and that the gateway has
@@ -115,7 +135,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
     let (first_backend, second_backend) = (held().await, held().await);
     let gateway = one_at_each(
         &[&first_backend, &second_backend],
-        config::AdmissionConfig::default(),
+        AdmissionConfig::default(),
         NO_SECOND_SCRAPE,
     )
     .await;
@@ -147,11 +167,8 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 
 #[tokio::test]
 async fn a_client_disconnect_removes_the_request_from_the_queue() {
-    let fake = held().await;
-    let room = config::AdmissionConfig { queue_capacity: 1, ..config::AdmissionConfig::default() };
-    let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
+    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     for _ in 0..3 {
         let leaves = send(&gateway, "leaves", "").await;
         until_waiting(&gateway, 1).await;
@@ -161,31 +178,22 @@ async fn a_client_disconnect_removes_the_request_from_the_queue() {
         assert!(record.gateway_queue_wait().is_some());
         until_waiting(&gateway, 0).await;
     }
-    fake.go();
-    assert_eq!(status(&read_rest(first).await), 200);
-    gateway.record().await;
+    serve_all(&fake, &gateway, vec![first]).await;
     assert_eq!(names(&fake), ["first"], "no abandoned request was sent");
     assert_no_state_left(&gateway).await;
 }
 
 #[tokio::test]
 async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
-    let fake = held().await;
-    let room = config::AdmissionConfig { queue_capacity: 1, ..config::AdmissionConfig::default() };
-    let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
+    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let second = send(&gateway, "second", "").await;
     until_waiting(&gateway, 1).await;
     assert_shed(&read_rest(send(&gateway, "third", "").await).await, "saturated");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("saturated")));
     assert_eq!(record.gateway_queue_wait(), None);
-    for client in [first, second] {
-        fake.go();
-        assert_eq!(status(&read_rest(client).await), 200);
-        gateway.record().await;
-    }
+    serve_all(&fake, &gateway, vec![first, second]).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("tokenweir_requests_shed_total{reason=\"saturated\"} 1\n"));
     assert!(page.contains("tokenweir_requests_rejected_total{reason=\"saturated\"} 1\n"));
@@ -194,35 +202,23 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
 
 #[tokio::test]
 async fn a_request_is_shed_after_max_wait() {
-    let fake = held().await;
     let max_wait = Duration::from_millis(40);
-    let room = config::AdmissionConfig { max_wait, ..config::AdmissionConfig::default() };
-    let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let room = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
+    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     assert_shed(&read_rest(send(&gateway, "late", "").await).await, "queue_timeout");
     let record = gateway.record().await;
     assert_eq!(record.refusal, Some("queue_timeout"));
     assert!(record.gateway_queue_wait().unwrap() >= max_wait);
-    fake.go();
-    assert_eq!(status(&read_rest(first).await), 200);
-    gateway.record().await;
+    serve_all(&fake, &gateway, vec![first]).await;
     assert_eq!(names(&fake), ["first"]);
     assert_no_state_left(&gateway).await;
 }
 
 #[tokio::test]
 async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_queue() {
-    let fake = held().await;
     let classes = ["gold", "default", "batch"].map(str::to_owned).to_vec();
-    let room = config::AdmissionConfig {
-        queue_capacity: 3,
-        classes,
-        ..config::AdmissionConfig::default()
-    };
-    let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let room = AdmissionConfig { queue_capacity: 3, classes, ..AdmissionConfig::default() };
+    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let mut clients = vec![first];
     for (waiting, (name, tier)) in
         [("batch", "x-tier: batch\r\n"), ("plain", ""), ("gold", "x-tier: gold\r\n")]
@@ -239,14 +235,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
     assert_eq!((record.tier.as_str(), record.refusal), ("batch", Some("shed")));
     assert!(record.gateway_queue_wait().is_some());
     clients.push(second);
-    for number in 1..=4 {
-        fake.until_received(number).await;
-        fake.go();
-    }
-    for client in clients {
-        assert_eq!(status(&read_rest(client).await), 200);
-        gateway.record().await;
-    }
+    serve_all(&fake, &gateway, clients).await;
     assert_eq!(names(&fake), ["first", "gold", "gold 2", "plain"]);
     assert_no_state_left(&gateway).await;
 }
@@ -256,26 +245,17 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
     for (tenant_header, tenant_line) in
         [(None, "authorization: Bearer "), (Some("x-tenant"), "x-tenant: ")]
     {
-        let fake = held().await;
         let tenant_header = tenant_header.map(str::to_owned);
-        let room = config::AdmissionConfig { tenant_header, ..config::AdmissionConfig::default() };
-        let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
-        let mut clients = vec![send(&gateway, "first", "").await];
-        fake.until_received(1).await;
+        let room = AdmissionConfig { tenant_header, ..AdmissionConfig::default() };
+        let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
+        let mut clients = vec![first];
         for (waiting, (name, tenant)) in
             [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")].into_iter().enumerate()
         {
             clients.push(send(&gateway, name, &format!("{tenant_line}{tenant}\r\n")).await);
             until_waiting(&gateway, waiting + 1).await;
         }
-        for number in 1..=5 {
-            fake.until_received(number).await;
-            fake.go();
-        }
-        for client in clients {
-            assert_eq!(status(&read_rest(client).await), 200);
-            gateway.record().await;
-        }
+        serve_all(&fake, &gateway, clients).await;
         assert_eq!(names(&fake), ["first", "a1", "b1", "a2", "a3"], "{tenant_line}");
         assert_no_state_left(&gateway).await;
     }
@@ -297,11 +277,7 @@ async fn a_scrape_that_shows_capacity_releases_queued_requests() {
 
 #[tokio::test]
 async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
-    let fake = held().await;
-    let gateway =
-        one_at_each(&[&fake], config::AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let (fake, gateway, first) = occupied(AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     fake.set_healthy(false);
@@ -309,18 +285,15 @@ async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
     assert_eq!(status(&refused), 503);
     assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
     assert_eq!(header(&refused, "retry-after").as_deref(), Some("1"));
-    fake.go();
-    assert_eq!(status(&read_rest(first).await), 200);
     gateway.record().await;
-    gateway.record().await;
+    serve_all(&fake, &gateway, vec![first]).await;
     assert_no_state_left(&gateway).await;
 }
 
 #[tokio::test]
 async fn an_admitted_request_that_fails_over_is_not_queued_again() {
     let (full, gone) = (held().await, held().await);
-    let gateway =
-        one_at_each(&[&full, &gone], config::AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
+    let gateway = one_at_each(&[&full, &gone], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     // The next scrape is an hour away, so the gateway does not notice that the backend has ended.
     drop(gone);
     // With equal loads, the gateway uses the backends in their order.

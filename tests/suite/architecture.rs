@@ -106,40 +106,25 @@ fn module_of(file: &str) -> String {
     file.split(['/', '.']).next().unwrap().to_owned()
 }
 
-/// The modules that a line of code names through `crate::`.
-fn imports(line: &str) -> Vec<String> {
-    let code = line.split("//").next().unwrap_or("");
-    code.split("crate::")
-        .skip(1)
-        .map(|rest| {
-            rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned()
-        })
-        .filter(|module| !module.is_empty())
-        .collect()
+fn import_graph(folder: &Path) -> ImportGraph {
+    ImportGraph::of_crate(&|file| fs::read_to_string(folder.join(file)).ok())
 }
 
 #[test]
 fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
-        let layer = |module: &str| layers.iter().position(|layer| layer.contains(&module));
-        for (file, source) in sources(&repository_root().join(folder)) {
-            if matches!(file.as_str(), "lib.rs" | "main.rs") || file.ends_with("_tests.rs") {
-                continue;
-            }
-            let own = module_of(&file);
-            let own_layer = layer(&own).unwrap_or_else(|| panic!("{folder}/{file} has no layer"));
-            // Imports in tests do not count, because tests may use higher layers.
-            let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
-            for (number, line) in code.lines().enumerate() {
-                for imported in imports(line) {
-                    let is_allowed = layer(&imported).is_some_and(|layer| layer <= own_layer);
-                    if imported != own && !is_allowed && !file.ends_with("tests.rs") {
-                        wrong.push(format!(
-                            "{folder}/{file}:{}: {own} imports {imported}",
-                            number + 1
-                        ));
-                    }
+        let layer_of = |file: &str| {
+            let layer = layers.iter().position(|layer| layer.contains(&module_of(file).as_str()));
+            layer.unwrap_or_else(|| panic!("{folder}/{file} has no layer"))
+        };
+        let mut imports = import_graph(&repository_root().join(folder)).imports();
+        imports.remove("lib.rs");
+        for (file, imported) in imports {
+            let own_layer = layer_of(&file);
+            for (other, paths) in imported {
+                if layer_of(&other) > own_layer {
+                    wrong.push(format!("{folder}/{file} imports {other}: {paths:?}"));
                 }
             }
         }
@@ -148,19 +133,12 @@ fn modules_import_only_from_lower_layers() {
 }
 
 #[test]
-fn no_file_imports_itself_through_other_files() {
+fn no_file_and_no_module_of_a_folder_imports_itself_through_others() {
     for (name, folder) in folders() {
-        let read = |file: &Path| fs::read_to_string(folder.join(file)).ok();
-        let cycles = ImportGraph::of_crate(&read).cycles().concat();
+        let graph = import_graph(&folder);
+        let cycles = graph.cycles().concat();
         assert!(cycles.is_empty(), "files of {name} import each other:\n{}", cycles.join("\n"));
-    }
-}
-
-#[test]
-fn no_module_imports_itself_through_other_modules_of_its_folder() {
-    for (name, folder) in folders() {
-        let read = |file: &Path| fs::read_to_string(folder.join(file)).ok();
-        let cycles = ImportGraph::of_crate(&read).module_cycles().concat();
+        let cycles = graph.module_cycles().concat();
         assert!(
             cycles.is_empty() || name == MODULE_CYCLES,
             "modules of {name} import each other:\n{}",

@@ -3,14 +3,16 @@
 
 use crate::admission::{
     NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, held,
-    names, one_at_each, send, until_waiting,
+    names, occupied, one_at_each, send, serve_all, until_waiting,
 };
+use crate::capabilities::round_robin;
 use crate::support::crashable_backend::CrashableBackend;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, post, read_rest, read_until, start_with, status,
+    ASK, ASK_STREAM, CHAT, Running, Setup, admission_settings, post, read_rest, read_until,
+    start_with, status, tiers, with_lines,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,11 +21,9 @@ use tokenweir::config::AdmissionConfig;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
 use tokenweir_gateway::backend::Health;
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
-use tokenweir_request::record::{Outcome, TierResolver};
+use tokenweir_request::record::Outcome;
 use tokenweir_request::slo::Objective;
-use tokenweir_routing::{Policy, PolicyKind};
 
-const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
@@ -32,25 +32,28 @@ fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
     AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
 }
 
-/// A backend that answers requests with 200, but whose health check fails until the test changes it.
+/// A backend that answers requests with 200.
+async fn up() -> ScriptedBackend {
+    ScriptedBackend::answering(json("200 OK", "{}")).await
+}
+
+/// As [`up`], but the health check fails until the test changes it.
 async fn down() -> ScriptedBackend {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = up().await;
     fake.set_healthy(false);
     fake
 }
 
-/// A gateway that scrapes these backends once at the start. After that, it checks a backend only after a
-/// failure.
-async fn unscraped(addrs: &[SocketAddr], policy: Policy) -> Running {
+/// Settings with which a request waits for a backend as long as necessary.
+fn long_wait(scrape_interval: Duration) -> Setup {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
-    let scrape_interval = NO_SECOND_SCRAPE;
-    start_with(addrs, Setup { policy, admission, scrape_interval, ..Setup::default() }).await
+    Setup { admission, scrape_interval, ..Setup::default() }
 }
 
-async fn gateway_with(fake: &ScriptedBackend, setup: Setup) -> Running {
-    let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
-    let scrape_interval = SHORT_SCRAPE_INTERVAL;
-    start_with(&[fake.addr], Setup { admission, scrape_interval, ..setup }).await
+/// A gateway that scrapes these backends once at the start. After that, it checks a backend only after a
+/// failure.
+async fn unscraped(addrs: &[SocketAddr]) -> Running {
+    start_with(addrs, long_wait(NO_SECOND_SCRAPE)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -80,11 +83,8 @@ async fn requests_wait_until_the_only_backend_is_up_and_go_by_class_and_age() {
     for client in clients {
         assert_eq!(status(&read_rest(client).await), 200);
     }
-    let mut records = Vec::new();
     for _ in 0..500 {
-        records.push(gateway.record().await);
-    }
-    for record in &records {
+        let record = gateway.record().await;
         assert_eq!(record.outcome, Outcome::Ok);
         let (waited, queued) =
             (record.backend_wait().unwrap(), record.gateway_queue_wait().unwrap());
@@ -109,7 +109,7 @@ async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_g
     assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
     let record = gateway.record().await;
     assert!(record.backend_wait().unwrap() >= wait && record.attempts.is_empty());
-    let up = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let up = up().await;
     let gateway = one_at_each(&[&up], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     wait_until!(gateway.pool.routes().models().len() == 1);
     let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
@@ -122,10 +122,7 @@ async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_g
 
 #[tokio::test]
 async fn queued_requests_wait_on_when_the_last_backend_is_down_and_returns() {
-    let fake = held().await;
-    let gateway = one_at_each(&[&fake], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
-    let first = send(&gateway, "first", "").await;
-    fake.until_received(1).await;
+    let (fake, gateway, first) = occupied(waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     fake.set_healthy(false);
@@ -148,8 +145,9 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
     let keep_alive = Some(Duration::from_millis(5));
     let rules = StreamRules { keep_alive, ..StreamRules::default() };
     let observation = ObservationSettings { streams: rules, ..ObservationSettings::default() };
-    let gateway = gateway_with(&fake, Setup { observation, ..Setup::default() }).await;
-    let mut client = gateway.begin(CHAT, STREAM).await;
+    let setup = Setup { observation, ..long_wait(SHORT_SCRAPE_INTERVAL) };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "\n: ").await;
     assert_eq!(fake.seen().len(), 0, "no backend has the request yet");
     fake.set_healthy(true);
@@ -159,9 +157,9 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
 
 #[tokio::test]
 async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = up().await;
     let mut backend = CrashableBackend::in_front_of(fake.addr);
-    let gateway = unscraped(&[backend.addr], Policy::default()).await;
+    let gateway = unscraped(&[backend.addr]).await;
     backend.crash().await;
     let client = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
@@ -183,8 +181,8 @@ async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() 
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
     })
     .await;
-    let gateway = unscraped(&[fake.addr], Policy::default()).await;
-    let served = gateway.post(CHAT, STREAM).await;
+    let gateway = unscraped(&[fake.addr]).await;
+    let served = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&served), 200);
     let record = gateway.record().await;
     assert_eq!((record.attempts.len(), record.outcome), (2, Outcome::Ok));
@@ -195,16 +193,14 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
-        let gone = || ScriptedBackend::answering(json("200 OK", "{}"));
         // The other backend, which refuses connections, is tried before the crash, after it, or before and
         // after it.
         for order in 0..3 {
-            let gone = gone().await;
+            let gone = up().await;
             let all = [gone.addr, crashing.addr, gone.addr];
-            let gateway =
-                unscraped(&all[[0..2, 1..3, 1..2][order].clone()], Policy::default()).await;
+            let gateway = unscraped(&all[[0..2, 1..3, 1..2][order].clone()]).await;
             drop(gone);
-            let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+            let answer = gateway.post(CHAT, ASK).await;
             assert!(status(&answer) >= 500, "{order}");
             assert_eq!(crashing.take_received().len(), 1, "{order}");
             assert_eq!(gateway.record().await.backend_wait(), None, "{order}");
@@ -226,12 +222,13 @@ async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_anothe
         }
         let mut addrs = fakes.each_ref().map(|fake| fake.addr);
         addrs.rotate_left(rotation);
-        let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-        let gateway = unscraped(&addrs, policy).await;
+        let policy = round_robin().policy;
+        let setup = Setup { policy, ..long_wait(NO_SECOND_SCRAPE) };
+        let gateway = start_with(&addrs, setup).await;
         wait_until!(gateway.pool.routes().models().len() == 1);
         let [first, second, longer] = fakes;
         drop(longer);
-        let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+        let answer = gateway.post(CHAT, ASK).await;
         let record = gateway.record().await;
         assert_eq!(record.backend_wait(), None);
         let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
@@ -247,7 +244,7 @@ async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_anothe
 
 #[tokio::test]
 async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_none_comes() {
-    let gone = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gone = up().await;
     let wait = Duration::from_millis(40);
     let gateway = one_at_each(&[&gone], waiting_for(wait), NO_SECOND_SCRAPE).await;
     drop(gone);
@@ -262,18 +259,15 @@ async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_non
 
 #[tokio::test]
 async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
-    let (missing, other) = (down().await, ScriptedBackend::answering(json("200 OK", "{}")).await);
+    let (missing, other) = (up().await, up().await);
     missing.set_models(&["missing"]);
-    missing.set_healthy(true);
-    let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
-    let setup = Setup { admission, scrape_interval: SHORT_SCRAPE_INTERVAL, ..Setup::default() };
-    let gateway = start_with(&[missing.addr, other.addr], setup).await;
+    let gateway = start_with(&[missing.addr, other.addr], long_wait(SHORT_SCRAPE_INTERVAL)).await;
     wait_until!(gateway.pool.routes().models().len() == 2);
     missing.set_healthy(false);
     wait_until!(gateway.pool.backends()[0].health.state().health == Health::Down);
     let client = gateway.begin(CHAT, r#"{"model":"missing","messages":[]}"#).await;
     until_waiting(&gateway, 1).await;
-    let served = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+    let served = gateway.post(CHAT, ASK).await;
     assert_eq!(status(&served), 200);
     assert_eq!(gateway.record().await.gateway_queue_wait(), None);
     drop(client);
@@ -289,8 +283,7 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     let objective =
         serde_json::json!({ "name": "fast", "tier": "gold", "objective": "ttft < 40ms for 99 %" });
     admission.objectives = vec![serde_json::from_value::<Objective>(objective).unwrap()];
-    let tiers =
-        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
+    let tiers = tiers(&["gold"]);
     let scrape_interval = NO_SECOND_SCRAPE;
     let setup = Setup { admission: Some(admission), tiers, scrape_interval, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -298,18 +291,11 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     fake.until_received(1).await;
     let whole = send(&gateway, "whole", "x-tier: gold\r\n").await;
     until_waiting(&gateway, 1).await;
-    let ask = post(CHAT, STREAM).replacen("\r\n", "\r\nx-tier: gold\r\n", 1);
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold");
     assert_shed(&gateway.raw(&ask).await, "late");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));
-    for number in 1..=2 {
-        fake.until_received(number).await;
-        fake.go();
-    }
-    for client in [first, whole] {
-        assert_eq!(status(&read_rest(client).await), 200);
-        gateway.record().await;
-    }
+    serve_all(&fake, &gateway, vec![first, whole]).await;
     assert_no_state_left(&gateway).await;
 }
 

@@ -6,10 +6,11 @@ use crate::support::crashable_backend::{CrashPoint, CrashableBackend};
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
+use crate::support::test_gateway::{CHAT, Setup, body, start_with, status};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir_gateway::backend::Health;
+use tokenweir_gateway::backend::{Backend, Health};
 use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::Outcome;
 
@@ -60,14 +61,6 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
     .await
 }
 
-async fn until_up(gateway: &Running) {
-    let is_up = || {
-        let backends = gateway.pool.backends();
-        backends.iter().all(|backend| backend.health.state().health == Health::Up)
-    };
-    wait_until!(is_up());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
     let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
@@ -116,7 +109,8 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
         }
         backends[index].crash().await;
         backends[index].restart();
-        until_up(&gateway).await;
+        let is_up = |backend: &Arc<Backend>| backend.health.state().health == Health::Up;
+        wait_until!(gateway.pool.backends().iter().all(is_up));
     }
     let mut outcomes = [0, 0];
     for _ in 0..crash_count * CONCURRENT_REQUESTS {

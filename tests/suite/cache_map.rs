@@ -1,7 +1,7 @@
 //! The cache map on the admin listener: it shows which groups of prompts fill the caches of backends, without
 //! the text of prompts.
 
-use crate::access::{KEY, access, tenant};
+use crate::access::{KEY, access, keyed, tenant};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering_with, post};
 use serde_json::{Value, json};
@@ -16,9 +16,7 @@ async fn ask(gateway: &Running, system: &str, question: &str) {
         { "role": "user", "content": question },
     ]);
     let body = json!({ "model": "tiny", "stream": true, "messages": messages }).to_string();
-    let request =
-        post(CHAT, &body).replacen("\r\n", &format!("\r\nauthorization: Bearer {KEY}\r\n"), 1);
-    gateway.raw(request).await;
+    gateway.raw(keyed(&post(CHAT, &body))).await;
     gateway.record().await;
 }
 

@@ -2,8 +2,10 @@
 //! paths of their front end, or their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
-use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step, VLLM};
-use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, start, start_with, status};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Seen, Step, VLLM, json};
+use crate::support::test_gateway::{
+    ASK, CHAT, Running, Setup, WHOLE, body_json, get, start, start_before, start_with, status,
+};
 use serde_json::Value;
 use std::net::SocketAddr;
 use tokenweir_request::record::RequestRecord;
@@ -13,8 +15,6 @@ use tokenweir_sim::SimulatorSettings;
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
-const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 /// vLLM's response to a prompt of 9,000 bytes if the context has 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 
@@ -23,8 +23,9 @@ pub(crate) fn round_robin() -> Setup {
     Setup { policy, ..Setup::default() }
 }
 
-fn document(answer: &[u8]) -> Value {
-    serde_json::from_slice(&body(answer).0).unwrap()
+/// A backend that answers every inference request with [`WHOLE`].
+async fn serving() -> ScriptedBackend {
+    ScriptedBackend::answering(json("200 OK", WHOLE)).await
 }
 
 async fn backend_status(gateway: &Running, index: usize) -> Value {
@@ -78,7 +79,7 @@ async fn requests_go_to_a_backend_whose_context_holds_them() {
             if number % 3 == 0 { random.usize(2_100..14_000) } else { random.usize(5..1_900) };
         let max_tokens = if number % 10 == 1 { 1_990 } else { 8 };
         let answer = gateway.post(CHAT, &chat(&model(), tokens * 4, max_tokens)).await;
-        assert_eq!(status(&answer), 200, "{number}: {tokens} tokens, {:?}", document(&answer));
+        assert_eq!(status(&answer), 200, "{number}: {tokens} tokens, {:?}", body_json(&answer));
         let record = gateway.record().await;
         excluded += u32::from(is_excluded(&record, "its context is too short for the request"));
         let attempts = &record.attempts;
@@ -102,7 +103,7 @@ fn estimated_tokens(record: &RequestRecord) -> f64 {
 #[tokio::test]
 async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate_of_text() {
     let usage = r#"{"choices":[],"usage":{"prompt_tokens":1100,"completion_tokens":1}}"#;
-    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", usage)).await;
+    let fake = ScriptedBackend::answering(json("200 OK", usage)).await;
     let gateway = start(&[fake.addr]).await;
     let image = "QUJD".repeat(1 << 16);
     let with_image = serde_json::json!({ "model": "tiny", "messages": [{ "role": "user", "content": [
@@ -122,7 +123,7 @@ async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate
 /// A backend whose model has this context length, and that rejects every request as too long.
 async fn refusing(length: u32) -> ScriptedBackend {
     let text = TOO_LONG.replace("2048", &length.to_string());
-    let fake = ScriptedBackend::answering(scripted_backend::json("400 Bad Request", &text)).await;
+    let fake = ScriptedBackend::answering(json("400 Bad Request", &text)).await;
     fake.set_context("tiny", length);
     fake
 }
@@ -130,17 +131,17 @@ async fn refusing(length: u32) -> ScriptedBackend {
 #[tokio::test]
 async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
     let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
-    let gateway = start_with(&fakes.each_ref().map(|fake| fake.addr), round_robin()).await;
+    let gateway = start_before(&fakes, round_robin()).await;
     for _ in 0..4 {
         let answer = gateway.post(CHAT, &chat("tiny", 9_000, 8)).await;
         assert_eq!(status(&answer), 400);
-        assert!(document(&answer)["error"]["message"].as_str().unwrap().contains("8192"));
+        assert!(body_json(&answer)["error"]["message"].as_str().unwrap().contains("8192"));
         let record = gateway.record().await;
         assert!(record.attempts.len() <= 2, "one move at most: {:?}", record.attempts);
         assert_eq!(record.not_retried, None, "the client is the cause");
     }
     let huge = gateway.post(CHAT, &chat("tiny", 900_000, 8)).await;
-    assert!(document(&huge)["error"]["message"].as_str().unwrap().contains("8192"));
+    assert!(body_json(&huge)["error"]["message"].as_str().unwrap().contains("8192"));
     assert_eq!(gateway.record().await.attempts.len(), 1, "no attempt at a shorter one");
     for fake in gateway.pool.backends().iter() {
         assert_eq!(fake.health.breaker.ejections(), 0);
@@ -149,17 +150,14 @@ async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
 
 #[tokio::test]
 async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of_each_model() {
-    let fakes = [
-        ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await,
-        ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await,
-    ];
+    let fakes = [serving().await, serving().await];
     fakes[0].set_context("tiny", 2_048);
     fakes[1].set_context("tiny", 16_384);
     for fake in &fakes {
         set_rest(fake, false, false);
     }
-    let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
-    let listed = async || document(&gateway.raw(MODELS).await);
+    let gateway = start_before(&fakes, Setup::default()).await;
+    let listed = async || body_json(&gateway.raw(get("/v1/models")).await);
     let all = listed().await;
     assert_eq!(all["data"][0]["max_model_len"], 16_384);
     assert_eq!(all["data"][0]["owned_by"], "vllm", "the other members stay");
@@ -173,7 +171,7 @@ async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of
     assert_eq!(listed().await["data"][0]["max_model_len"], 2_048);
     set_rest(&fakes[0], true, false);
     until_state(&gateway, 0, Availability::Paused).await;
-    let answer = gateway.raw(MODELS).await;
+    let answer = gateway.raw(get("/v1/models")).await;
     assert_eq!(status(&answer), 503, "no backend serves any model");
 }
 
@@ -191,19 +189,19 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 /// The responses of vLLM's Rust front end, which does not serve some paths of the Python front end.
 pub(crate) fn rust_front_end(seen: &Seen) -> Vec<Step> {
     let answer = match seen.head.split(' ').nth(1) {
-        Some(MESSAGES) => scripted_backend::json(
+        Some(MESSAGES) => json(
             "501 Not Implemented",
             r#"{"error":{"message":"not implemented","type":"NotImplementedError","param":null,"code":501}}"#,
         ),
-        Some(RESPONSES) => scripted_backend::json("404 Not Found", r#"{"detail":"Not Found"}"#),
-        _ => scripted_backend::json("200 OK", WHOLE),
+        Some(RESPONSES) => json("404 Not Found", r#"{"detail":"Not Found"}"#),
+        _ => json("200 OK", WHOLE),
     };
     vec![Step::Send(answer)]
 }
 
 #[tokio::test]
 async fn front_ends_with_different_paths_serve_all_requests_together() {
-    let python = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let python = serving().await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     rust.set_metrics(Some(Page::of(
         "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n",
@@ -235,13 +233,13 @@ async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_th
 }
 
 async fn refuses_images(message: &'static str) {
-    let sees = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let sees = serving().await;
     let reads = ScriptedBackend::start(move |seen| {
         let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
         let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
         let (line, text) =
             if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
-        vec![Step::Send(scripted_backend::json(line, text))]
+        vec![Step::Send(json(line, text))]
     })
     .await;
     let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
@@ -270,15 +268,12 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         (Availability::Scaling, "it scales"),
         (Availability::Retired, "it was retired"),
     ] {
-        let works = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
-        let rests = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+        let works = serving().await;
+        let rests = serving().await;
         set_rest(&rests, false, false);
         let gateway = start_with(&[works.addr, rests.addr], round_robin()).await;
         let everywhere = |text: &str| {
-            let answer = scripted_backend::json(
-                "503 Service Unavailable",
-                &format!(r#"{{"error":"{text}"}}"#),
-            );
+            let answer = json("503 Service Unavailable", &format!(r#"{{"error":"{text}"}}"#));
             rests.set_metrics(Some(Page::Whole(answer)));
             rests.set_models_status("503 Service Unavailable");
         };
@@ -309,16 +304,8 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_sleep_state_is_asked_nothing_but_the_usual_pages() {
-    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
-    let gateway = start(&[fake.addr]).await;
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
-    assert_eq!(fake.seen().len(), 1, "the backend got only the request of the client");
-}
-
-#[tokio::test]
 async fn a_path_in_the_url_of_a_backend_precedes_the_paths_of_requests_and_checks() {
-    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let fake = serving().await;
     let gateway = start_with(&[fake.addr], Setup { prefix: "/engine-1", ..Setup::default() }).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     assert!(fake.seen()[0].head.starts_with("POST /engine-1/v1/chat/completions HTTP/1.1\r\n"));

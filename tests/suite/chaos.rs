@@ -4,13 +4,12 @@
 
 use crate::support::fault_injection_proxy::FaultInjectionProxy;
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, send_to, start_with, status};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_request::observe::{self, StallLimits};
 use tokenweir_request::record::{Outcome, RequestRecord};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 /// Number of requests. The environment variable `CHAOS` overrides it.
@@ -36,11 +35,7 @@ async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> ClientOu
         "model": "sim-model", "stream": is_stream, "max_tokens": random.u8(1..60),
         "messages": [{ "role": "user", "content": format!("{number} {}", "x ".repeat(random.usize(..200))) }],
     });
-    let mut client = TcpStream::connect(gateway).await.unwrap();
-    client
-        .write_all(post("/v1/chat/completions", &request_body.to_string()).as_bytes())
-        .await
-        .unwrap();
+    let mut client = send_to(gateway, post(CHAT, &request_body.to_string())).await;
     let leaves_after = random.usize(..2_000);
     let leaves = random.u8(..10) == 0;
     let mut answer = Vec::new();

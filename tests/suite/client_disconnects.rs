@@ -113,12 +113,6 @@ impl Scene {
     }
 }
 
-/// Waits until this many requests are in flight at the gateway.
-async fn until_open(gateway: &Running, count: usize) {
-    let line = format!("\ntokenweir_requests_in_flight {count}\n");
-    wait_until!(gateway.admin("/metrics").await.contains(&line));
-}
-
 /// Starts a client, brings its request to the phase and disconnects. Returns the delay until the backend
 /// notices the disconnect. If the backend never received the request, returns the delay until the request has
 /// ended.
@@ -128,7 +122,10 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     let length = if phase == Phase::Upload { ASK.len() / 2 } else { ASK.len() };
     let mut client = Client::ask(gateway.addr, way, ASK, length).await;
     match phase {
-        Phase::Upload => until_open(gateway, 1).await,
+        Phase::Upload => {
+            let in_flight = "\ntokenweir_requests_in_flight 1\n";
+            wait_until!(gateway.admin("/metrics").await.contains(in_flight));
+        }
         Phase::Queued => until_waiting(gateway, 1).await,
         Phase::Headers => fake.until_received(earlier + 1).await,
         Phase::Held => {

@@ -4,11 +4,10 @@
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::post;
+use crate::support::test_gateway::{CHAT, post, read_rest, send_to, status};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
-use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use axum::routing::post as on_post;
 use flate2::read::GzDecoder;
@@ -22,8 +21,7 @@ use prost::Message;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tonic::codec::CompressionEncoding;
 
@@ -48,11 +46,10 @@ impl TraceService for Service {
     }
 }
 
-fn unzipped<M: Message + Default>(headers: &HeaderMap, body: &Bytes) -> M {
-    assert_eq!(headers["content-encoding"], "gzip");
+fn unzipped(body: &Bytes) -> ExportTraceServiceRequest {
     let mut plain = Vec::new();
     GzDecoder::new(&body[..]).read_to_end(&mut plain).unwrap();
-    M::decode(&plain[..]).unwrap()
+    ExportTraceServiceRequest::decode(&plain[..]).unwrap()
 }
 
 /// Middleware that asserts that every message is compressed with gzip.
@@ -68,8 +65,8 @@ async fn only_compressed(request: Request, next: Next) -> axum::response::Respon
 async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let service = Service(messages);
     let traces = TraceServiceServer::new(service.clone());
-    let take_spans = move |headers: HeaderMap, body: Bytes| {
-        service.spans(&unzipped(&headers, &body));
+    let take_spans = move |body: Bytes| {
+        service.spans(&unzipped(&body));
         std::future::ready(())
     };
     let router = Router::new()
@@ -85,16 +82,14 @@ async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     addr
 }
 
+async fn backend() -> ScriptedBackend {
+    ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
+}
+
 /// Sends requests until one succeeds. Requests fail until the gateway has scraped the backend.
 async fn chat(gateway: SocketAddr) {
-    let mut answer = String::new();
-    while !answer.starts_with("HTTP/1.1 200") {
-        let mut stream = TcpStream::connect(gateway).await.unwrap();
-        let request = post("/v1/chat/completions", r#"{"model":"tiny","stream":true}"#);
-        stream.write_all(request.as_bytes()).await.unwrap();
-        answer.clear();
-        stream.read_to_string(&mut answer).await.unwrap();
-    }
+    let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
+    wait_until!(status(&read_rest(send_to(gateway, &request).await).await) == 200);
 }
 
 fn text(path: &Path) -> &str {
@@ -107,8 +102,7 @@ async fn spans_reach_a_collector_behind_tls() {
     let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
     let ca = files.write("ca.pem", &authority.pem());
     let (cert, key) = (files.write("own.pem", &own.cert), files.write("own-key.pem", &own.key));
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let fake = backend().await;
     for (protocol, alpn) in [("grpc", "h2"), ("http/protobuf", "http/1.1")] {
         let (sender, mut messages) = mpsc::unbounded_channel();
         let plain = collector(sender).await;
@@ -141,8 +135,7 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     let (files, authority) = (Files::new("stranger"), Authority::new());
     let pair = authority.signs("127.0.0.1", 2040);
     let ca = files.write("ca.pem", &Authority::new().pem());
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let fake = backend().await;
     let (sender, mut messages) = mpsc::unbounded_channel();
     let addr = start_tls_terminator(collector(sender).await, &pair, None, &["h2"]).await;
     let endpoint = format!("https://{addr}");

@@ -196,8 +196,7 @@ fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
     let printed = found.effective_yaml().unwrap();
     assert!(printed.contains("env: KEY") && printed.contains("max_wait: "), "{printed}");
     assert!(!printed.contains("sk-printed"), "{printed}");
-    let load = |text: &str| Config::parse(text, Path::new("a.yaml"), Overrides::default());
-    assert_eq!(load(&printed).unwrap().config, load(text).unwrap().config);
+    assert_eq!(parse(&printed).unwrap().config, parse(text).unwrap().config);
 }
 
 // === precedence ===
@@ -213,8 +212,7 @@ fn child_that_prints_what_serve_loads() {
     match cli::parse(arguments.split(' ').map(OsString::from)) {
         Err(error) => println!("<<<{error}>>>"),
         Ok(Cli { command: cli::CliCommand::Serve(serve) }) => {
-            let loaded = Config::load(serve.config.as_deref(), serve.overrides);
-            match loaded {
+            match Config::load(serve.config.as_deref(), serve.overrides) {
                 Ok(loaded) => println!("<<<{}>>>", loaded.view()),
                 Err(error) => println!("<<<{error}>>>"),
             }
@@ -225,10 +223,8 @@ fn child_that_prints_what_serve_loads() {
 
 fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let name = "child_that_prints_what_serve_loads";
-    let module = module_path!().split_once("::");
-    let name = module.map_or(name.to_owned(), |(_, module)| format!("{module}::{name}"));
-    child.args(["--exact", &name, "--ignored", "--nocapture"]);
+    let name = "config::child_that_prints_what_serve_loads";
+    child.args(["--exact", name, "--ignored", "--nocapture"]);
     child.env_clear().env(ARGUMENTS, format!("tokenweir serve {arguments}").trim_end());
     child.envs(variables.iter().copied());
     let output = String::from_utf8(child.output().unwrap().stdout).unwrap();
@@ -367,18 +363,4 @@ fn every_key_of_the_reference_file_has_a_comment() {
         .any(|key| pair[1].starts_with(key));
         assert!(pair[0].starts_with('#') || is_of_backend, "{}", pair[1]);
     }
-}
-
-#[test]
-fn the_yaml_samples_of_the_documentation_are_valid() {
-    assert_eq!(samples("text\n```yaml\nlisten: 127.0.0.1:1\n```\n```sh\nx\n```\n").len(), 1);
-    for sample in samples(&format!("```yaml\n{REFERENCE}\n```\n")) {
-        parse(&sample).unwrap();
-    }
-}
-
-/// The code blocks of a Markdown page that are marked as `yaml`.
-fn samples(page: &str) -> Vec<String> {
-    let blocks = page.split("```yaml\n").skip(1);
-    blocks.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned())).collect()
 }

@@ -1,15 +1,15 @@
 //! Tests paths that the configuration adds, the total timeout, and that the list of models omits models whose
 //! backends are all down.
 
-use crate::access::{KEY, access, tenant};
-use crate::support::scripted_backend::{Page, begin};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json};
+use crate::access::{access, keyed, tenant};
+use crate::support::scripted_backend::{
+    Page, ROLE, ScriptedBackend, Step, WORD, begin, json, stream_of,
+};
 use crate::support::test_gateway::{
-    CHAT, Setup, advance_time, body, gateway_answering, gateway_following_with, post, read_until,
-    start, start_with, status,
+    CHAT, Setup, advance_time, body, body_json, gateway_answering, gateway_following_with, get,
+    post, read_until, start, start_with, status,
 };
 use http::Method;
-use serde_json::Value;
 use std::time::Duration;
 use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::Outcome;
@@ -36,10 +36,9 @@ async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
     let record = gateway.record().await;
     assert_eq!((record.route, record.outcome), (Some(PATH), Outcome::Ok));
     assert_eq!((record.model.as_str(), record.observed.usage.input), ("tiny", Some(9)));
-    let get = format!("GET {PATH}?a=b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
-    assert_eq!(status(&gateway.raw(get).await), 200);
+    assert_eq!(status(&gateway.raw(get(&format!("{PATH}?a=b"))).await), 200);
     assert!(fake.seen()[1].head.starts_with(&format!("GET {PATH}?a=b HTTP/1.1\r\n")));
-    let delete = format!("DELETE {PATH} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
+    let delete = get(PATH).replacen("GET", "DELETE", 1);
     let answer = String::from_utf8(gateway.raw(delete).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("POST, GET"), "{answer}");
     for path in ["/generative_scoring/", "/generative_scoring/x", "//generative_scoring"] {
@@ -56,9 +55,7 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
         tokenweir_request::access::TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
     let (access, routes) = (access(restricted), routes(&[Method::POST], None));
     let gateway = start_with(&[fake.addr], Setup { access, routes, ..Setup::default() }).await;
-    let ask = |body: &str| {
-        post(PATH, body).replacen("\r\n", &format!("\r\nauthorization: Bearer {KEY}\r\n"), 1)
-    };
+    let ask = |body: &str| keyed(&post(PATH, body));
     assert_eq!(status(&gateway.raw(ask(r#"{"model":"tiny"}"#)).await), 200);
     assert_eq!(status(&gateway.raw(ask(r#"{"model":"secret"}"#)).await), 403);
     assert_eq!(status(&gateway.raw(ask("\u{feff}{\"model\":\"secret\"}")).await), 400);
@@ -87,10 +84,8 @@ async fn token_ids_without_text_are_output_on_the_generate_path() {
             r#"{{"request_id":"g","choices":[{{"index":0,"token_ids":{ids},"finish_reason":{finish}}}]}}"#
         )
     };
-    let events = [event("[7]", "null"), event("[8,9]", "\"stop\"")];
-    let events: Vec<&str> = events.iter().map(String::as_str).chain(["[DONE]"]).collect();
-    let stream = crate::support::scripted_backend::stream_of(&events);
-    let (_fake, gateway) = gateway_answering(stream).await;
+    let events = [event("[7]", "null"), event("[8,9]", "\"stop\""), "[DONE]".to_owned()];
+    let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
     let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{},"stream":true}"#;
     assert_eq!(status(&gateway.post("/inference/v1/generate", ask).await), 200);
     let record = gateway.record().await;
@@ -116,9 +111,9 @@ async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
 
 #[tokio::test]
 async fn a_whole_response_has_the_total_timeout_of_its_path() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let routes = routes(&[Method::POST], Some(Duration::from_millis(50)));
-    let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
+    let setup = Setup { routes, ..Setup::default() };
+    let (_fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
     let answer = gateway.post(PATH, r#"{"model":"tiny"}"#).await;
     let text = String::from_utf8_lossy(&answer).into_owned();
     assert!(text.starts_with("HTTP/1.1 504") && text.contains("total_timeout"), "{text}");
@@ -133,23 +128,19 @@ async fn models_that_no_backend_serves_now_are_listed_apart() {
     fakes[0].set_models(&["a", "both"]);
     fakes[1].set_models(&["b", "both"]);
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
-    let get = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
-    let all: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
-    assert_eq!(all.get("unavailable_models"), None);
+    let list = async || gateway.raw(get("/v1/models")).await;
+    assert_eq!(body_json(&list().await).get("unavailable_models"), None);
     let asleep = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                   vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
     fakes[1].set_metrics(Some(Page::of(asleep)));
     wait_until!(gateway.pool.backends()[1].health.state().is_asleep());
-    let list: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
-    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
-    assert_eq!(
-        (ids, &list["unavailable_models"]),
-        (vec!["a".into(), "both".into()], &["b"].into())
-    );
-    let retrieve = |model: &str| get.replace("/v1/models", &format!("/v1/models/{model}"));
-    assert_eq!(status(&gateway.raw(retrieve("a")).await), 200);
-    assert_eq!(status(&gateway.raw(retrieve("b")).await), 503, "it exists");
+    let listed = body_json(&list().await);
+    let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+    assert_eq!(ids, ["a", "both"]);
+    assert_eq!(listed["unavailable_models"], serde_json::json!(["b"]));
+    assert_eq!(status(&gateway.raw(get("/v1/models/a")).await), 200);
+    assert_eq!(status(&gateway.raw(get("/v1/models/b")).await), 503, "it exists");
     fakes[0].set_healthy(false);
     gateway.pool.backends()[0].mark_down("refused");
-    assert_eq!(status(&gateway.raw(get).await), 503);
+    assert_eq!(status(&list().await), 503);
 }

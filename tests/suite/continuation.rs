@@ -4,12 +4,14 @@
 use crate::metrics::value;
 use crate::restart::Port;
 use crate::support::process::{GatewayProcess, folder};
-use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, chunk, event_stream_head};
+use crate::support::scripted_backend::{
+    ScriptedBackend, Seen, Step, begin, begun_stream, chunk, event_stream_head, paused, stream_of,
+};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, post, read_rest, read_until, start_with,
+    CHAT, Running, Setup, body, gateway_scripted_with, post, read_rest, read_until, send_to,
+    start_before,
 };
 use serde_json::{Value, json};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,7 +20,6 @@ use tokenweir_gateway::proxy::retry::RetrySettings;
 use tokenweir_request::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
-use tokio::io::AsyncWriteExt;
 
 const COMPLETIONS: &str = "/v1/completions";
 /// Number of tokens of the prompt of each request.
@@ -92,15 +93,13 @@ async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
     let start = |name: &'static str| {
         let (requests, how) = (requests.clone(), how.clone());
         ScriptedBackend::start(move |seen| {
-            let stream: Vec<u8> =
-                events(seen, name).iter().flat_map(|event| chunk(event)).collect();
+            let events = events(seen, name);
             if requests.fetch_add(1, Ordering::SeqCst) > 0 {
-                return vec![Step::Send(
-                    [event_stream_head(), stream, b"0\r\n\r\n".to_vec()].concat(),
-                )];
+                return vec![Step::Send(stream_of(&events))];
             }
-            let part = stream[..cut.min(stream.len())].to_vec();
-            let begun = Step::Send([event_stream_head(), part].concat());
+            let mut begun = begun_stream(&events);
+            begun.truncate(event_stream_head().len().saturating_add(cut));
+            let begun = Step::Send(begun);
             match how {
                 Break::Close => vec![begun, Step::Close],
                 Break::Reset => vec![begun, Step::Reset],
@@ -121,8 +120,10 @@ fn setup(mode: ContinuationMode) -> Setup {
     Setup { observation, injects_usage: true, ..Setup::default() }
 }
 
-async fn gateway(fakes: &[ScriptedBackend], setup: Setup) -> Running {
-    start_with(&fakes.iter().map(|fake| fake.addr).collect::<Vec<SocketAddr>>(), setup).await
+/// The body of the response to this request, and whether it is complete.
+async fn answer(gateway: &Running, path: &str, request: &str) -> (String, bool) {
+    let (bytes, is_whole) = body(&gateway.post(path, request).await);
+    (String::from_utf8(bytes).unwrap(), is_whole)
 }
 
 fn request(path: &str, members: &Value) -> String {
@@ -143,12 +144,9 @@ fn request(path: &str, members: &Value) -> String {
 /// The body that the client receives if no backend breaks.
 async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
     let fakes = backends(usize::MAX, Break::Close).await;
-    let gateway = gateway(&fakes, setup(mode)).await;
-    let (bytes, _) = body(&gateway.post(path, body_text).await);
-    String::from_utf8(bytes)
-        .unwrap()
-        .replace("\"next\"", "\"first\"")
-        .replace("\"created\":4", "\"created\":5")
+    let gateway = start_before(&fakes, setup(mode)).await;
+    let (text, _) = answer(&gateway, path, body_text).await;
+    text.replace("\"next\"", "\"first\"").replace("\"created\":4", "\"created\":5")
 }
 
 /// The length in bytes, with framing, of the first `count` events of the response to `body_text`.
@@ -177,15 +175,11 @@ async fn a_stream_whose_backend_dies_anywhere_is_the_same_stream() {
             let cut = length_of(path, &request, events) + 29 * index % 120;
             let how = if index % 2 == 0 { Break::Reset } else { Break::Close };
             let fakes = backends(cut, how).await;
-            let gateway = gateway(&fakes, setup(mode)).await;
-            let received = body(&gateway.post(path, &request).await);
+            let gateway = start_before(&fakes, setup(mode)).await;
+            let (received, is_whole) = answer(&gateway, path, &request).await;
             let record = gateway.record().await;
-            assert!(received.1, "{mode:?} {path}, cut after {events} events: {record:?}");
-            assert_eq!(
-                String::from_utf8_lossy(&received.0),
-                whole,
-                "{mode:?}, after {events} events"
-            );
+            assert!(is_whole, "{mode:?} {path}, cut after {events} events: {record:?}");
+            assert_eq!(received, whole, "{mode:?}, after {events} events");
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
             let usage = &record.observed.usage;
             assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
@@ -209,10 +203,9 @@ async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend()
         for lacking in 0..3 {
             let cut = length_of(CHAT, &request, ANSWER + 4 - lacking);
             let fakes = backends(cut, Break::Close).await;
-            let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
-            let received = body(&gateway.post(CHAT, &request).await);
-            let text = String::from_utf8(received.0).unwrap();
-            assert_eq!((text, received.1), (whole.clone(), true), "{lacking}");
+            let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+            let received = answer(&gateway, CHAT, &request).await;
+            assert_eq!(received, (whole.clone(), true), "{lacking}");
             let record = gateway.record().await;
             let usage = &record.observed.usage;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
@@ -243,12 +236,9 @@ async fn a_stall_an_abort_and_an_engine_error_are_survived() {
         let fakes = backends(length_of(CHAT, &request, 5), how).await;
         let mut setup = setup(ContinuationMode::Exact);
         setup.observation.stalls.abort_after = Some(Duration::from_millis(200));
-        let gateway = gateway(&fakes, setup).await;
-        let received = body(&gateway.post(CHAT, &request).await);
-        assert_eq!(
-            (String::from_utf8_lossy(&received.0).into_owned(), received.1),
-            (whole.clone(), true)
-        );
+        let gateway = start_before(&fakes, setup).await;
+        let received = answer(&gateway, CHAT, &request).await;
+        assert_eq!(received, (whole.clone(), true), "{cause:?}");
         let record = gateway.record().await;
         assert_eq!(record.continuations.begun[0].cause, cause);
         assert_eq!(record.continuations.begun[0].tokens, 4);
@@ -264,12 +254,9 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Off).await;
         let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
-        let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
-        let received = body(&gateway.post(CHAT, &request).await);
-        assert!(
-            !received.1 && whole.starts_with(&*String::from_utf8_lossy(&received.0)),
-            "{reason:?}"
-        );
+        let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+        let (received, is_whole) = answer(&gateway, CHAT, &request).await;
+        assert!(!is_whole && whole.starts_with(&received), "{reason:?}");
         let record = gateway.record().await;
         assert_eq!(
             (record.outcome, record.continuations.refusal),
@@ -297,14 +284,12 @@ async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
             let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
             let events = events(&fresh, "first");
             let count = if requests.fetch_add(1, Ordering::SeqCst) == 0 { 4 } else { events.len() };
-            let part = events.iter().take(count).flat_map(|event| chunk(event)).collect();
-            vec![Step::Send([event_stream_head(), part].concat()), Step::Close]
+            vec![begin(&events[..count]), Step::Close]
         })
     };
     let fakes = [start().await, start().await];
-    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
-    let (received, is_whole) = body(&gateway.post(CHAT, &request(CHAT, &json!({}))).await);
-    let received = String::from_utf8(received).unwrap();
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    let (received, is_whole) = answer(&gateway, CHAT, &request(CHAT, &json!({}))).await;
     assert!(
         !is_whole && received.contains("w2") && received.matches("w0").count() == 1,
         "{received}"
@@ -317,15 +302,10 @@ async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
 #[tokio::test]
 async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are_not_continued() {
     let request = request(CHAT, &json!({}));
-    let start = || {
-        ScriptedBackend::start(|seen| {
-            let part = events(seen, "a").iter().take(4).flat_map(|event| chunk(event)).collect();
-            vec![Step::Send([event_stream_head(), part].concat()), Step::Close]
-        })
-    };
+    let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];
     let refused = async |fakes: &[ScriptedBackend]| {
-        let gateway = gateway(fakes, setup(ContinuationMode::Exact)).await;
+        let gateway = start_before(fakes, setup(ContinuationMode::Exact)).await;
         assert!(!body(&gateway.post(CHAT, &request).await).1);
         let record = gateway.record().await;
         (record.continuations.refusal, record.continuations.begun.len(), record.attempts.len())
@@ -333,7 +313,7 @@ async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are
     assert_eq!(refused(&fakes).await, (Some(ContinuationRefusal::PoisonRequest), 1, 2));
     assert_eq!(refused(&fakes[..1]).await, (Some(ContinuationRefusal::NoOtherBackend), 0, 1));
     let retry = RetrySettings { attempts: 0, ..RetrySettings::default() };
-    let gateway = gateway(&fakes, Setup { retry, ..setup(ContinuationMode::Exact) }).await;
+    let gateway = start_before(&fakes, Setup { retry, ..setup(ContinuationMode::Exact) }).await;
     assert!(!body(&gateway.post(CHAT, &request).await).1);
     let refusal = gateway.record().await.continuations.refusal;
     assert_eq!(refusal, Some(ContinuationRefusal::MaxAttempts));
@@ -348,19 +328,16 @@ async fn nothing_follows_an_error_event_that_the_client_got() {
         let requests = requests.clone();
         ScriptedBackend::start(move |seen| {
             let events = events(seen, "a");
-            let stream = match requests.fetch_add(1, Ordering::SeqCst) {
-                0 => return vec![Step::Close],
-                1 => [chunk(&events[0]), chunk(DEAD), chunk("[DONE]")].concat(),
-                _ => events.iter().flat_map(|event| chunk(event)).collect(),
-            };
-            let end = b"0\r\n\r\n".to_vec();
-            vec![Step::Send([event_stream_head(), stream, end].concat())]
+            vec![match requests.fetch_add(1, Ordering::SeqCst) {
+                0 => Step::Close,
+                1 => Step::Send(stream_of(&[&*events[0], DEAD, "[DONE]"])),
+                _ => Step::Send(stream_of(&events)),
+            }]
         })
     };
     let fakes = [start().await, start().await];
-    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
-    let (bytes, _) = body(&gateway.post(CHAT, &request(CHAT, &json!({}))).await);
-    let received = String::from_utf8(bytes).unwrap();
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    let (received, _) = answer(&gateway, CHAT, &request(CHAT, &json!({}))).await;
     assert!(received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD), "{received}");
     assert_eq!(received.matches("data: ").count(), 3, "{received}");
     let record = gateway.record().await;
@@ -375,7 +352,7 @@ async fn a_model_can_differ_from_the_general_setting() {
     let policy =
         RoutePolicy { continuation: Some(ContinuationMode::Text), ..RoutePolicy::default() };
     let models = vec![ModelConfig { name: "tiny".into(), policy, ..ModelConfig::default() }];
-    let gateway = gateway(&fakes, Setup { models, ..setup(ContinuationMode::Off) }).await;
+    let gateway = start_before(&fakes, Setup { models, ..setup(ContinuationMode::Off) }).await;
     assert!(body(&gateway.post(CHAT, &request).await).1);
     let bodies: Vec<Seen> = fakes.iter().flat_map(ScriptedBackend::seen).collect();
     let continues =
@@ -387,22 +364,14 @@ async fn a_model_can_differ_from_the_general_setting() {
 async fn a_drain_with_migrate_moves_the_streams_of_the_backend() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
-    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     let mut client = gateway.begin(CHAT, &request).await;
     let mut received = read_until(&mut client, "w3").await;
     let (from, to) = if fakes[0].seen().is_empty() { (1, 0) } else { (0, 1) };
     let name = gateway.pool.backends()[from].identity.id.as_str().to_owned();
-    let drain = format!(
-        "POST /-/drain?backend={name}&migrate=true HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-    );
-    let mut admin = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
-    admin.write_all(drain.as_bytes()).await.unwrap();
-    let answer = read_rest(admin).await;
-    assert!(
-        String::from_utf8_lossy(&answer).contains("\"migrating\":1"),
-        "{}",
-        String::from_utf8_lossy(&answer)
-    );
+    let drained = gateway.change(&format!("/-/drain?backend={name}&migrate=true")).await;
+    let drained = String::from_utf8_lossy(&drained);
+    assert!(drained.contains("\"migrating\":1"), "{drained}");
     received.extend(read_rest(client).await);
     assert!(body(&received).1);
     fakes[from].closed().await;
@@ -427,8 +396,7 @@ async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
     };
     write(&fakes);
     let gateway = GatewayProcess::start(&file).await;
-    let mut client = tokio::net::TcpStream::connect(port.addr).await.unwrap();
-    client.write_all(post(CHAT, &request).as_bytes()).await.unwrap();
+    let mut client = send_to(port.addr, post(CHAT, &request)).await;
     let mut received = read_until(&mut client, "w3").await;
     let kept = usize::from(!fakes[0].seen().is_empty());
     write(&fakes[kept..=kept]);
@@ -445,19 +413,11 @@ async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
 #[tokio::test]
 async fn a_stream_that_cannot_be_moved_stays_at_its_backend() {
     let request = request(CHAT, &json!({}));
-    let fake = ScriptedBackend::start(|seen| {
-        let stream = events(seen, "a");
-        let bytes =
-            |events: &[String]| events.iter().flat_map(|event| chunk(event)).collect::<Vec<u8>>();
-        let begun = [event_stream_head(), bytes(&stream[..5])].concat();
-        vec![
-            Step::Send(begun),
-            Step::Wait,
-            Step::Send([bytes(&stream[5..]), b"0\r\n\r\n".to_vec()].concat()),
-        ]
-    })
-    .await;
-    let gateway = start_with(&[fake.addr], setup(ContinuationMode::Exact)).await;
+    let script = |seen: &Seen| {
+        let events = events(seen, "a");
+        paused(&events[..5], &events[5..])
+    };
+    let (fake, gateway) = gateway_scripted_with(setup(ContinuationMode::Exact), script).await;
     let mut client = gateway.begin(CHAT, &request).await;
     let mut received = read_until(&mut client, "w3").await;
     let name = gateway.pool.backends()[0].identity.id.as_str().to_owned();

@@ -3,13 +3,11 @@
 //! responses without usage.
 
 use crate::support::recording;
-use crate::support::scripted_backend::{FINISH, begin};
 use crate::support::scripted_backend::{
-    ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, paused, stream_of,
+    FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, begin,
+    paused, stream_of,
 };
-use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, post, read_rest, read_until, start_with,
-};
+use crate::support::test_gateway::{CHAT, Running, Setup, body_text, post, start_with, with_lines};
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_request::access::TokenCharge;
 use tokenweir_request::record::{Outcome, UsageEventOutcome, UsageSource};
@@ -63,17 +61,12 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
 async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
-        let events: Vec<&str> = events.iter().map(String::as_str).collect();
         if String::from_utf8_lossy(&seen.body).contains("cut") {
             return vec![begin(&events[..=words as usize]), Step::Close];
         }
         vec![Step::Send(stream_of(&events))]
     })
     .await
-}
-
-fn text(answer: &[u8]) -> String {
-    String::from_utf8(body(answer).0).unwrap()
 }
 
 fn last_body(fake: &ScriptedBackend) -> String {
@@ -93,7 +86,7 @@ async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_by
     let gateway = sampling(&[&fake], 1.0).await;
     for (sent, source) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
         let answer = gateway.post(CHAT, PLAIN).await;
-        assert_eq!(text(&answer), without_usage(5));
+        assert_eq!(body_text(&answer), without_usage(5));
         assert_eq!(last_body(&fake), sent);
         let record = gateway.record().await;
         let observed = &record.observed;
@@ -117,7 +110,7 @@ async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() 
     let done = "data: [DONE]\n\n";
     let expected = without_usage(5).replace(done, &format!("{usage_event}{done}"));
     for (sent, counted) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
-        assert_eq!(text(&gateway.post(CHAT, AT_END).await), expected);
+        assert_eq!(body_text(&gateway.post(CHAT, AT_END).await), expected);
         assert_eq!(last_body(&fake), sent);
         let record = gateway.record().await;
         let observed = &record.observed;
@@ -140,7 +133,7 @@ async fn a_server_that_writes_null_gets_no_request_for_continuous_usage() {
     let fake = ScriptedBackend::answering(stream_of(&[ROLE, &null, FINISH, USAGE, "[DONE]"])).await;
     let gateway = sampling(&[&fake], 1.0).await;
     for request in [PLAIN, AT_END, PLAIN] {
-        assert!(text(&gateway.post(CHAT, request).await).contains(&null));
+        assert!(body_text(&gateway.post(CHAT, request).await).contains(&null));
         assert_eq!(last_body(&fake), AT_END);
         gateway.record().await;
     }
@@ -177,8 +170,8 @@ async fn the_request_id_decides_whether_a_stream_is_in_the_sample() {
         gateway.record().await;
         let mut sample = Vec::new();
         for id in 0..24 {
-            let head = format!("host: gateway\r\nx-request-id: sample-{id}");
-            gateway.raw(post(CHAT, PLAIN).replace("host: gateway", &head)).await;
+            let id = format!("x-request-id: sample-{id}");
+            gateway.raw(with_lines(&post(CHAT, PLAIN), &id)).await;
             sample.push(gateway.record().await.options.continuous_usage_injected);
         }
         samples.push(sample);
@@ -201,7 +194,6 @@ async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
             for event in events.iter_mut().filter(|event| event.contains(r#""choices":[]"#)) {
                 *event = format!("{}{fingerprint}}}", event.strip_suffix('}').unwrap());
             }
-            let events: Vec<&str> = events.iter().map(String::as_str).collect();
             vec![Step::Send(stream_of(&events))]
         })
         .await;
@@ -222,20 +214,15 @@ async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
 async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
-        let events: Vec<&str> = events.iter().map(String::as_str).collect();
-        let (begun, rest) = events.split_at(2);
-        paused(begun, rest)
+        paused(&events[..2], &events[2..])
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
     // The gateway requests no continuous usage for the first stream, because it does not know the server yet.
     let mut tokens = 0;
     loop {
-        let mut client = gateway.begin(CHAT, PLAIN).await;
-        let mut got = read_until(&mut client, WORD).await;
-        fake.go();
-        got.extend(read_rest(client).await);
-        assert_eq!(text(&got), without_usage(2));
+        let got = gateway.post_and_release(CHAT, PLAIN, WORD, || fake.go()).await;
+        assert_eq!(body_text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
         // On a loaded machine the client may read late. A gap that such a client causes does not count, so
         // try again.
@@ -272,7 +259,7 @@ async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() 
         .await;
         let gateway = sampling(&[&fake], 1.0).await;
         gateway.post(CHAT, PLAIN).await;
-        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        let answer = body_text(&gateway.post(CHAT, PLAIN).await);
         assert_eq!(last_body(&fake), EVERY_EVENT);
         assert_eq!(normalized(&answer), normalized(&expected), "{front_end}");
     }
@@ -303,10 +290,8 @@ async fn streams_outside_the_sample_request_only_usage_at_the_end() {
         (VLLM, 1.0, &logprobs, &AT_END.replace("},", r#"},"logprobs":true,"#)),
     ];
     for (kind, share, sent, expected) in cases {
-        let fake = ScriptedBackend::start_kind(kind, |_| {
-            vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
-        })
-        .await;
+        let answer = |_: &_| vec![Step::Send(stream_of(&WHOLE_STREAM))];
+        let fake = ScriptedBackend::start_kind(kind, answer).await;
         let gateway = sampling(&[&fake], share).await;
         for request in [PLAIN, sent] {
             gateway.post(CHAT, request).await;
@@ -323,7 +308,7 @@ async fn a_server_that_always_sends_usage_gets_no_further_option() {
     let fake = ScriptedBackend::answering(stream_of(&events)).await;
     let gateway = sampling(&[&fake], 1.0).await;
     for _ in 0..3 {
-        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        let answer = body_text(&gateway.post(CHAT, PLAIN).await);
         assert!(
             answer.contains(&*finish),
             "the client gets the usage with and without the gateway"
@@ -350,7 +335,7 @@ async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed
     let gateway = sampling(&[&fake], 1.0).await;
     let expected = [WORD, odd, WORD, WORD];
     for word in expected {
-        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        let answer = body_text(&gateway.post(CHAT, PLAIN).await);
         assert_eq!(answer, without_usage(1).replace(WORD, word));
         gateway.record().await;
     }

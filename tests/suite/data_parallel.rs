@@ -1,7 +1,9 @@
 //! The gateway routes requests to the data-parallel ranks of one backend.
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
-use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, post, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, WHOLE, body_text, post, start_with, status, with_lines,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -94,8 +96,7 @@ async fn each_rank_is_a_target_and_the_gateway_alone_chooses_it() {
     let of = |index: usize| (&shown[index]["rank"], &shown[index]["header"]);
     assert_eq!([of(0), of(1)], [(&json!(4), &json!("0")), (&json!(5), &json!("1"))]);
     for _ in 0..20 {
-        let request =
-            post(CHAT, &chat("hello")).replacen("\r\n", "\r\nX-data-parallel-rank: 7\r\n", 1);
+        let request = with_lines(&post(CHAT, &chat("hello")), "X-data-parallel-rank: 7");
         assert_eq!(status(&gateway.raw(request).await), 200);
         let record = gateway.record().await;
         let decision = record.decision.as_ref().unwrap();
@@ -137,7 +138,7 @@ async fn a_refused_rank_costs_no_request_and_the_engine_chooses_from_then_on() {
     backend.take_received();
     for _ in 0..3 {
         let answer = gateway.post(CHAT, &chat("hello")).await;
-        assert_eq!(status(&answer), 200, "{}", String::from_utf8_lossy(&body(&answer).0));
+        assert_eq!(status(&answer), 200, "{}", body_text(&answer));
     }
     let sent: Vec<_> = backend.seen().iter().map(rank_of).collect();
     assert_eq!(sent, [Some(0), None, None, None]);

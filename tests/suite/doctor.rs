@@ -110,9 +110,6 @@ async fn a_short_keep_alive_timeout_is_measured() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_unreachable_target_gets_a_clear_finding() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = closed.local_addr().unwrap();
-    drop(closed);
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let [hangs, speaks] = [&hanging, &garbage].map(|it| it.local_addr().unwrap());
@@ -130,7 +127,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
     let html = ScriptedBackend::start(|_| nothing()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
     for (url, check, words) in [
-        (format!("http://{refused}"), "reachable", "refused"),
+        ("http://127.0.0.1:9".to_owned(), "reachable", "refused"),
         (format!("http://{hangs}"), "reachable", "no answer within"),
         (format!("http://{speaks}"), "reachable", "not HTTP"),
         (format!("https://{speaks}"), "reachable", "TLS"),
@@ -341,16 +338,11 @@ async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_server_is_reported_as_no_engine() {
-    let web = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = web.local_addr().unwrap();
-    let _serving = tokio::spawn(async move {
-        while let Ok((mut stream, _)) = web.accept().await {
-            let _ = stream.read(&mut [0; 1024]).await;
-            let none = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-            let _ = stream.write_all(none).await;
-        }
-    });
-    let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
+    let web = ScriptedBackend::start(|_| nothing()).await;
+    for path in ["/health", "/metrics", "/v1/models", "/version"] {
+        web.set_page(path, "404 Not Found", "");
+    }
+    let (report, code) = report(&format!("--backend {} --idle 0s", web.addr), &[]).await;
     let found = seen(&report);
     assert_eq!((code, found.len()), (1, 1), "{report:#}");
     assert!(found[0].starts_with("is not recognised as an inference server"), "{found:?}");

@@ -5,36 +5,25 @@
 use crate::metrics::{samples, value};
 use crate::support::recording::folder;
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, Page, ROLE, ScriptedBackend, USAGE, WORD, stream_of,
+    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering, gateway_answering_with, start, start_with,
+    CHAT, Running, Setup, gateway_answering_with, start, start_with,
 };
-use std::net::SocketAddr;
-use std::sync::Arc;
 use tokenweir_engine::address::MetricsUrl;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
-const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
-
-/// A recorded metrics page of vLLM, by its file name, as a whole HTTP response.
-pub(crate) fn recorded_page(name: &str) -> Vec<u8> {
+/// A recorded metrics page of vLLM, by its file name.
+pub(crate) fn recorded_page(name: &str) -> String {
     let recorded = std::fs::read_to_string(folder().join("metrics").join(name)).unwrap();
     let start = recorded.find("# HELP").unwrap();
-    page(&recorded[start..])
-}
-
-fn page(text: &str) -> Vec<u8> {
-    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes()
+    recorded[start..].to_owned()
 }
 
 /// The sum of the samples of a metric whose lines contain `label`, on the page of an engine. Fails if there
 /// is no such sample.
-fn engine_value(page: &[u8], name: &str, label: &str) -> f64 {
-    let text = String::from_utf8_lossy(page);
+fn engine_value(page: &str, name: &str, label: &str) -> f64 {
     let is_sample = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
-    let numbers = text.lines().filter(is_sample).filter_map(|line| line.rsplit(' ').next());
+    let numbers = page.lines().filter(is_sample).filter_map(|line| line.rsplit(' ').next());
     let numbers: Vec<f64> = numbers.map(|number| number.parse().unwrap()).collect();
     assert!(!numbers.is_empty(), "{name} {label}");
     numbers.iter().sum()
@@ -50,9 +39,9 @@ async fn until_scraped(
 
 #[tokio::test]
 async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let scraped = recorded_page("python-metrics-spec.http");
-    fake.set_metrics(Some(Page::Whole(scraped.clone())));
+    fake.set_metrics(Some(Page::of(&scraped)));
     let gateway = start(&[fake.addr]).await;
     until_scraped(&gateway, |load| load.drafts.is_some()).await;
     let own = gateway.admin("/metrics").await;
@@ -108,69 +97,31 @@ async fn a_value_that_an_engine_does_not_report_has_no_series() {
 
 #[tokio::test]
 async fn a_restart_of_an_engine_is_counted() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let started = |at: u32| {
-        page(&format!(
+        Page::of(&format!(
             "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
              process_start_time_seconds {at}\n"
         ))
     };
-    fake.set_metrics(Some(Page::Whole(started(100))));
+    fake.set_metrics(Some(started(100)));
     let gateway = start(&[fake.addr]).await;
     until_scraped(&gateway, |load| load.started == Some(100.0)).await;
     let restarts = format!("tokenweir_engine_restarts_total{{backend=\"{}\"}}", fake.addr);
     assert!(value(&gateway.admin("/metrics").await, &restarts) < 0.5);
-    fake.set_metrics(Some(Page::Whole(started(200))));
+    fake.set_metrics(Some(started(200)));
     wait_until!(value(&gateway.admin("/metrics").await, &restarts) >= 0.5);
 }
 
 #[tokio::test]
-async fn the_gateway_counts_the_tokens_of_each_backend_beside_those_of_the_engine() {
-    let (fake, gateway) = gateway_answering(stream_of(&GOOD)).await;
-    gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
-    gateway.record().await;
-    let page = gateway.admin("/metrics").await;
-    let series = |direction: &str| {
-        format!("tokenweir_backend_tokens_total{{backend=\"{}\",type=\"{direction}\"}}", fake.addr)
-    };
-    let tokens = ["input", "output"].map(|direction| value(&page, &series(direction)) as u64);
-    assert_eq!(tokens, [9, 3]);
-}
-
-/// Serves `page` for each request. Returns the address of the server, and the list of the request heads,
-/// which grows with each request.
-async fn serve_page(page: Vec<u8>) -> (SocketAddr, Arc<std::sync::Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let heads = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let received = heads.clone();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let (page, received) = (page.clone(), received.clone());
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 4_096];
-                while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                    let head = String::from_utf8_lossy(&buffer[..count]).into_owned();
-                    received.lock().unwrap().push(head);
-                    if stream.write_all(&page).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (address, heads)
-}
-
-#[tokio::test]
 async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
-    let (metrics, heads) = serve_page(page(
-        "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
-         ray_vllm_kv_cache_usage_perc 0.5\n",
-    ))
-    .await;
-    let metrics_url = MetricsUrl::parse(&format!("http://{metrics}/-/metrics?a=1")).unwrap();
+    let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
+    let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
+                ray_vllm_kv_cache_usage_perc 0.5\n";
+    let page = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len());
+    let metrics = ScriptedBackend::answering(page).await;
+    let metrics_url = format!("http://{}/-/metrics?a=1", metrics.addr);
+    let metrics_url = MetricsUrl::parse(&metrics_url).unwrap();
     let setup = Setup {
         metrics_url: Some(metrics_url),
         backend_key: Some("Bearer secret"),
@@ -179,9 +130,10 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
     let gateway = start_with(&[fake.addr], setup).await;
     until_scraped(&gateway, |load| load.running == Some(3.0)).await;
     assert_eq!(fake.looks()[1], 0, "the backend's own page is not requested");
-    let heads = heads.lock().unwrap().clone();
-    assert!(heads[0].starts_with("GET /-/metrics?a=1 HTTP/1.1\r\n"), "{}", heads[0]);
-    assert!(heads.iter().all(|head| !head.to_ascii_lowercase().contains("authorization")));
+    let scrapes = metrics.take_received();
+    assert!(scrapes[0].head.starts_with("GET /-/metrics?a=1 HTTP/1.1\r\n"), "{}", scrapes[0].head);
+    let has_key = |seen: &Seen| seen.head.to_ascii_lowercase().contains("authorization");
+    assert!(!scrapes.iter().any(has_key));
     let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     assert!(fake.seen()[0].head.contains("Bearer secret"));
@@ -189,10 +141,9 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
 
 #[tokio::test]
 async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
     let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
     let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
     let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     let errors = "tokenweir_scrape_errors_total{backend=\"B\",kind=\"connect\"}";
@@ -204,7 +155,7 @@ async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
 async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
     let page = |gpus, price| async move {
         let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
-        let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
         (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;

@@ -2,17 +2,18 @@
 //! service as stuck only if two valid metrics pages prove that the engine makes no progress.
 
 use crate::support::scripted_backend::{
-    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
+    Page, ScriptedBackend, Step, WHOLE_STREAM, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, read_until, start_with, status};
+use crate::support::test_gateway::{
+    ASK_STREAM, CHAT, Running, Setup, read_until, start_with, status,
+};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir_gateway::backend::Health;
 use tokenweir_request::record::Outcome;
-use tokenweir_routing::resilience;
+use tokenweir_routing::resilience::CircuitBreakerSettings;
 
 const BODY: &str = r#"{"model":"tiny"}"#;
-const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// Number of scrapes that together take longer than `STUCK_AFTER`: two scrapes are at least 20 ms apart.
 const SCRAPE_COUNT: usize = 12;
@@ -29,12 +30,18 @@ fn answer(status: &str) -> Page {
     Page::Whole(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into())
 }
 
-async fn start(fake: &ScriptedBackend) -> Running {
-    let health = resilience::CircuitBreakerSettings {
-        stuck_after: Some(STUCK_AFTER),
-        ..Setup::default().health
-    };
-    start_with(&[fake.addr], Setup { health, ..Setup::default() }).await
+/// Settings of a gateway that takes a backend out of service if its engine makes no progress for this long.
+fn stuck_after(time: Duration) -> Setup {
+    let health = CircuitBreakerSettings { stuck_after: Some(time), ..Setup::default().health };
+    Setup { health, ..Setup::default() }
+}
+
+/// A backend whose metrics page shows a request that runs, and a gateway with [`STUCK_AFTER`].
+async fn start() -> (ScriptedBackend, Running) {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_metrics(Some(running(7)));
+    let gateway = start_with(&[fake.addr], stuck_after(STUCK_AFTER)).await;
+    (fake, gateway)
 }
 
 fn health(gateway: &Running) -> Health {
@@ -45,15 +52,11 @@ fn reason(gateway: &Running) -> String {
     gateway.pool.backends()[0].health.state().reason.as_deref().unwrap_or_default().to_owned()
 }
 
-async fn until(condition: impl Fn() -> bool) {
-    wait_until!(condition());
-}
-
 /// Waits until the gateway has sent the backend `times` more scrapes or health checks.
 async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
     let count = || fake.looks().iter().sum::<usize>();
     let before = count();
-    until(|| count() >= before + times).await;
+    wait_until!(count() >= before + times);
 }
 
 #[tokio::test]
@@ -70,15 +73,13 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         ("cut", Page::Cut(length(400)), SCRAPE_COUNT),
     ];
     let each = failures.into_iter().map(|(name, page, scrapes)| async move {
-        let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-        fake.set_metrics(Some(running(7)));
-        let gateway = start(&fake).await;
+        let (fake, gateway) = start().await;
         let last = gateway.pool.backends()[0].health.state().sample.unwrap().load.running;
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
-        until(|| gateway.pool.backends()[0].health.state().metrics_error.is_some()).await;
+        wait_until!(gateway.pool.backends()[0].health.state().metrics_error.is_some());
         // Valid pages before may have proved that the backend is stuck. This state must end first.
-        until(|| health(&gateway) == Health::Up).await;
+        wait_until!(health(&gateway) == Health::Up);
         for _ in 0..scrapes {
             wait_for_probes(&fake, 1).await;
             assert_eq!(health(&gateway), Health::Up, "{name}: {}", reason(&gateway));
@@ -90,9 +91,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
 
 #[tokio::test]
 async fn a_backend_that_restarts_without_metrics_returns() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
+    let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
     // A request failed because the engine process has ended. The gateway notices that before its next health
@@ -101,7 +100,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
     wait_for_probes(&fake, SCRAPE_COUNT).await;
     assert_eq!(health(&gateway), Health::Down);
     fake.set_healthy(true);
-    until(|| health(&gateway) == Health::Up).await;
+    wait_until!(health(&gateway) == Health::Up);
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
         assert_eq!(health(&gateway), Health::Up, "{}", reason(&gateway));
@@ -110,10 +109,8 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 
 #[tokio::test]
 async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
-    until(|| health(&gateway) == Health::Down).await;
+    let (fake, gateway) = start().await;
+    wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
@@ -125,33 +122,29 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
     }
     assert!(gateway.admin("/readyz").await.contains("ok"), "the last backend is not taken away");
     fake.set_metrics(Some(running(8)));
-    until(|| health(&gateway) == Health::Up).await;
+    wait_until!(health(&gateway) == Health::Up);
     fake.set_metrics(Some(running(8)));
-    until(|| health(&gateway) == Health::Down).await;
+    wait_until!(health(&gateway) == Health::Down);
     assert_eq!(status(&gateway.post(CHAT, BODY).await), 200);
     // The gateway takes the successful response as progress of the engine.
-    until(|| health(&gateway) == Health::Up).await;
+    wait_until!(health(&gateway) == Health::Up);
 }
 
 #[tokio::test]
 async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
-    let answer = stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]);
-    let slow = ScriptedBackend::following([Step::Wait, Step::Send(answer)]).await;
+    let steps = [Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))];
+    let slow = ScriptedBackend::following(steps).await;
     slow.set_metrics(Some(running(7)));
-    let health = resilience::CircuitBreakerSettings {
-        stuck_after: Some(Duration::from_secs(1)),
-        ..Setup::default().health
-    };
     let other = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let setup = Setup { health, ..Setup::default() };
+    let setup = stuck_after(Duration::from_secs(1));
     let gateway = start_with(&[slow.addr, other.addr], setup).await;
     other.set_healthy(false);
-    until(|| gateway.pool.backends()[1].health.state().health == Health::Down).await;
-    let mut client = gateway.begin(CHAT, STREAM).await;
+    wait_until!(gateway.pool.backends()[1].health.state().health == Health::Down);
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     slow.until_received(1).await;
     other.set_healthy(true);
-    until(|| crate::engine_progress::health(&gateway) == Health::Down).await;
-    until(|| gateway.pool.backends()[1].health.state().health == Health::Up).await;
+    wait_until!(health(&gateway) == Health::Down);
+    wait_until!(gateway.pool.backends()[1].health.state().health == Health::Up);
     slow.go();
     read_until(&mut client, "[DONE]").await;
     let record = gateway.record().await;
@@ -160,18 +153,16 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
 
 #[tokio::test]
 async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(Some(running(7)));
-    let gateway = start(&fake).await;
+    let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
         assert_eq!(health(&gateway), Health::Up, "a backend with a readable model list is up");
     }
     fake.set_models_status("503 Service Unavailable");
-    until(|| health(&gateway) == Health::Down).await;
+    wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("503 to all requests"), "{}", reason(&gateway));
     fake.set_models_status("200 OK");
     fake.set_metrics(Some(running(8)));
-    until(|| health(&gateway) == Health::Up).await;
+    wait_until!(health(&gateway) == Health::Up);
 }

@@ -2,21 +2,26 @@
 //! in the OpenMetrics format.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering_with, post, with_lines,
+};
 use std::collections::BTreeMap;
 use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_protocol::trace_context::{Propagation, Sampler};
+use tokenweir_request::record::RequestRecord;
+use tokenweir_request::slo::Objective;
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
     application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
 const SAMPLED_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 
-async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
+/// A backend, and a gateway with this objective, which samples a request only if its client does.
+async fn start(objective: &str) -> (ScriptedBackend, Running) {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
-    let objective = tokenweir_request::slo::Objective {
+    let objective = Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
         tier: None,
@@ -26,26 +31,21 @@ async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     let buckets = BucketOverrides::new(&BTreeMap::new(), &slos).unwrap();
     let mut setup = Setup { propagation, slos, ..Setup::default() };
     setup.observation.scales = buckets.scales(false);
-    start_with(&[fake.addr], Setup { buckets, ..setup }).await
+    let stream = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
+    gateway_answering_with(Setup { buckets, ..setup }, stream).await
 }
 
 /// Sends a streaming request with this trace id and these flags in `traceparent`. Returns its record.
-async fn stream(
-    gateway: &Running,
-    trace: &str,
-    flags: &str,
-) -> tokenweir_request::record::RequestRecord {
-    let parent = format!("host: g\r\ntraceparent: 00-{trace}-b7ad6b7169203331-{flags}");
+async fn stream(gateway: &Running, trace: &str, flags: &str) -> RequestRecord {
+    let parent = format!("traceparent: 00-{trace}-b7ad6b7169203331-{flags}");
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
-    gateway.raw(request.replace("host: gateway", &parent)).await;
+    gateway.raw(with_lines(&request, &parent)).await;
     gateway.record().await
 }
 
 #[tokio::test]
 async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = gateway(&fake, "ttft < 1s for 99 %").await;
+    let (_fake, gateway) = start("ttft < 1s for 99 %").await;
     let record = stream(&gateway, SAMPLED_TRACE_ID, "01").await;
     stream(&gateway, UNSAMPLED_TRACE_ID, "00").await;
     let page = gateway.get_admin_page_as("/metrics", OPEN_METRICS).await;
@@ -79,9 +79,7 @@ async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
 
 #[tokio::test]
 async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = gateway(&fake, "ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
+    let (_fake, gateway) = start("ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
     stream(&gateway, SAMPLED_TRACE_ID, "00").await;
     gateway.post(CHAT, r#"{"model":"tiny""#).await;
     gateway.record().await;

@@ -8,11 +8,9 @@ use crate::support::scripted_backend::{
     framed, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, gateway_following, gateway_following_with, read_until, read_until_times,
-};
-use crate::support::test_gateway::{
-    Running, Setup, WHOLE, advance_time, body, gateway_answering, post, read_rest, start_with,
-    status,
+    ASK, ASK_STREAM, CHAT, Running, Setup, WHOLE, advance_time, body, body_json, body_text,
+    gateway_answering, gateway_following, gateway_following_with, post, read_rest, read_until,
+    read_until_times, start_before, status, with_lines,
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -22,10 +20,7 @@ use tokenweir_gateway::proxy::retry;
 use tokenweir_request::observe::{self, OnTruncation, StreamRules};
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 use tokenweir_routing::resilience;
-use tokio::io::AsyncReadExt;
 
-const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-const CHAT_BODY: &str = r#"{"model":"tiny","messages":[]}"#;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
@@ -38,11 +33,7 @@ async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBa
 }
 
 async fn gateway_for(fakes: &[ScriptedBackend]) -> Running {
-    gateway_with(fakes, Setup::default()).await
-}
-
-async fn gateway_with(fakes: &[ScriptedBackend], setup: Setup) -> Running {
-    start_with(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>(), setup).await
+    start_before(fakes, Setup::default()).await
 }
 
 const COMMENT: &str = ": keep-alive\n\n";
@@ -67,7 +58,7 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
     let cases = [
         ("connection_reset", Vec::new()),
         ("connection_reset", b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec()),
-        ("connection_reset", begun_stream(&[])),
+        ("connection_reset", event_stream_head()),
         ("connection_reset", begun_stream(&[ROLE])),
         ("connection_reset", [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
         ("bad_response", b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec()),
@@ -80,17 +71,16 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
         ("inband_error", stream_of(&[ROLE, ERROR, "[DONE]"])),
         ("busy", stream_of(&[paused, "[DONE]"])),
         ("draining", stream_of(&[ROLE, &abort, "[DONE]"])),
-        ("empty", stream_of(&[])),
+        ("empty", stream_of(&[""; 0])),
         ("empty", stream_of(&[ROLE])),
     ];
     for (failure, response) in cases {
         let name = text(&response);
         let fakes = first_of_two([Step::Send(response), Step::Close], stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 200, "{name}");
-        let good = GOOD.map(|event| format!("data: {event}\n\n")).concat();
-        assert_eq!(body(&answer), (good.into_bytes(), true), "{name}");
+        assert_eq!(body(&answer), (GOOD.map(data).concat().into_bytes(), true), "{name}");
         let record = gateway.record().await;
         assert_eq!(record.outcome, Outcome::Ok, "{name}");
         let failures: Vec<_> = record.attempts.iter().map(|one| one.failure).collect();
@@ -111,7 +101,7 @@ async fn a_truncated_or_aborted_plain_response_is_replaced() {
         let good = json("200 OK", WHOLE);
         let fakes = first_of_two([Step::Send(response), Step::Close], good).await;
         let gateway = gateway_for(&fakes).await;
-        let answer = gateway.post(CHAT, CHAT_BODY).await;
+        let answer = gateway.post(CHAT, ASK).await;
         assert_eq!((status(&answer), body(&answer)), (200, (WHOLE.into(), true)));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts[0].failure), (Outcome::Ok, Some(failure)));
@@ -123,19 +113,17 @@ async fn an_error_event_of_the_client_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
-    assert!(text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).contains("too long"));
+    assert!(text(&gateway.post(CHAT, ASK_STREAM).await).contains("too long"));
     assert_eq!(gateway.record().await.attempts.len(), 1);
 }
 
 #[tokio::test]
 async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_time() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
-    let fakes = [
-        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
-        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
-    ];
+    let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
+    let fakes = [backend().await, backend().await];
     let gateway = gateway_for(&fakes).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!((status(&answer), body(&answer)), (503, (busy.into(), true)));
     assert!(text(&answer).contains("retry-after: 1\r\n"));
     let record = gateway.record().await;
@@ -150,10 +138,10 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
         fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
     }
     let gateway = gateway_for(&fakes).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&answer), 502);
     assert!(text(&answer).contains("x-should-retry: false\r\n"));
-    let error: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+    let error = body_json(&answer);
     assert!(error["error"]["message"].as_str().unwrap().contains("crashed while they processed"));
     let record = gateway.record().await;
     assert_eq!(
@@ -172,10 +160,7 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
     let setup = Setup { retry, ..Setup::default() };
     let steps = paused(&[ROLE], &[WORD, FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_following_with(setup, steps).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    read_until(&mut client, "assistant").await;
-    fake.go();
-    read_until(&mut client, "0\r\n\r\n").await;
+    gateway.post_and_release(CHAT, ASK_STREAM, "assistant", || fake.go()).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -184,7 +169,7 @@ async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend()
     for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
         let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
         let record = gateway.record().await;
@@ -194,8 +179,7 @@ async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend()
 
 #[tokio::test]
 async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certainly_gone() {
-    let ask = post(CHAT, CHAT_STREAM_BODY);
-    let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 10\r\n", 1);
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 10");
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let steps = [Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
         let (fake, gateway) = gateway_following(steps).await;
@@ -216,12 +200,11 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
 
 #[tokio::test]
 async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
-    let ask = post(CHAT, CHAT_STREAM_BODY);
-    let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 1\r\n", 1);
+    let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 1");
     let dies = vec![commented(), Step::Wait, Step::Close];
     for steps in [dies, vec![Step::Wait, Step::Send(stream_of(&GOOD))]] {
         let fakes = first_of_two(steps, stream_of(&GOOD)).await;
-        let gateway = gateway_with(&fakes, with_keep_alive()).await;
+        let gateway = start_before(&fakes, with_keep_alive()).await;
         let mut client = gateway.send(&ask).await;
         read_until(&mut client, COMMENT).await;
         advance_time(Duration::from_secs(8)).await;
@@ -252,7 +235,7 @@ fn rules(streams: StreamRules) -> Setup {
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
-    let (bytes, is_whole) = body(&gateway.post(path, CHAT_STREAM_BODY).await);
+    let (bytes, is_whole) = body(&gateway.post(path, ASK_STREAM).await);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
     (text(&bytes), is_whole)
 }
@@ -288,11 +271,10 @@ async fn comments_reach_the_client_and_are_no_output() {
     ];
     for (sent, setup, count, observed) in cases {
         let begun = [event_stream_head(), framed(sent)].concat();
-        let rest = [ROLE, WORD, FINISH, "[DONE]"].map(chunk).concat();
-        let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
+        let rest = [GOOD.map(chunk).concat(), b"0\r\n\r\n".to_vec()].concat();
         let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
         let (fake, gateway) = gateway_following_with(setup, steps).await;
-        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+        let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         read_until_times(&mut client, COMMENT, count).await;
         fake.go();
         read_until(&mut client, "0\r\n\r\n").await;
@@ -303,11 +285,8 @@ async fn comments_reach_the_client_and_are_no_output() {
 
 /// A response with a `content-length` and an event stream, in two pieces, between which a script can have a
 /// [`Step::Wait`].
-fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
-    let text = |events: &[&str]| -> String {
-        events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
-    };
-    let (begun, rest) = (text(events), text(rest));
+fn stream_with_length() -> [Vec<u8>; 2] {
+    let (begun, rest) = ([ROLE, WORD].map(data).concat(), [FINISH, "[DONE]"].map(data).concat());
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
         begun.len() + rest.len()
@@ -317,20 +296,17 @@ fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
 
 #[tokio::test]
 async fn comments_do_not_break_a_stream_with_a_content_length() {
-    let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let [begun, rest] = stream_with_length();
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
     // The stream over HTTP/1.1.
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = read_until(&mut client, COMMENT).await;
-    fake.go();
-    client.read_to_end(&mut answer).await.unwrap();
+    let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go()).await;
     assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
     let (bytes, is_whole) = body(&answer);
     assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
     // The stream over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    let mut answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
+    let mut answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert!(!answer.headers().contains_key("content-length"));
     let mut bytes = Vec::new();
     while !text(&bytes).contains(": keep-alive\n\n") {
@@ -344,32 +320,30 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
 
 #[tokio::test]
 async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() {
-    let [begun, _] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let [begun, _] = stream_with_length();
     let steps = [Step::Send(begun), Step::Close];
     let (_fake, gateway) = gateway_following_with(with_error_event(), steps).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
     assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
 }
 
 #[tokio::test]
 async fn an_unchanged_stream_keeps_its_content_length() {
-    let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let [begun, rest] = stream_with_length();
     let (_fake, gateway) = gateway_answering([begun, rest].concat()).await;
-    let answer = text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).to_ascii_lowercase();
+    let answer = text(&gateway.post(CHAT, ASK_STREAM).await).to_ascii_lowercase();
     assert!(answer.contains("content-length: "), "{answer}");
 }
 
 #[tokio::test]
 async fn comments_before_the_first_output_do_not_end_failover() {
-    let good = text(&body(&stream_of(&GOOD)).0);
+    let good = body_text(&stream_of(&GOOD));
     for failure in [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()] {
         let steps = [commented(), Step::Wait, Step::Send(failure), Step::Close];
         let fakes = first_of_two(steps, stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
-        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-        let mut answer = read_until(&mut client, COMMENT).await;
-        fakes.iter().for_each(ScriptedBackend::go);
-        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
+        let release = || fakes.iter().for_each(ScriptedBackend::go);
+        let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, release).await;
         let (bytes, is_whole) = body(&answer);
         assert_eq!((text(&bytes), is_whole), (format!("{COMMENT}{good}"), true));
         let record = gateway.record().await;
@@ -378,13 +352,13 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     // The gateway holds the role event of the backend back, while its own comments reach the client.
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
-    let gateway = gateway_with(&fakes, with_keep_alive()).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let gateway = start_before(&fakes, with_keep_alive()).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     let mut answer = read_until(&mut client, COMMENT).await;
     assert!(!text(&answer).contains("role"), "{}", text(&answer));
     fakes.iter().for_each(ScriptedBackend::go);
     answer.extend(read_until(&mut client, "0\r\n\r\n").await);
-    let received = text(&body(&answer).0).replace(COMMENT, "");
+    let received = body_text(&answer).replace(COMMENT, "");
     assert_eq!(received, good);
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
@@ -404,18 +378,16 @@ fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
 async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() {
     let (document, stream) = (r#"{"choices":[]}"#, "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n");
     let cases = [
-        ("application/json", "\n \t", CHAT_BODY, json("200 OK", document), document),
-        ("text/event-stream", stream, CHAT_STREAM_BODY, stream_of(&GOOD), "data: [DONE]\n\n"),
+        ("application/json", "\n \t", ASK, json("200 OK", document), document),
+        ("text/event-stream", stream, ASK_STREAM, stream_of(&GOOD), "data: [DONE]\n\n"),
     ];
     for (media_type, kept, request, good, end) in cases {
         let fakes = first_of_two(kept_open(media_type, kept), good).await;
         let gateway = gateway_for(&fakes).await;
-        let mut client = gateway.begin(CHAT, request).await;
-        let mut answer = read_until(&mut client, kept).await;
+        let release = || fakes.iter().for_each(ScriptedBackend::go);
+        let answer = gateway.post_and_release(CHAT, request, kept, release).await;
         let head = text(&answer).to_ascii_lowercase();
         assert!(head.contains(&format!("content-type: {media_type}")), "{head}");
-        fakes.iter().for_each(ScriptedBackend::go);
-        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
         let (bytes, is_whole) = body(&answer);
         let received = text(&bytes);
         assert!(is_whole && received.starts_with(kept) && received.ends_with(end), "{received}");
@@ -428,10 +400,8 @@ async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() 
 #[tokio::test]
 async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
     let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
-    let mut client = gateway.begin(CHAT, CHAT_BODY).await;
-    let mut answer = read_until(&mut client, "1\r\n\n\r\n").await;
-    fake.go();
-    client.read_to_end(&mut answer).await.unwrap();
+    let begun = "1\r\n\n\r\n";
+    let answer = gateway.post_and_release(CHAT, ASK, begun, || fake.go()).await;
     assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
 }
 
@@ -448,11 +418,8 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     for (path, begin) in cases {
         let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
         let ask = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
-        let mut client = gateway.begin(path, ask).await;
-        let mut answer = read_until(&mut client, COMMENT).await;
-        fake.go();
-        answer.extend(read_until(&mut client, "0\r\n\r\n").await);
-        let received = text(&body(&answer).0);
+        let answer = gateway.post_and_release(path, ask, COMMENT, || fake.go()).await;
+        let received = body_text(&answer);
         let event = received.strip_prefix(COMMENT).unwrap();
         assert!(event.starts_with(begin) && event.ends_with("}\n\n"), "{path} {received}");
         assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
@@ -460,7 +427,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
     // The same over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
+    let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert_eq!(answer.headers()["x-accel-buffering"], "no");
     assert!(answer.headers().contains_key("x-request-id"));
     fake.go();
@@ -478,10 +445,11 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
         ..ModelConfig::default()
     };
     let setup = Setup { models: vec![strict], ..Setup::default() };
-    let (fake, gateway) = gateway_following_with(setup, [begin(&[]), Step::AwaitClose]).await;
-    assert_eq!(status(&gateway.post(CHAT, &CHAT_STREAM_BODY.replace("tiny", "strict")).await), 504);
+    let (fake, gateway) =
+        gateway_following_with(setup, [Step::Send(event_stream_head()), Step::AwaitClose]).await;
+    assert_eq!(status(&gateway.post(CHAT, &ASK_STREAM.replace("tiny", "strict")).await), 504);
     fake.closed().await;
-    let other = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let other = gateway.begin(CHAT, ASK_STREAM).await;
     fake.until_received(2).await;
     drop(other);
     fake.closed().await;
@@ -502,7 +470,7 @@ async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
         advance_time(Duration::from_secs(1)).await;
         fakes.iter().for_each(ScriptedBackend::go);
     };
-    let (answer, ()) = tokio::join!(gateway.post(CHAT, CHAT_STREAM_BODY), hold_first_attempt);
+    let (answer, ()) = tokio::join!(gateway.post(CHAT, ASK_STREAM), hold_first_attempt);
     assert_eq!(status(&answer), 200);
     let record = gateway.record().await;
     assert_eq!(record.attempts.len(), 2);

@@ -1,12 +1,13 @@
 //! A gateway that has few file descriptors. It rejects connections and requests for which it has none, and
 //! does not mark a backend as down because of that.
 
-use crate::restart::{Port, model, start_backends};
+use crate::restart::{Port, listed, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{CHAT, Setup, post, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Setup, gateway_answering_with, post, start_before, status,
+};
 use serde_json::Value;
-use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -88,11 +89,8 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
-    let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);
-    for addr in &backends {
-        writeln!(config, "  - url: http://{addr}").unwrap();
-    }
-    fs::write(&file, config).unwrap();
+    let rest = listed(&backends);
+    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{rest}", port.addr)).unwrap();
     let gateway = GatewayProcess::start_with_file_limit(&file, files).await;
     assert_no_backend_is_down(&gateway, "at the start").await;
 
@@ -140,10 +138,9 @@ async fn with_400_files_floods_take_no_descriptor_from_backends() {
 
 #[tokio::test]
 async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes_down() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let descriptors = FileDescriptorPool::new(Some(4));
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let mut taken = Vec::new();
     // Without a descriptor, scrapes fail, too. Their error metric names this reason.
     let errors = "tokenweir_scrape_errors_total";
@@ -174,15 +171,13 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
-    let fakes = [
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
-    ];
+    let backend = || ScriptedBackend::answering(json("200 OK", "{}"));
+    let fakes = [backend().await, backend().await];
     fakes[1].set_models(&["other"]);
     // The pool has two descriptors. One of them is reserved for scrapes.
     let descriptors = FileDescriptorPool::new(Some(2));
     let setup = Setup { descriptors, ..Setup::default() };
-    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    let gateway = start_before(&fakes, setup).await;
     for model in ["tiny", "other", "tiny", "other"] {
         let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
         assert_eq!(status(&answer), 200, "{model}");
@@ -192,9 +187,9 @@ async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
 
 #[tokio::test]
 async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
-    let gateway = start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await;
+    let setup = Setup { limits, ..Setup::default() };
+    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let mut connections = silent(gateway.admin, 2).await;
     let answer = until("a probe", gateway.admin("/livez")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -3,24 +3,21 @@
 
 use crate::metrics::value;
 use crate::restart::{model, start_backends};
-use crate::support::process::{GatewayProcess, folder};
-use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{self, AS_JSON, operate, operator_token};
-use crate::support::test_gateway::{body, gateway_answering, post, status};
+use crate::support::process::{GatewayProcess, Load, folder};
+use crate::support::scripted_backend::json;
+use crate::support::test_gateway::{
+    AS_JSON, Setup, body_json, gateway_answering, gateway_answering_with, operate, operator_token,
+    status,
+};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::task::JoinSet;
 
 /// Starts the program in front of these backends. `settings` are further lines of its configuration.
 async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayProcess {
@@ -61,27 +58,6 @@ async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) 
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
 }
 
-/// Starts clients that send requests until `is_over` is set, or until the returned set is dropped.
-fn overload(gateway: SocketAddr, clients: usize, is_over: &Arc<AtomicBool>) -> JoinSet<()> {
-    let request = format!(
-        r#"{{"model":"{}","max_tokens":40,"messages":[{{"role":"user","content":"hi"}}]}}"#,
-        model()
-    );
-    let request = Arc::new(post("/v1/chat/completions", &request));
-    let mut running = JoinSet::new();
-    for _ in 0..clients {
-        let (request, is_over) = (request.clone(), is_over.clone());
-        running.spawn(async move {
-            while !is_over.load(Ordering::Relaxed) {
-                let mut stream = TcpStream::connect(gateway).await.unwrap();
-                stream.write_all(request.as_bytes()).await.unwrap();
-                let _ = stream.read_to_end(&mut Vec::new()).await;
-            }
-        });
-    }
-    running
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused_requests() {
     let backends = start_backends(3).await;
@@ -91,8 +67,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
         let path = format!("/-/drain?backend={name}&reason=new%20kernel&for=10m");
         assert_eq!(status(&operate(program.admin, "POST", &path, AS_JSON).await), 200);
     }
-    let is_over = Arc::new(AtomicBool::new(false));
-    let clients = overload(program.clients(), 6, &is_over);
+    let _load = Load::start(program.clients(), &model(), 6);
     let diagnosis = diagnosis_with(&program, "shedding").await;
     let names: Vec<_> =
         diagnosis.verdicts.iter().map(|it| (&*it.verdict, &*it.backend, it.severity)).collect();
@@ -153,8 +128,6 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
     let log = program.log();
     assert_eq!(log.matches("requests are refused: this is the first one").count(), 1, "{log}");
     assert!(log.contains("an operator at 127.0.0.1") && log.contains("new kernel"), "{log}");
-    is_over.store(true, Ordering::Relaxed);
-    clients.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,7 +169,7 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
         let path = format!("/-/{verb}?{backend}{parameters}");
         let answer = gateway.change(&path).await;
         assert_eq!(status(&answer), 400, "{path}");
-        let document: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        let document = body_json(&answer);
         assert!(document["error"].as_str().unwrap().contains(words), "{document}");
     }
     assert!(!gateway.pool.backends()[0].health.is_drained());
@@ -204,9 +177,8 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
 
 #[tokio::test]
 async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let setup = test_gateway::Setup { guard: operator_token(), ..test_gateway::Setup::default() };
-    let gateway = test_gateway::start_with(&[fake.addr], setup).await;
+    let setup = Setup { guard: operator_token(), ..Setup::default() };
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     for reason in ["one", "two"] {
         let path = format!("/-/drain?backend={}&reason={reason}", fake.addr);
         let headers = format!("{AS_JSON}authorization: Bearer operator\r\n");

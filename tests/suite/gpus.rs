@@ -2,9 +2,7 @@
 //! exporter fails, its last values remain, and no request is harmed.
 
 use crate::metrics::{samples, value};
-use crate::support::scripted_backend::{
-    FINISH, Page, ROLE, ScriptedBackend, USAGE, WORD, stream_of,
-};
+use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, stream_of};
 use crate::support::test_gateway::{Running, Setup, start_with};
 use serde_json::Value;
 use std::fs;
@@ -13,11 +11,16 @@ use tokenweir_engine::address::MetricsUrl;
 use tokenweir_engine::gpu::{GpuIndex, GpuPage, GpuRule};
 use tokenweir_gateway::gpu::GpuExporter;
 
-const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
+async fn serving() -> ScriptedBackend {
+    ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await
+}
+
+fn pages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages/gpu")
+}
 
 fn gpu_page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages/gpu").join(name))
-        .unwrap()
+    fs::read_to_string(pages().join(name)).unwrap()
 }
 
 fn exporter(fake: &ScriptedBackend, rules: Vec<GpuRule>) -> GpuExporter {
@@ -48,8 +51,7 @@ fn is_read(exporter: &Value) -> bool {
 
 #[test]
 fn every_page_gives_the_expected_values() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages/gpu");
-    let pages: Vec<PathBuf> = fs::read_dir(folder)
+    let pages: Vec<PathBuf> = fs::read_dir(pages())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
@@ -98,7 +100,7 @@ fn assert_same(value: &Value, expected: &Value, name: &str) {
 
 #[tokio::test]
 async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
-    let backend = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let backend = serving().await;
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_default.txt"))));
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
@@ -132,10 +134,7 @@ async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
 
 #[tokio::test]
 async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
-    let (one, two) = (
-        ScriptedBackend::answering(stream_of(&GOOD)).await,
-        ScriptedBackend::answering(stream_of(&GOOD)).await,
-    );
+    let (one, two) = (serving().await, serving().await);
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_kubernetes.txt"))));
     let backends = [one.addr, two.addr];
@@ -167,7 +166,7 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
 
 #[tokio::test]
 async fn a_failed_exporter_keeps_its_last_values_ages_and_recovers() {
-    let backend = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let backend = serving().await;
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
     let gateway = start_with(&[backend.addr], setup).await;

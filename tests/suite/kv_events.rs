@@ -4,9 +4,8 @@
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{Setup, post, start_with};
+use crate::support::test_gateway::{Setup, body_text, post, read_rest, send_to, start_with};
 use serde_json::json;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokenweir_api::{CacheMapDocument, PrefixGroup};
 use tokenweir_diagnose::{Diagnoser, FleetObservation, Verdict};
@@ -15,8 +14,6 @@ use tokenweir_protocol::clock;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// Tokens in a block of the engine.
 const BLOCK_TOKENS: u32 = 16;
@@ -190,12 +187,9 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a', 1_000, "question").await;
     ask_until_exact(&fleet, 'b', 1_000, "question").await;
-    let mut engine = TcpStream::connect(fleet.backend_addrs[0]).await.unwrap();
-    let reset = "POST /reset_prefix_cache HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    engine.write_all(reset.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    engine.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.ends_with(r#"{"success":true}"#), "{answer}");
+    let reset = post("/reset_prefix_cache", "");
+    let answer = read_rest(send_to(fleet.backend_addrs[0], reset).await).await;
+    assert_eq!(body_text(&answer), r#"{"success":true}"#);
     // An engine publishes the reset of its cache only with its next step.
     let record = ask(&fleet, 'a', 1_000, "question").await;
     assert_eq!(record.observed.usage.cached, Some(0));
@@ -204,21 +198,25 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
 }
 
+/// Replaces the process of the engine by one with these settings at the same address.
+async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
+    fleet.serving.abort();
+    let settings = SimulatorSettings { listen: fleet.backend_addrs[0], ..settings };
+    let sim = wait_for!(Simulator::bind(&settings).await.ok());
+    fleet.serving = tokio::spawn(sim.run(std::future::pending()));
+}
+
 #[tokio::test]
 async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the_old_process() {
-    let fleet = start(8_192).await;
+    let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a', 1_000, "question").await;
     let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
-    fleet.serving.abort();
     let settings = SimulatorSettings {
-        listen: fleet.backend_addrs[0],
         kv_events_port: Some(kv_events_port),
         kv_events_replay_port,
         ..engine(8_192)
     };
-    let sim = wait_for!(Simulator::bind(&settings).await.ok());
-    assert_eq!(sim.addrs(), [fleet.backend_addrs[0]] as [SocketAddr; 1]);
-    let serving = tokio::spawn(sim.run(std::future::pending()));
+    restart(&mut fleet, settings).await;
     // The new process first computes blocks of another prompt.
     wait_until!({
         let answer = fleet.gateway.raw(post("/v1/completions", r#"{"prompt":"x","max_tokens":1}"#));
@@ -233,19 +231,14 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
     assert_eq!(found, 0);
     assert!(expected.is_none_or(|expected| expected == 0), "{expected:?}");
     assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
-    serving.abort();
 }
 
 #[tokio::test]
 async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_them() {
-    let fleet = start(8_192).await;
-    fleet.serving.abort();
-    let listen = fleet.backend_addrs[0];
-    let settings = SimulatorSettings { listen, kv_events_port: None, ..engine(8_192) };
-    let sim = wait_for!(Simulator::bind(&settings).await.ok());
-    let serving = tokio::spawn(sim.run(std::future::pending()));
+    let mut fleet = start(8_192).await;
+    let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
+    restart(&mut fleet, settings).await;
     wait_until!(fleet.gateway.pool.backends()[0].identity.kv_cache().is_none());
-    serving.abort();
 }
 
 #[tokio::test]

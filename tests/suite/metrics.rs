@@ -99,7 +99,7 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
 
 /// The documented limit for the number of time series, by the labels whose values depend on the fleet. `·M·B`
 /// has the number for each model and backend.
-fn max_series() -> BTreeMap<String, usize> {
+pub(crate) fn max_series() -> BTreeMap<String, usize> {
     let open = [
         ("gen_ai_request_model", "M"),
         ("backend", "B"),
@@ -230,6 +230,8 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
         (format!("tokenweir_tokens_total{{{model},{exact},type=\"input\"}}"), 9.0),
         (format!("tokenweir_tokens_total{{{model},{exact},type=\"output\"}}"), 3.0),
         (format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"), 1.0),
+        (format!("tokenweir_backend_tokens_total{{{backend},type=\"input\"}}"), 9.0),
+        (format!("tokenweir_backend_tokens_total{{{backend},type=\"output\"}}"), 3.0),
         (format!("tokenweir_inter_chunk_latency_seconds_count{{{backend},{model}}}"), 1.0),
         (
             format!(

@@ -32,7 +32,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
             }]
         })
         .await;
-        fake.set_metrics(Some(Page::Whole(page.clone())));
+        fake.set_metrics(Some(Page::of(&page)));
         fakes.push(fake);
     }
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();

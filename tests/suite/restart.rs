@@ -1,7 +1,7 @@
 //! Reloads and restarts of a gateway under load. The configuration changes and processes replace each other,
 //! and clients must notice nothing.
 
-use crate::support::process::{GatewayProcess, Load, Outcomes, folder};
+use crate::support::process::{GatewayProcess, Load, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
@@ -53,7 +53,8 @@ pub(crate) fn model() -> String {
     SimulatorSettings::default().models[0].clone()
 }
 
-fn listed(backends: &[SocketAddr]) -> String {
+/// The list of these backends in a configuration file.
+pub(crate) fn listed(backends: &[SocketAddr]) -> String {
     let mut list = String::from("backends:\n");
     for addr in backends {
         writeln!(list, "  - url: http://{addr}").unwrap();
@@ -78,9 +79,7 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
         assert_eq!(before.ended().await.code(), Some(0));
     }
     load.goes_on(50).await;
-    let Outcomes { served, failed } = load.end().await;
-    eprintln!("5 rolling restarts: {served} requests served, {} failed", failed.len());
-    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+    load.end().await;
 }
 
 /// The configuration file that the reload with the number `step` reads.
@@ -137,9 +136,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
     }
     load.goes_on(50).await;
     let page = gateway.get("/metrics").await;
-    let Outcomes { served, failed } = load.end().await;
-    eprintln!("100 reloads: {served} requests served, {} failed", failed.len());
-    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+    load.end().await;
     assert!((gateway.value(&count("ok")).await - 90.0).abs() < 0.5);
     assert!((gateway.value(&count("failed")).await - 10.0).abs() < 0.5);
     let up = page.lines().filter(|line| line.starts_with("tokenweir_backend_up{")).count();
@@ -183,8 +180,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
         wait_until!(fleet(&gateway).await == names);
         load.goes_on(20).await;
     }
-    let Outcomes { served, failed } = load.end().await;
-    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+    load.end().await;
 }
 
 /// The domain name in the new configuration is reserved and never resolves (RFC 6761, section 6.4), so its
@@ -220,8 +216,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     wait_until!(fleet(&gateway).await == BTreeSet::from([backends[0].to_string()]));
     load.goes_on(20).await;
-    let Outcomes { served, failed } = load.end().await;
-    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+    load.end().await;
 }
 
 /// After the first signal, the gateway waits for open requests and logs the signal. After the second one, it

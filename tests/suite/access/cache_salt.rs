@@ -1,37 +1,34 @@
 //! Tests the `cache_salt` that the gateway derives from the tenant and adds to requests, so that tenants
 //! share no cached prefixes.
 
-use super::{CHAT, error, head, scripted_backend, tenant, with};
+use super::{CHAT, error, head, scripted_backend, tenant_with_key};
 use crate::support::scripted_backend::ScriptedBackend;
-use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use crate::support::test_gateway::{Running, Setup, post, start_with, status, with_lines};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
-use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
+use tokenweir_request::access::{KeyDigest, KeyFile, SaltKey, TenantEntry};
 
-/// Starts a gateway that derives `cache_salt`. It has three tenants, each with its own name as its key. Only
+/// A scripted backend and a gateway that derives `cache_salt`. It has three tenants, each with its own name as its key. Only
 /// the tenant `free` may send a salt of its own.
-async fn derived(fake: &ScriptedBackend) -> Running {
+async fn derived() -> (ScriptedBackend, Running) {
     let named = |name: &str| TenantEntry {
-        name: name.into(),
-        keys: vec![KeyEntry {
-            name: "k".into(),
-            hash: KeyDigest::from_key(name.as_bytes()),
-            limits: UsageLimits::default(),
-        }],
         allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
-        ..tenant()
+        ..tenant_with_key(name, name)
     };
     let key_file = KeyFile { tenants: ["a", "b", "free"].map(named).into() };
     let access = AccessControl::new(Some(&key_file), Cors::default());
     let access = Arc::new(access.with_salt_key(Some(SaltKey::new(KeyDigest::from_key(b"secret")))));
-    start_with(&[fake.addr], Setup { access, captured: 1.0, ..Setup::default() }).await
+    let fake = scripted_backend().await;
+    let setup = Setup { access, captured: 1.0, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    (fake, gateway)
 }
 
 async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8> {
-    gateway.raw(with(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
+    gateway.raw(with_lines(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
 }
 
 /// Sends a request with the key of the tenant. Returns the body that the backend received.
@@ -53,8 +50,7 @@ fn salt(body: &str) -> String {
 
 #[tokio::test]
 async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
-    let fake = scripted_backend().await;
-    let gateway = derived(&fake).await;
+    let (fake, gateway) = derived().await;
     let plain = r#"{ "model":"tiny","messages":[] }"#;
     let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
     let mut salts = Vec::new();
@@ -87,8 +83,7 @@ async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
 
 #[tokio::test]
 async fn a_salt_is_added_only_where_the_engine_reads_it_and_not_for_a_tenant_with_the_permission() {
-    let fake = scripted_backend().await;
-    let gateway = derived(&fake).await;
+    let (fake, gateway) = derived().await;
     let body = r#"{"model":"tiny","input":"x"}"#;
     for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
         assert_eq!(salt(&forwarded(&gateway, &fake, "a", path, body).await).len(), 64, "{path}");
@@ -105,8 +100,7 @@ async fn a_salt_is_added_only_where_the_engine_reads_it_and_not_for_a_tenant_wit
 
 #[tokio::test]
 async fn a_salt_that_is_no_string_and_a_body_with_a_digest_are_rejected() {
-    let fake = scripted_backend().await;
-    let gateway = derived(&fake).await;
+    let (fake, gateway) = derived().await;
     for value in ["7", "[\"s\"]", "{}", "true"] {
         let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
         let answer = send(&gateway, "a", CHAT, &body).await;
@@ -114,15 +108,14 @@ async fn a_salt_that_is_no_string_and_a_body_with_a_digest_are_rejected() {
         assert!(head(&answer).contains("x-gateway-error: bad_body"));
     }
     let lines = "authorization: Bearer a\r\ncontent-digest: sha-256=:x:";
-    let answer = gateway.raw(with(&post(CHAT, r#"{"model":"tiny"}"#), lines)).await;
+    let answer = gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), lines)).await;
     assert_eq!((status(&answer), &error(&answer)["param"]), (400, &"cache_salt".into()));
     assert!(fake.seen().is_empty());
 }
 
 #[tokio::test]
 async fn routing_predicts_no_prefix_reuse_across_tenants() {
-    let fake = scripted_backend().await;
-    let gateway = derived(&fake).await;
+    let (_fake, gateway) = derived().await;
     let text = "a long prompt ".repeat(500);
     let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });
     let mut blocks = Vec::new();

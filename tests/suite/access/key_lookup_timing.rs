@@ -17,26 +17,14 @@ const MAX_REPETITIONS: usize = 3;
 /// If |t| is above this threshold, dudect considers the two classes different.
 const MAX_ABS_T: f64 = 4.5;
 
-/// Running mean and variance by Welford's algorithm.
-#[derive(Default, Clone, Copy)]
-struct Moments {
-    count: f64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Moments {
-    fn add(&mut self, value: f64) {
-        self.count += 1.0;
-        let off = value - self.mean;
-        self.mean += off / self.count;
-        self.squares += off * (value - self.mean);
-    }
-}
-
-fn welch([a, b]: [Moments; 2]) -> f64 {
-    let error = |it: Moments| it.squares / (it.count - 1.0) / it.count;
-    (a.mean - b.mean) / (error(a) + error(b)).sqrt()
+fn welch(classes: [Vec<f64>; 2]) -> f64 {
+    let [a, b] = classes.map(|times| {
+        let count = times.len() as f64;
+        let mean = times.iter().sum::<f64>() / count;
+        let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();
+        (mean, squares / (count - 1.0) / count)
+    });
+    (a.0 - b.0) / (a.1 + b.1).sqrt()
 }
 
 fn guess(text: &str) -> HeaderMap {
@@ -65,11 +53,11 @@ fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 
     let mut sorted: Vec<f64> = times.iter().map(|(_, time)| *time).collect();
     sorted.sort_by(f64::total_cmp);
     let most = sorted[sorted.len() * 9 / 10];
-    let mut moments = [Moments::default(); 2];
+    let mut classes = [Vec::new(), Vec::new()];
     for (class, time) in times.into_iter().filter(|(_, time)| *time <= most) {
-        moments[class].add(time);
+        classes[class].push(time);
     }
-    welch(moments)
+    welch(classes)
 }
 
 #[test]

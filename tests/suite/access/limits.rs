@@ -4,16 +4,17 @@
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
 use crate::metrics::value;
-use crate::support::scripted_backend::{FINISH, begin};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
-use crate::support::test_gateway::{Running, Setup, post, read_until_times, start_with, status};
+use crate::support::scripted_backend::{
+    ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, stream_of,
+};
+use crate::support::test_gateway::{
+    ASK_STREAM, Running, Setup, gateway_following_with, get, post, read_until_times, status,
+};
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-
-const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
 fn limited(limits: UsageLimits) -> TenantEntry {
     TenantEntry { limits, ..tenant() }
@@ -30,10 +31,6 @@ fn tokens(per_minute: u32) -> TenantEntry {
 /// Number of open requests of all keys.
 fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
-}
-
-async fn until_open(access: &AccessControl, count: u32) {
-    wait_until!(open(access) == count);
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
@@ -81,17 +78,16 @@ async fn a_failed_request_returns_its_permit() {
         vec![Step::Send(json("500 No", "{}"))],
         vec![begin(&[WORD]), Step::Reset],
     ] {
-        let fake = ScriptedBackend::following(steps).await;
         let access = access(concurrency(1));
         let setup = Setup { access: access.clone(), ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
-        gateway.raw(keyed(&post(CHAT, STREAM))).await;
+        let (_fake, gateway) = gateway_following_with(setup, steps).await;
+        gateway.raw(keyed(&post(CHAT, ASK_STREAM))).await;
         gateway.record().await;
         gateway.raw(keyed(&post(CHAT, "not JSON"))).await;
         gateway.record().await;
         gateway.raw(keyed(&post("/nothing", ASK))).await;
         gateway.record().await;
-        until_open(&access, 0).await;
+        wait_until!(open(&access) == 0);
     }
 }
 
@@ -108,12 +104,12 @@ async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, 
 
 #[tokio::test]
 async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
-    let stream =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let stream = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
     let scripted_backend = ScriptedBackend::answering(json("200 OK", answer)).await;
-    for (fake, request) in [(&stream, post(CHAT, STREAM)), (&scripted_backend, post(CHAT, ASK))] {
+    for (fake, request) in [(&stream, post(CHAT, ASK_STREAM)), (&scripted_backend, post(CHAT, ASK))]
+    {
         // The first request uses 12 tokens and the limit is 6 per minute, so the next request must wait for a
         // minute.
         let (status, response_head) = debt_after(fake, 6, &request).await;
@@ -133,7 +129,7 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
     let fake = ScriptedBackend::following(steps).await;
     let gateway = gated(&fake, tokens(2)).await;
     let words = "word ".repeat(100);
-    let ask = STREAM.replace("[]", &format!(r#"[{{"role":"user","content":"{words}"}}]"#));
+    let ask = ASK_STREAM.replace("[]", &format!(r#"[{{"role":"user","content":"{words}"}}]"#));
     let mut client = send(&gateway, &post(CHAT, &ask)).await;
     read_until_times(&mut client, "\"Hi\"", 2).await;
     drop(client);
@@ -179,10 +175,6 @@ async fn responses_carry_the_remaining_limit() {
         "{response_head}"
     );
     assert_eq!(fake.seen().len(), 3);
-    let listed = super::get("/v1/models");
-    assert_eq!(
-        status(&gateway.raw(keyed(&listed)).await),
-        200,
-        "a request for the model list is not limited"
-    );
+    let listed = gateway.raw(keyed(&get("/v1/models"))).await;
+    assert_eq!(status(&listed), 200, "a request for the model list is not limited");
 }

@@ -1,15 +1,17 @@
 //! Tests the real program with a keys file that changes while the program serves.
 
-use super::{ASK, CHAT, get, head, with};
+use super::{ASK, CHAT, head};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, paused};
-use crate::support::test_gateway::{body, post, read_rest, read_until, status};
+use crate::support::test_gateway::{
+    body, get, post, read_rest, read_until, send_to, status, with_lines,
+};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use tokenweir_request::access::KeyDigest;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// A running gateway with a keys file.
@@ -53,10 +55,8 @@ impl Program {
     }
 
     async fn send(&self, key: &str, request: &str) -> TcpStream {
-        let mut client = TcpStream::connect(self.process.clients()).await.unwrap();
-        let request = with(request, &format!("authorization: Bearer {key}"));
-        client.write_all(request.as_bytes()).await.unwrap();
-        client
+        let request = with_lines(request, &format!("authorization: Bearer {key}"));
+        send_to(self.process.clients(), request).await
     }
 
     async fn status(&self) -> String {

@@ -3,10 +3,12 @@
 
 use super::{CHAT, assert_no_state_left, header};
 use crate::restart::start_simulator;
-use crate::support::test_gateway::{Setup, admission_settings, post, start_with, status};
+use crate::support::test_gateway::{
+    Setup, admission_settings, post, read_until, start_with, status,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir::config;
+use tokenweir::config::AdmissionConfig;
 use tokenweir_request::record::Outcome;
 use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,10 +55,10 @@ async fn a_burst_of_500_clients_is_served_completely_by_two_small_engines() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn mass_disconnects_and_sheds_leave_no_state_behind() {
-    let room = config::AdmissionConfig {
+    let room = AdmissionConfig {
         queue_capacity: 50,
         max_wait: Duration::from_millis(300),
-        ..config::AdmissionConfig::default()
+        ..AdmissionConfig::default()
     };
     let setup = Setup { admission: Some(admission_settings(&room)), ..Setup::default() };
     let gateway = start_with(&engines().await, setup).await;
@@ -70,10 +72,7 @@ async fn mass_disconnects_and_sheds_leave_no_state_behind() {
             let (head, body) = ask.split_once("\r\n\r\n").unwrap();
             let head = format!("{head}\r\nexpect: 100-continue\r\n\r\n");
             let mut client = gateway.send(head).await;
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"\r\n\r\n") {
-                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-            }
+            let mut answer = read_until(&mut client, "\r\n\r\n").await;
             assert_eq!(status(&answer), 100);
             answer.clear();
             client.write_all(body.as_bytes()).await.unwrap();

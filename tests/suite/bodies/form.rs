@@ -235,13 +235,7 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
         "form: cut" => body.truncate(rng.usize(0..body.len())),
         "form: line feeds" => {
             let is_half = rng.bool();
-            let text = body.clone();
-            body.clear();
-            for byte in text {
-                if byte != b'\r' || (is_half && rng.bool()) {
-                    body.push(byte);
-                }
-            }
+            body.retain(|byte| *byte != b'\r' || (is_half && rng.bool()));
         }
         "form: urlencoded" => {
             form.content_type = "application/x-www-form-urlencoded".into();

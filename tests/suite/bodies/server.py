@@ -1,11 +1,12 @@
 """Parses request bodies as a Python server does: with FastAPI, and with Starlette alone.
 
-Each line of the input is a case: `json` or `form`, the Content-Type, and the body. The last two are in
-hexadecimal, or `-` if empty. Each line of the output has the results of FastAPI and of Starlette: `-` for a
-rejected body, `n` for a body without a model, or `m` and the model in hexadecimal.
+Each line of the input is a case as a JSON array: `json` or `form`, the bytes of the Content-Type, and those of
+the body. Each line of the output is an array with the results of FastAPI and of Starlette: `null` for a
+rejected body, or the bytes of the model, of which a body without a model has none.
 """
 
 import asyncio
+import json
 import sys
 from typing import Annotated
 
@@ -44,11 +45,9 @@ async def transcribe(body: Annotated[Speech, Form()]):
 
 
 def encode(model):
-    if model is None or model == "":
-        return "n"
-    if not isinstance(model, str):
-        return "-"
-    return "m" + model.encode("utf-8", "surrogatepass").hex()
+    if model is None:
+        return []
+    return list(model.encode("utf-8", "surrogatepass")) if isinstance(model, str) else None
 
 
 def scope_of(kind, content_type):
@@ -84,8 +83,8 @@ async def by_fastapi(kind, content_type, body):
 
     await app(scope_of(kind, content_type), receive_of(body), send)
     if sent[0]["status"] != 200:
-        return "-"
-    return b"".join(message.get("body", b"") for message in sent[1:]).decode().strip('"')
+        return None
+    return json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 async def by_starlette(kind, content_type, body):
@@ -94,20 +93,20 @@ async def by_starlette(kind, content_type, body):
         async with request.form() as form:
             return encode(form.get("model"))
     body = await request.json()
-    return encode(body.get("model")) if isinstance(body, dict) else "-"
+    return encode(body.get("model")) if isinstance(body, dict) else None
 
 
 async def read(line):
-    kind, content_type, body = line.split()
-    content_type, body = (bytes.fromhex(text.strip("-")) for text in (content_type, body))
+    kind, content_type, body = json.loads(line)
+    content_type, body = bytes(content_type), bytes(body)
     results = []
     for reader in by_fastapi, by_starlette:
         try:
             results.append(await reader(kind, content_type, body))
         # Any exception of the parser means that the server rejects the body.
         except Exception:
-            results.append("-")
-    return " ".join(results)
+            results.append(None)
+    return json.dumps(results)
 
 
 async def main():

@@ -294,7 +294,7 @@ impl FleetBackend {
 impl Plant {
     /// A fleet of healthy backends with equal traffic. The diagnosis has already learned its baselines.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
-        let mut plant = Self::new(backend_count, seed, Instant::now());
+        let mut plant = Self::new(backend_count, seed);
         for _ in 0..BASELINE_STEPS {
             plant.step(|_, _, _, _| {});
         }
@@ -302,7 +302,7 @@ impl Plant {
     }
 
     /// A fleet of healthy backends with equal traffic, before its first step.
-    pub(super) fn new(backend_count: usize, seed: u64, start: Instant) -> Self {
+    pub(super) fn new(backend_count: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
         let backends = (0..backend_count).map(|name| FleetBackend::new(name, shape)).collect();
@@ -311,7 +311,7 @@ impl Plant {
             random,
             fleet: FleetObservation::default(),
             watch: Diagnoser::default(),
-            now: start,
+            now: Instant::now(),
         }
     }
 

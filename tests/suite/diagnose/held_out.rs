@@ -165,28 +165,30 @@ const USUAL_STEPS: u64 = 420 / EVERY.as_secs();
 /// Number of steps with the fault: two minutes, because a queue must first grow before it harms clients.
 const FAULT_STEPS: u64 = 120 / EVERY.as_secs();
 
-fn run(fault: &HeldOutFault, seed: u64) -> Score {
+/// Stages the fault with this seed, and adds the result to the score.
+fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x0e1d_00a7);
     let (spec, usual, faulty) = (fault.stage)(&mut random);
     let mut fixture = EngineFixture::new(spec, seed);
-    let mut score = Score::default();
+    let (mut is_named, mut is_undecided, mut is_wrong) = (false, false, false);
     for step in 0..USUAL_STEPS + FAULT_STEPS {
         let traffic = if step < USUAL_STEPS { usual } else { faulty };
         for verdict in fixture.step(traffic).verdicts {
             if (fault.is_right)(&verdict) && step >= USUAL_STEPS {
-                score.named = 1;
+                is_named = true;
             } else if (fault.is_undecided)(&verdict) && step >= USUAL_STEPS {
-                score.undecided = 1;
+                is_undecided = true;
             } else {
                 let Verdict { verdict, cause, .. } = &verdict;
                 eprintln!("{} seed {seed} step {step}: {verdict} {cause:?}", fault.name);
-                score.wrong = 1;
+                is_wrong = true;
             }
         }
     }
-    score.undecided *= 1 - score.named;
-    score.missed = 1 - score.named.max(score.undecided);
-    score
+    score.named += u32::from(is_named);
+    score.undecided += u32::from(is_undecided && !is_named);
+    score.missed += u32::from(!is_named && !is_undecided);
+    score.wrong += u32::from(is_wrong);
 }
 
 fn judge(seeds: u64) {
@@ -194,11 +196,7 @@ fn judge(seeds: u64) {
     for fault in &FAULTS {
         let score = scores.entry(fault.name).or_default();
         for seed in 0..seeds {
-            let one = run(fault, seed);
-            score.named += one.named;
-            score.undecided += one.undecided;
-            score.missed += one.missed;
-            score.wrong += one.wrong;
+            run(fault, seed, score);
         }
     }
     eprintln!(

@@ -4,7 +4,6 @@ use super::faults::{FAULTS, Fault};
 use super::fleet_model::{BASELINE_STEPS, MINUTE_STEPS, Plant};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::time::Instant;
 use tokenweir_diagnose::{EVERY, RULES};
 
 /// Numbers of correct, missed and wrong verdicts of a rule, and the longest time in seconds until a correct
@@ -26,7 +25,7 @@ fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, S
     let mut plan = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let backend_count = fault.min_backends + plan.usize(0..3);
     let how = plan.f64();
-    let mut plant = Plant::new(backend_count, seed, Instant::now());
+    let mut plant = Plant::new(backend_count, seed);
     let mut verdicts = BTreeMap::new();
     for _ in 0..BASELINE_STEPS {
         let diagnosis = plant.step(|_, _, _, _| {});

@@ -1,16 +1,16 @@
 //! `tokenweir diagnose` as a program, and the verdicts that a gateway reports.
 
 use crate::metrics::samples;
+use crate::restart::start_backends;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{Setup, start_with};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use tokenweir_diagnose::{
     Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictSeverity,
 };
-use tokenweir_sim::{Simulator, SimulatorSettings};
-use tokio::net::TcpListener;
 
 async fn diagnose(arguments: String) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
@@ -44,24 +44,21 @@ fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<LatestDiagnosis> {
     board
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnosis() {
-    let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-    let sim =
-        Simulator::bind(&SimulatorSettings { listen, backends: 1, ..SimulatorSettings::default() })
-            .await
-            .unwrap();
-    let simulated = sim.addrs()[0];
-    let _serving = tokio::spawn(sim.run(std::future::pending()));
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = closed.local_addr().unwrap();
-    drop(closed);
+/// A server whose `/metrics` is not that of an engine.
+async fn web_server() -> ScriptedBackend {
     let html = ScriptedBackend::start(|_| Vec::new()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
+    html
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnosis() {
+    let simulated = start_backends(1).await[0];
+    let html = web_server().await;
     for (addr, missing) in [
         (simulated, "30 seconds of samples"),
         (html.addr, "30 seconds of samples"),
-        (refused, "a response: the backend is down"),
+        (SocketAddr::from(([127, 0, 0, 1], 9)), "a response: the backend is down"),
     ] {
         let (report, code) = report(format!("--backend http://{addr} --duration 0s")).await;
         assert_eq!(code, 3, "{report:#}");
@@ -115,8 +112,7 @@ async fn a_target_without_diagnosis_is_named_and_undetermined() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_is_no_engine_is_named_with_its_undetermined_rules() {
-    let html = ScriptedBackend::start(|_| Vec::new()).await;
-    html.set_metrics(Some(Page::of("<html>hello</html>")));
+    let html = web_server().await;
     let gateway = start_with(&[html.addr], Setup::default()).await;
     let admin = format!("give --admin http://{}", gateway.admin);
     for (addr, words) in [

@@ -5,7 +5,6 @@
 use super::engines::{EngineFixture, Traffic};
 use super::faults::FAULTS;
 use super::fleet_model::{BASELINE_STEPS, MINUTE_STEPS, Plant, Tick, last_diagnosis};
-use std::time::Instant;
 use tokenweir_diagnose::{
     AttemptCounts, BackendRequestCounts, Diagnosis, DiagnosisSample, FleetBackend,
     GatewayObservations, Verdict, VerdictSeverity,
@@ -16,7 +15,7 @@ use tokenweir_routing::resilience::Availability;
 use tokenweir_sim::engine::EngineSpec;
 
 fn healthy(backends: usize, seed: u64) -> Plant {
-    let mut plant = Plant::new(backends, seed, Instant::now());
+    let mut plant = Plant::new(backends, seed);
     for _ in 0..BASELINE_STEPS {
         plant.step(|_, _, tick, _| tick.running = tick.running.max(3.0));
     }

@@ -10,7 +10,7 @@ type Tokens<'a> = &'a [String];
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// For each importing file or module: what it imports, and the paths or files that show that.
-type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// One module of the crate.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl ImportGraph {
     }
 
     /// For each file, the files that it imports, and the paths in its code that show it.
-    fn imports(&self) -> Imports {
+    pub(crate) fn imports(&self) -> Imports {
         let mut imports = Imports::new();
         for (position, module) in &self.modules {
             let of_file = imports.entry(module.file.clone()).or_default();

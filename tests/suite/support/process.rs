@@ -34,11 +34,11 @@ pub(crate) struct Load {
 
 /// The outcomes of the requests of [`Load`] so far.
 #[derive(Debug, Default)]
-pub(crate) struct Outcomes {
+struct Outcomes {
     /// Number of requests with a complete response.
-    pub served: u64,
+    served: u64,
     /// For each request without a complete response, what was wrong.
-    pub failed: Vec<String>,
+    failed: Vec<String>,
 }
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -229,12 +229,13 @@ impl Load {
         self.outcomes.wait_for(is_enough).await.unwrap();
     }
 
-    /// Stops the clients after their current requests. Returns the outcomes.
-    pub(crate) async fn end(mut self) -> Outcomes {
+    /// Stops the clients after their current requests. Fails if a request had no complete response.
+    pub(crate) async fn end(mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         while self.clients.join_next().await.is_some() {}
-        let outcomes = self.outcomes.borrow();
-        Outcomes { served: outcomes.served, failed: outcomes.failed.clone() }
+        let Outcomes { served, failed } = &*self.outcomes.borrow();
+        eprintln!("{served} requests served, {} failed", failed.len());
+        assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
     }
 }
 

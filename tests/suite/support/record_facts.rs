@@ -2,7 +2,7 @@
 //! gets.
 
 use super::scripted_backend::{Kind, ScriptedBackend, Step};
-use super::test_gateway::{Setup, body, post, start_with};
+use super::test_gateway::{Setup, body, body_text, gateway_answering_with, post, start_with};
 use serde_json::{Value, json};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::RequestRecord;
@@ -14,9 +14,8 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
         sent.len()
     );
-    let fake = ScriptedBackend::answering(answer).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (_fake, gateway) = gateway_answering_with(setup, answer).await;
     let answer = gateway.raw(request(path)).await;
     assert!(body(&answer) == (sent.as_bytes().to_vec(), true), "the body passes unchanged");
     gateway.record().await
@@ -35,7 +34,7 @@ pub(crate) async fn response_with_injected_usage(
     let setup = Setup { injects_usage: true, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let answer = gateway.raw(request(path)).await;
-    String::from_utf8(body(&answer).0).unwrap()
+    body_text(&answer)
 }
 
 /// A request for `path`. Audio paths get a form, all other paths get JSON.

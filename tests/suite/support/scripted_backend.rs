@@ -430,13 +430,13 @@ fn model(id: &str, owner: &str) -> serde_json::Value {
 }
 
 /// A whole response with these events as a chunked event stream.
-pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
+pub(crate) fn stream_of<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
     [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
 /// The steps of an event stream: it begins with the events `begun`, waits until the test releases it, and
 /// ends with the events `rest`.
-pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
+pub(crate) fn paused<T: AsRef<str> + Clone>(begun: &[T], rest: &[T]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
     let begun = begun_stream(begun);
     let rest = all[begun.len()..].to_vec();
@@ -444,12 +444,13 @@ pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
 }
 
 /// The first bytes of a response: the head, and these events as a chunked event stream without its end.
-pub(crate) fn begun_stream(events: &[&str]) -> Vec<u8> {
-    event_stream_head().into_iter().chain(events.iter().flat_map(|event| chunk(event))).collect()
+pub(crate) fn begun_stream<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
+    let chunks = events.iter().flat_map(|event| chunk(event.as_ref()));
+    event_stream_head().into_iter().chain(chunks).collect()
 }
 
 /// The step that begins a chunked event stream with these events.
-pub(crate) fn begin(events: &[&str]) -> Step {
+pub(crate) fn begin<T: AsRef<str>>(events: &[T]) -> Step {
     Step::Send(begun_stream(events))
 }
 
@@ -489,3 +490,5 @@ pub(crate) const FINISH: &str =
     r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 /// The data of the usage event.
 pub(crate) const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
+/// The data of the events of a whole chat stream with usage.
+pub(crate) const WHOLE_STREAM: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];

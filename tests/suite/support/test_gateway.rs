@@ -57,6 +57,10 @@ use tokio::task::JoinHandle;
 
 /// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
+/// The body of a chat request.
+pub(crate) const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+/// The body of a chat request for a stream.
+pub(crate) const ASK_STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
@@ -291,9 +295,23 @@ pub(crate) fn operator_token() -> AdminAuthorizer {
     AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
 }
 
+/// The tiers with these names. A request names its tier in the header `x-tier`.
+pub(crate) fn tiers(names: &[&str]) -> TierResolver {
+    TierResolver {
+        header: Some("x-tier".parse().unwrap()),
+        names: names.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
 /// Starts a gateway in front of these backends, and waits until it has scraped each of them.
 pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
+}
+
+/// Starts a gateway with these settings in front of these backends, as [`start`] does.
+pub(crate) async fn start_before(backends: &[ScriptedBackend], setup: Setup) -> Running {
+    let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.addr).collect();
+    start_with(&addresses, setup).await
 }
 
 /// Starts a backend that answers every inference request with these bytes, and a gateway in front of
@@ -595,9 +613,23 @@ impl Running {
 
     /// Sends raw bytes on a new connection. Returns the connection, from which the test reads the response.
     pub(crate) async fn send(&self, request: impl AsRef<[u8]>) -> TcpStream {
-        let mut client = self.connect().await;
-        client.write_all(request.as_ref()).await.unwrap();
-        client
+        send_to(self.addr, request).await
+    }
+
+    /// Posts JSON on a new connection, and calls `release` when the response contains the text `begun`.
+    /// Returns the whole response.
+    pub(crate) async fn post_and_release(
+        &self,
+        path: &str,
+        body: &str,
+        begun: &str,
+        release: impl FnOnce(),
+    ) -> Vec<u8> {
+        let mut client = self.begin(path, body).await;
+        let mut answer = read_until(&mut client, begun).await;
+        release();
+        answer.extend(read_rest(client).await);
+        answer
     }
 
     /// Fetches a page of the admin listener. Returns the whole response as text.
@@ -646,13 +678,24 @@ pub(crate) const AS_JSON: &str = "content-type: application/json\r\n";
 
 /// Sends a request with these header lines to an admin listener. Returns the response.
 pub(crate) async fn operate(admin: SocketAddr, method: &str, path: &str, headers: &str) -> Vec<u8> {
-    let mut stream = TcpStream::connect(admin).await.unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\
          connection: close\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    read_rest(stream).await
+    read_rest(send_to(admin, request).await).await
+}
+
+/// Sends raw bytes to `addr` on a new connection. Returns the connection, from which the test reads the
+/// response.
+pub(crate) async fn send_to(addr: SocketAddr, request: impl AsRef<[u8]>) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(request.as_ref()).await.unwrap();
+    stream
+}
+
+/// A GET request with `connection: close`.
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
 }
 
 /// A POST request with a JSON body and `connection: close`.
@@ -662,6 +705,11 @@ pub(crate) fn post(path: &str, body: &str) -> String {
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// The text of `request` with these additional header lines.
+pub(crate) fn with_lines(request: &str, lines: &str) -> String {
+    request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
 /// Reads a response until the gateway closes the connection.
@@ -709,6 +757,16 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     drop(done);
     assert!(blocking.await.unwrap().is_err());
     result
+}
+
+/// The body of a raw response as text.
+pub(crate) fn body_text(answer: &[u8]) -> String {
+    String::from_utf8(body(answer).0).unwrap()
+}
+
+/// The JSON document in the body of a raw response.
+pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(&body(answer).0).unwrap()
 }
 
 /// The status code of a raw response. 0 if there is no response.
