@@ -3,7 +3,8 @@
 use super::*;
 use clap::ValueEnum;
 use proptest::prelude::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokenweir_protocol::clock;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
@@ -213,8 +214,7 @@ fn the_ratio_of_a_learned_cost_moves_half_way_to_that_of_the_fleet_and_its_time_
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.
 fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64) -> Vec<u32> {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    let epoch = Instant::now();
+    let epoch = clock::epoch();
     let estimators: Vec<LoadEstimator> =
         (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
     let (prompt, mut sent) =

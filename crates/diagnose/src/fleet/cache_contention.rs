@@ -182,7 +182,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
+    use tokenweir_protocol::clock;
 
     /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
     type Gain = [u64; 4];
@@ -210,7 +210,7 @@ mod tests {
     /// The causes after `evaluations` evaluations, 5 s apart. From one evaluation to the next, the counts of
     /// the two groups grow by `gains`.
     fn causes(gains: [Gain; 2], evaluations: u64) -> Vec<String> {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut last = Vec::new();
         for evaluation in 0..evaluations {
             let pairs = [pair(["aa", "bb"], gains, evaluation)];
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_condition_ends_when_it_has_not_held_for_the_window() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut is_named = |seconds: u64| {
             let pairs = [pair(["aa", "bb"], [HARMED; 2], seconds.min(100))];
             !rule.judge(&pairs, start + Duration::from_secs(seconds)).is_empty()
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn only_the_worst_pair_of_a_backend_is_named() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut judge = |seconds: u64| {
             let gain = |recomputed| [[1, 2_000, 0, recomputed]; 2];
             let pairs = [
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn counts_of_another_source_begin_again() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut is_named = |seconds: u64| {
             let is_exact = seconds >= 200;
             let times = if is_exact { 1_000_000 } else { 0 };
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_pair_that_is_new_is_judged_by_its_own_time() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut is_named = |seconds: u64| {
             // The eviction counts of the groups are large from the start, but the pair is listed only
             // after 200 s.

@@ -7,13 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 
 const KEY: &str = "sk-tw-one";
-
-fn start() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    Instant::now()
-}
 
 fn after(start: Instant, seconds: f64) -> Instant {
     start + Duration::from_secs_f64(seconds)
@@ -101,7 +97,7 @@ fn credentials_are_removed() {
 #[test]
 fn a_request_limit_allows_a_burst_and_refills_evenly() {
     let key = authenticated_key(&keys(limits(60, 0, 0), UsageLimits::default()));
-    let now = start();
+    let now = clock::epoch();
     assert!((0..60).all(|_| rejection(key.enter(now)).is_none()));
     let (status, permit) = key.enter(now);
     let quota = status.requests.unwrap();
@@ -117,7 +113,7 @@ fn a_request_limit_allows_a_burst_and_refills_evenly() {
 fn token_debt_must_be_repaid_before_a_request_starts() {
     let keys = keys(limits(0, 600, 0), UsageLimits::default());
     let key = authenticated_key(&keys);
-    let now = start();
+    let now = clock::epoch();
     let charge = |tokens, at| {
         keys.charge(&key.caller, TokenCharge { input: tokens, output: 0 }, at);
     };
@@ -137,7 +133,7 @@ fn the_limits_of_a_tenant_and_of_its_key_both_hold() {
     );
     let keys = ApiKeys::new(&file, &ApiKeys::default());
     let key_two = keys.authenticate(&headers(&[("x-api-key", "sk-two")])).unwrap();
-    let (key_one, now) = (authenticated_key(&keys), start());
+    let (key_one, now) = (authenticated_key(&keys), clock::epoch());
     let permits = [key_one.enter(now).1.unwrap(), key_one.enter(now).1.unwrap()];
     let concurrency = Some((RateLimitKind::Concurrency, 1));
     assert_eq!(rejection(key_one.enter(now)), concurrency, "limit of the key");
@@ -153,7 +149,7 @@ fn the_limits_of_a_tenant_and_of_its_key_both_hold() {
 #[test]
 fn a_rejected_request_uses_no_quota_and_gets_the_longest_wait() {
     let keys = keys(limits(60, 600, 0), limits(0, 0, 1));
-    let (key, now) = (authenticated_key(&keys), start());
+    let (key, now) = (authenticated_key(&keys), clock::epoch());
     let permit = key.enter(now).1.unwrap();
     for _ in 0..100 {
         assert_eq!(rejection(key.enter(now)), Some((RateLimitKind::Concurrency, 1)));
@@ -168,7 +164,7 @@ fn a_rejected_request_uses_no_quota_and_gets_the_longest_wait() {
 #[test]
 fn a_reload_keeps_usage_and_permits() {
     let before = keys(limits(0, 600, 2), UsageLimits::default());
-    let (key, now) = (authenticated_key(&before), start());
+    let (key, now) = (authenticated_key(&before), clock::epoch());
     let permit = key.enter(now).1.unwrap();
     before.charge(&key.caller, TokenCharge { input: 1_200, output: 0 }, now);
     let new_key = entry("new", "sk-new", UsageLimits::default());
@@ -222,7 +218,7 @@ proptest! {
         steps in prop::collection::vec((0_u8..4, 0_u32..3_000, 0_usize..8), 1..200)
     ) {
         let keys = keys(limits(30, 900, 5), limits(20, 0, 3));
-        let (key, start) = (authenticated_key(&keys), start());
+        let (key, start) = (authenticated_key(&keys), clock::epoch());
         let mut at = 0.0;
         let mut open: Vec<ConcurrencyPermit> = Vec::new();
         let (mut started, mut used) = (0_u32, 0.0_f64);

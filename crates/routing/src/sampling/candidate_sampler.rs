@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use crate::{LoadEstimator, Policy};
     use std::collections::{BTreeSet, HashMap};
+    use tokenweir_protocol::clock;
 
     const KV_AWARE: PolicyKind = PolicyKind::KvAware;
 
@@ -178,12 +179,7 @@ mod tests {
     }
 
     fn sampler(backend_count: usize) -> CandidateSampler {
-        CandidateSampler::new(epoch(), backend_count)
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    fn epoch() -> Instant {
-        Instant::now()
+        CandidateSampler::new(clock::epoch(), backend_count)
     }
 
     #[test]
@@ -257,7 +253,7 @@ mod tests {
 
     #[test]
     fn positions_with_the_least_hints_are_sampled_and_unavailable_ones_are_not() {
-        let (sampler, now) = (sampler(64 * 4), epoch());
+        let (sampler, now) = (sampler(64 * 4), clock::epoch());
         for position in 0..256 {
             let is_available = position % 2 == 1;
             sampler.show(position, now, || {
@@ -276,7 +272,7 @@ mod tests {
 
     #[test]
     fn an_idle_fleet_gets_streams_evenly_from_the_start() {
-        let (sampler, mut now) = (sampler(200), epoch());
+        let (sampler, mut now) = (sampler(200), clock::epoch());
         let estimators: Vec<LoadEstimator> =
             all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();
         let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };

@@ -6,11 +6,6 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn start() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    Instant::now()
-}
-
 fn estimator(epoch: Instant) -> LoadEstimator {
     let estimator = LoadEstimator::new(epoch, 5 * SECOND);
     // Teaches the estimator that a token has one byte.
@@ -39,7 +34,7 @@ fn report(kv_usage: f64, waiting: f64, running: f64) -> LoadReport {
 
 #[test]
 fn requests_sent_since_the_report_count_before_the_next_report() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(10_000, 1));
     let estimator = estimator(now);
     estimator.on_report(&report(0.5, 0.0, 3.0), &estimator.local_load(), now);
     let before = estimator.candidate(&prompt, now);
@@ -52,7 +47,7 @@ fn requests_sent_since_the_report_count_before_the_next_report() {
 
 #[test]
 fn the_next_report_replaces_reservations() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(10_000, 1));
     let estimator = estimator(now);
     let reservation = send(&estimator, &prompt, now);
     estimator.on_report(&report(0.3, 0.0, 1.0), &estimator.local_load(), now);
@@ -64,7 +59,7 @@ fn the_next_report_replaces_reservations() {
 
 #[test]
 fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
-    let (now, prompt) = (start(), prompt(1_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(1_000, 1));
     let estimator = estimator(now);
     estimator.on_report(&report(0.95, 12.0, 30.0), &estimator.local_load(), now);
     let at = |tenths: u32| estimator.candidate(&prompt, now + SECOND * tenths / 10);
@@ -80,7 +75,7 @@ fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
 
 #[test]
 fn requests_of_another_gateway_are_seen_in_the_reports() {
-    let (now, prompt) = (start(), prompt(1_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(1_000, 1));
     let estimator = estimator(now);
     let mut first = send(&estimator, &prompt, now);
     estimator
@@ -93,7 +88,7 @@ fn requests_of_another_gateway_are_seen_in_the_reports() {
 
 #[test]
 fn the_first_pending_request_reduces_the_backlog_over_time() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(10_000, 1));
     let estimator = estimator(now);
     let mut first = send(&estimator, &prompt, now);
     send(&estimator, &prompt, now);
@@ -108,7 +103,7 @@ fn the_first_pending_request_reduces_the_backlog_over_time() {
 
 #[test]
 fn a_non_streaming_request_is_prefilled_at_the_learned_speed() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
+    let (now, prompt) = (clock::epoch(), prompt(10_000, 1));
     let estimator = estimator(now);
     let reservation = estimator.reserve(&estimator.candidate(&prompt, now), &prompt, false, now);
     let backlog = |at| estimator.candidate(&prompt, at).backlog as u64;
@@ -119,7 +114,7 @@ fn a_non_streaming_request_is_prefilled_at_the_learned_speed() {
 
 #[test]
 fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     let (long, other) = (prompt(51_200, 1), prompt(51_200, 2));
     send(&estimator, &long, now);
@@ -131,7 +126,7 @@ fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
 
 #[test]
 fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     estimator.on_report(&report(0.1, 0.0, 0.0), &estimator.local_load(), now);
     let long = prompt(51_200, 1);
@@ -147,7 +142,7 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
 
 #[test]
 fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
         let prompt = prompt(10_000, seed);
@@ -168,7 +163,7 @@ fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend
 
 #[test]
 fn a_backend_with_wrong_metrics_is_detected_by_its_first_outputs() {
-    let now = start();
+    let now = clock::epoch();
     let (correct, wrong) = (estimator(now), estimator(now));
     let idle = report(0.0, 0.0, 0.0);
     for n in 0..20 {
@@ -196,7 +191,7 @@ fn observe(estimator: &LoadEstimator, seed: u64, at: Instant, seconds: f64) {
 
 #[test]
 fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
     let seconds = || estimator.learned().prefill().seconds(5_000.0);
@@ -210,7 +205,7 @@ fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
 
 #[test]
 fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     let freshness_after_10_s = |last: u32| {
         estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
@@ -227,7 +222,7 @@ fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not()
 
 #[test]
 fn a_wait_for_a_slot_of_an_engine_whose_slots_are_not_known_does_not_count_as_prefill() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     observe(&estimator, 0, now, 0.5);
     let cost = estimator.learned().prefill();
@@ -250,7 +245,7 @@ fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
 
 #[test]
 fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     let mut first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
@@ -262,7 +257,7 @@ fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
 
 #[test]
 fn client_disconnects_do_not_clear_an_overdue_backend() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     let first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
@@ -272,7 +267,7 @@ fn client_disconnects_do_not_clear_an_overdue_backend() {
 
 #[test]
 fn a_non_streaming_request_is_overdue_without_engine_progress() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = LoadEstimator::new(now, 5 * SECOND);
     let report_tokens = |tokens: f64, at| {
         let report = LoadReport { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
@@ -307,7 +302,7 @@ fn a_non_streaming_request_is_overdue_without_engine_progress() {
 
 #[test]
 fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = estimator(now);
     for seed in 0..2 {
         let mut reservation = send(&estimator, &prompt(100, seed), now);
@@ -323,7 +318,7 @@ fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
 
 #[test]
 fn a_request_waits_for_a_slot_once_the_slots_are_known_to_be_taken() {
-    let now = start();
+    let now = clock::epoch();
     let estimator = LoadEstimator::new(now, 5 * SECOND);
     let mut open: Vec<Reservation> =
         (0..6).map(|seed| send(&estimator, &prompt(100, seed), now)).collect();
@@ -358,7 +353,7 @@ proptest! {
             1..80,
         ),
     ) {
-        let mut now = start();
+        let mut now = clock::epoch();
         let estimator = LoadEstimator::new(now, 5 * SECOND);
         let mut open: Vec<Reservation> = Vec::new();
         for (step, bytes, share, millis) in steps {
