@@ -176,8 +176,13 @@ mod tests {
         }
     }
 
+    /// The trace of a request with these headers.
+    fn start(propagation: &Propagation, pairs: &[(&'static str, &str)]) -> TraceContext {
+        propagation.start_trace(&headers(pairs), 7, clock::epoch())
+    }
+
     fn started_trace(ratio: f64, pairs: &[(&'static str, &str)]) -> TraceContext {
-        propagation(ratio).start_trace(&headers(pairs), 7, clock::epoch())
+        start(&propagation(ratio), pairs)
     }
 
     #[test]
@@ -185,7 +190,7 @@ mod tests {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
-        assert!(!never.start_trace(&headers(&[W3C_HEADER]), 7, clock::epoch()).is_sampled);
+        assert!(!start(&never, &[W3C_HEADER]).is_sampled);
     }
 
     #[test]
@@ -242,40 +247,28 @@ mod tests {
 
     #[test]
     fn a_disabled_format_is_not_read() {
-        let formats = PropagationFormats::default();
-        let trace = Propagation { formats, ..propagation(1.0) }.start_trace(
-            &headers(&[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]),
-            7,
-            clock::epoch(),
-        );
+        let default = Propagation { formats: PropagationFormats::default(), ..propagation(1.0) };
+        let trace = start(&default, &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
         let none = Propagation { formats: PropagationFormats::NONE, ..propagation(1.0) };
-        let trace =
-            none.start_trace(&headers(&[W3C_HEADER, ("baggage", "tier=a")]), 7, clock::epoch());
+        let trace = start(&none, &[W3C_HEADER, ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage, trace.is_propagated), (7, None, false));
     }
 
     #[test]
     fn with_baggage_only_no_trace_header_is_sent() {
         let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
-        let received = headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
-        let trace = Propagation { formats, ..propagation(1.0) };
-        let trace = trace.start_trace(&received, 7, clock::epoch());
-        let mut sent = received.clone();
-        trace.inject(0xa1, &mut sent);
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
+        let mut sent = headers(&received);
+        start(&Propagation { formats, ..propagation(1.0) }, &received).inject(0xa1, &mut sent);
         assert_eq!(sent, headers(&[("baggage", "tier=a")]));
     }
 
     #[test]
     fn an_untrusted_parent_adds_at_most_a_link() {
-        let headers_with_parent =
-            headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         for parent_mode in [TraceParentMode::Link, TraceParentMode::Ignore] {
-            let trace = Propagation { parent_mode, ..propagation(0.0) }.start_trace(
-                &headers_with_parent,
-                7,
-                clock::epoch(),
-            );
+            let trace = start(&Propagation { parent_mode, ..propagation(0.0) }, &received);
             assert_eq!((trace.trace_id, trace.parent_span_id, trace.is_sampled), (7, None, false));
             assert_eq!((trace.trace_state, trace.baggage), (None, None));
             let link = trace.linked_parent.map(|link| (link.trace_id, link.span_id));
@@ -285,10 +278,9 @@ mod tests {
 
     #[test]
     fn only_the_gateway_context_is_injected() {
-        let mut sent =
-            headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a"), ("b3", "0")]);
-        let trace =
-            started_trace(1.0, &[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")]);
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")];
+        let mut sent = headers(&[&received[..], &[("b3", "0")]].concat());
+        let trace = started_trace(1.0, &received);
         trace.inject(0xa1, &mut sent);
         let injected = "00-0af7651916cd43dd8448eb211c80319c-00000000000000a1-01";
         let expected =
