@@ -1,7 +1,7 @@
 //! Tests of which request the queue selects: by its work, by the caches that have its prompt, and by
 //! whether a backend can serve its model.
 
-use super::tests::{enter_all, grant, model, request};
+use super::tests::{displaced_by, enter_all, grant, model, request};
 use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
@@ -108,11 +108,7 @@ fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
     assert!(!queue.precedes(Some("b")) && queue.precedes(Some("a")));
     let mut enter = |number, name, class| {
         let newcomer = QueuedRequest { model: Some(model(name)), ..request(number, class, 1, now) };
-        match queue.enter(newcomer, now) {
-            EnqueueOutcome::QueuedDisplacing(_, displaced) => Some(displaced.ticket.payload),
-            EnqueueOutcome::Full(_) => None,
-            EnqueueOutcome::Waits(_) => panic!("the queue is full"),
-        }
+        displaced_by(&mut queue, newcomer, now)
     };
     assert_eq!(enter(3, 0, 1), None, "it has no backend itself");
     assert_eq!(enter(4, 1, 1), Some(2), "the newest of the lowest class");

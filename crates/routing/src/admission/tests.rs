@@ -90,6 +90,20 @@ pub(super) fn grant(
     Some(queue.grant(id, now)?.ticket)
 }
 
+/// The payload of the request that `newcomer` displaces from the full queue. `None`: the queue rejects the
+/// newcomer.
+pub(super) fn displaced_by(
+    queue: &mut AdmissionQueue<usize>,
+    newcomer: QueuedRequest<usize>,
+    now: Instant,
+) -> Option<usize> {
+    match queue.enter(newcomer, now) {
+        EnqueueOutcome::QueuedDisplacing(_, displaced) => Some(displaced.ticket.payload),
+        EnqueueOutcome::Full(_) => None,
+        EnqueueOutcome::Waits(_) => panic!("the queue is not full"),
+    }
+}
+
 /// The queue, with its expected content.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
@@ -277,28 +291,13 @@ fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_request
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(4, 2);
     enter_all(&mut queue, 0..4, 1, now);
-    assert!(
-        matches!(queue.enter(request(4, 1, 1, now), now), EnqueueOutcome::Full(_)),
-        "its own tenant"
-    );
-    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
-        queue.enter(request(5, 0, 1, now), now)
-    else {
-        panic!()
-    };
-    assert_eq!(displaced.payload, 3, "the newest of the lowest class");
-    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
-        queue.enter(request(6, 1, 2, now), now)
-    else {
-        panic!()
-    };
-    assert_eq!(displaced.payload, 2, "the newest of the tenant with the most requests");
-    let outcome = queue.enter(request(7, 1, 3, now), now);
-    assert!(matches!(outcome, EnqueueOutcome::QueuedDisplacing(..)));
-    assert!(
-        matches!(queue.enter(request(8, 1, 4, now), now), EnqueueOutcome::Full(_)),
-        "each tenant has one"
-    );
+    let mut enter =
+        |number, class, tenant| displaced_by(&mut queue, request(number, class, tenant, now), now);
+    assert_eq!(enter(4, 1, 1), None, "its own tenant");
+    assert_eq!(enter(5, 0, 1), Some(3), "the newest of the lowest class");
+    assert_eq!(enter(6, 1, 2), Some(2), "the newest of the tenant with the most requests");
+    assert!(enter(7, 1, 3).is_some());
+    assert_eq!(enter(8, 1, 4), None, "each tenant has one");
     assert_eq!(queue.waiting(), [1, 3]);
 }
 

@@ -182,6 +182,12 @@ mod tests {
         CandidateSampler::new(clock::epoch(), backend_count)
     }
 
+    /// The sample of `count` backends for a prompt without blocks.
+    fn sample(sampler: &CandidateSampler, kind: PolicyKind, count: usize, seed: u64) -> Vec<usize> {
+        let prompt = PromptFingerprint::default();
+        sampler.sample(kind, &all(count), &prompt, &routing_request(seed)).unwrap()
+    }
+
     #[test]
     fn a_small_fleet_and_policies_that_need_all_candidates_are_not_sampled() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
@@ -218,14 +224,7 @@ mod tests {
     fn all_positions_are_sampled_evenly_and_without_duplicates() {
         let (sampler, mut counts) = (sampler(100), HashMap::<usize, u32>::new());
         for seed in 0..5_000 {
-            let sample = sampler
-                .sample(
-                    PolicyKind::P2c,
-                    &all(100),
-                    &PromptFingerprint::default(),
-                    &routing_request(seed),
-                )
-                .unwrap();
+            let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
             assert_eq!(sample.iter().collect::<BTreeSet<_>>().len(), RANDOM_SAMPLE_SIZE);
             for position in sample {
                 *counts.entry(position).or_default() += 1;
@@ -261,9 +260,7 @@ mod tests {
             });
         }
         for seed in 0..100 {
-            let sample = sampler
-                .sample(KV_AWARE, &all(256), &PromptFingerprint::default(), &routing_request(seed))
-                .unwrap();
+            let sample = sample(&sampler, KV_AWARE, 256, seed);
             // Two of sixteen successive backends have a short backlog.
             assert_eq!(sample.len(), HINTED_SAMPLE_SIZE);
             assert!(sample.iter().all(|position| position % 8 == 1), "{sample:?}");
