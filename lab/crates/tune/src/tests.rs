@@ -1,12 +1,9 @@
 //! Tests with models and GPUs for which the expected values were calculated by hand or logged by vLLM.
 
 use super::model::ModelShape;
+use super::model::tests::{LLAMA, deepseek};
 use super::report::{TuneError, TuneReport, TuneReportLine};
 use super::request::{EngineSpeed, TokenLengths, TuneRequest, TuneTargets};
-
-const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
-    "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
-    "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
 fn request() -> TuneRequest {
     TuneRequest {
@@ -182,11 +179,7 @@ fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
 
 #[test]
 fn latent_attention_is_not_divided_among_gpus() {
-    let deepseek = LLAMA.replace(
-        "{\"model",
-        "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
-    );
-    let model = ModelShape::read(&deepseek).unwrap();
+    let model = ModelShape::read(&deepseek()).unwrap();
     let error = TuneReport::compute(&model, &request()).unwrap_err();
     assert!(
         error.to_string().contains("experts") && error.to_string().contains("--weights"),
