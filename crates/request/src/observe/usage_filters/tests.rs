@@ -3,9 +3,10 @@
 use super::usage_filter::MAX_HELD_BYTES;
 use crate::observe::ResponseObserver;
 use crate::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome, UsageLayout};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde_json::{Deserializer, Value, json};
 use std::path::Path;
+use tokenweir_protocol::http1::BodyDecoder;
 use tokenweir_protocol::openai::Api;
 
 /// Recorded streams with usage in every event.
@@ -20,17 +21,10 @@ const RECORDED_STREAMS: [&str; 4] = [
 pub(super) fn read_recorded_body(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/wire/{name}.http"));
     let raw = std::fs::read_to_string(path).unwrap();
-    let mut rest = raw.split_once("\r\n\r\n").unwrap().1;
-    let mut body = String::new();
-    loop {
-        let (size, chunks) = rest.split_once("\r\n").unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            return body;
-        }
-        body.push_str(&chunks[..size]);
-        rest = &chunks[size + 2..];
-    }
+    let (_, chunks) = raw.split_once("\r\n\r\n").unwrap();
+    let mut body = BytesMut::new();
+    BodyDecoder::chunked().decode(chunks.as_bytes(), &mut body).unwrap();
+    String::from_utf8(body.to_vec()).unwrap()
 }
 
 /// The options of a request to which the gateway added a request for the usage event or for continuous
