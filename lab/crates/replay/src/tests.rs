@@ -152,6 +152,11 @@ fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
     assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
 }
 
+/// A prompt of this number of bytes with these blocks of 512 bytes.
+pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> PromptFingerprint {
+    PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
+}
+
 /// A request with a prompt of 30 tokens that arrives at `at`.
 pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     TraceRequest {
@@ -245,14 +250,8 @@ fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
         let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
         request.at += number % 2 * Duration::from_secs(2);
         request.prompt_tokens = 8_192;
-        let blocks: Box<[u64]> =
-            (0..16).map(|block| u64::from(number / 2 * 16 + block + 1)).collect();
-        request.prompt = PromptFingerprint {
-            bytes: 8_192,
-            blocks,
-            block_bytes: 512,
-            ..PromptFingerprint::default()
-        };
+        let first = u64::from(number / 2 * 16 + 1);
+        request.prompt = prompt(8_192, (first..first + 16).collect());
         request
     };
     let jobs: Vec<TraceRequest> = (0..400).map(request).collect();
