@@ -147,6 +147,7 @@ fn header_texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::test_input::header_map;
     use std::time::Duration;
 
     const TRACE_ID: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
@@ -157,14 +158,6 @@ mod tests {
         PropagationFormats { trace_context: true, baggage: true, b3: true, b3_multi: true };
     const B3_ID_HEADERS: [(&str, &str); 2] =
         [("x-b3-traceid", "0af7651916cd43dd8448eb211c80319c"), ("x-b3-spanid", "b7ad6b7169203331")];
-
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_str(value).unwrap());
-        }
-        headers
-    }
 
     fn propagation(ratio: f64) -> Propagation {
         Propagation {
@@ -178,7 +171,7 @@ mod tests {
 
     /// The trace of a request with these headers.
     fn start(propagation: &Propagation, pairs: &[(&'static str, &str)]) -> TraceContext {
-        propagation.start_trace(&headers(pairs), 7, clock::epoch())
+        propagation.start_trace(&header_map(pairs), 7, clock::epoch())
     }
 
     fn started_trace(ratio: f64, pairs: &[(&'static str, &str)]) -> TraceContext {
@@ -259,9 +252,9 @@ mod tests {
     fn with_baggage_only_no_trace_header_is_sent() {
         let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
-        let mut sent = headers(&received);
+        let mut sent = header_map(&received);
         start(&Propagation { formats, ..propagation(1.0) }, &received).inject(0xa1, &mut sent);
-        assert_eq!(sent, headers(&[("baggage", "tier=a")]));
+        assert_eq!(sent, header_map(&[("baggage", "tier=a")]));
     }
 
     #[test]
@@ -279,15 +272,19 @@ mod tests {
     #[test]
     fn only_the_gateway_context_is_injected() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")];
-        let mut sent = headers(&[&received[..], &[("b3", "0")]].concat());
+        let mut sent = header_map(&[&received[..], &[("b3", "0")]].concat());
         let trace = started_trace(1.0, &received);
         trace.inject(0xa1, &mut sent);
         let injected = "00-0af7651916cd43dd8448eb211c80319c-00000000000000a1-01";
         let expected =
-            headers(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
+            header_map(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
         assert_eq!(sent, expected);
         TraceContext { is_propagated: false, ..trace }.inject(0xa1, &mut sent);
-        assert_eq!(sent, headers(&[("baggage", "tier=a")]), "baggage is a propagator of its own");
+        assert_eq!(
+            sent,
+            header_map(&[("baggage", "tier=a")]),
+            "baggage is a propagator of its own"
+        );
     }
 
     #[test]
@@ -297,14 +294,14 @@ mod tests {
         let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };
         let mut random = fastrand::Rng::with_seed(1);
         let mut sampled = |pairs: &[(&'static str, &str)]| {
-            let headers = headers(pairs);
+            let headers = header_map(pairs);
             let ids = std::iter::repeat_with(|| random.u128(1..)).take(1_000);
             ids.filter(|id| limited.start_trace(&headers, *id, now).is_sampled).count()
         };
         assert_eq!([sampled(&[]), sampled(&[]), sampled(&[W3C_HEADER])], [10, 0, 1_000]);
         let later = now + Duration::from_millis(500);
         assert!(
-            (0..64).any(|id| limited.start_trace(&headers(&[]), id << 58 | 1, later).is_sampled)
+            (0..64).any(|id| limited.start_trace(&header_map(&[]), id << 58 | 1, later).is_sampled)
         );
     }
 }
