@@ -87,14 +87,6 @@ fn a_key_is_authenticated_from_both_headers_and_nothing_else_is() {
 }
 
 #[test]
-fn credentials_are_removed() {
-    let mut request_headers =
-        headers(&[("authorization", "Bearer k"), ("x-api-key", "k"), ("accept", "a")]);
-    remove_credentials(&mut request_headers);
-    assert_eq!(request_headers, headers(&[("accept", "a")]));
-}
-
-#[test]
 fn a_request_limit_allows_a_burst_and_refills_evenly() {
     let key = authenticated_key(&keys(limits(60, 0, 0), UsageLimits::default()));
     let now = clock::epoch();
