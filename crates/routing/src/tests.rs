@@ -8,36 +8,19 @@ use tokenweir_protocol::clock;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
+    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
     Candidate {
-        position: 0,
-        rank: None,
-        in_flight: 0,
-        tokens_in_flight: 0.0,
-        weight: 1,
-        has_adapter: true,
         key: 1,
         prompt: 1_000.0,
-        cached: 0.0,
-        cached_blocks: 0,
-        cached_source: CachedSource::Approximate,
-        is_rendezvous: false,
-        rendezvous_hit_share: 0.5,
         output: 100.0,
-        backlog: 0.0,
-        prefill: PrefillCost::default(),
         prefill_tokens: 1_000.0,
-        prefill_freshness: 0.0,
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,
-        waiting: 0.0,
-        running: 0.0,
-        reported: ReportedLoad::default(),
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,
-        slot_wait: 0.0,
-        overdue: 0.0,
+        ..LoadEstimator::new(now, Duration::from_secs(5)).candidate(&prompt, now)
     }
 }
 
