@@ -29,6 +29,14 @@ async fn report(arguments: &str) -> Value {
     program::report(&format!("bench {arguments} {IGNORE_LAG} --json")).await
 }
 
+/// The text that a run prints. It must end with this exit code.
+async fn text(arguments: &str, code: i32) -> String {
+    let output = bench(arguments).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
 /// Asserts that a run fails with an error message that has these words.
 async fn assert_error(arguments: &str, words: &str) {
     program::assert_error(&format!("bench {arguments}"), words).await;
@@ -150,9 +158,7 @@ async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
         fleet.gateway.addr,
         saved.display()
     );
-    let output = bench(&arguments).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&arguments, 1).await;
     assert!(text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"), "{text}");
     let report: Value = serde_json::from_slice(&fs::read(saved).unwrap()).unwrap();
     let counts = &report["counts"];
@@ -235,9 +241,7 @@ async fn a_server_crash_ends_the_run_with_partial_results() {
         "http://{} --api chat --concurrency 1 --duration 1h --warmup 0 {IGNORE_LAG}",
         fake.addr
     );
-    let output = bench(&arguments).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&arguments, 1).await;
     assert!(text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"), "{text}");
     assert!(text.contains("served 10, failed 50"), "{text}");
 }
@@ -288,8 +292,7 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
     ))
     .await;
     let compare = format!("--compare {} {}", before.display(), before.display());
-    let output = bench(&compare).await;
-    assert!(output.status.success(), "{output:?}");
+    text(&compare, 0).await;
     for (file, ttft) in [(&before, 0.1), (&after, 0.3)] {
         for (number, sample) in
             saved["samples"]["requests"].as_array_mut().unwrap().iter_mut().enumerate()
@@ -301,9 +304,7 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
     }
     let line =
         format!("--compare {} {} --regression-threshold 50%", before.display(), after.display());
-    let output = bench(&line).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&line, 1).await;
     assert!(text.contains("regressions: TTFT p50"), "{text}");
     fs::write(&after, "{}").unwrap();
     assert_error(&line, "is no report of this version of bench").await;
@@ -321,9 +322,7 @@ async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_
         ))
         .await;
     }
-    let output = bench(&format!("--compare {} {}", before.display(), after.display())).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = text(&format!("--compare {} {}", before.display(), after.display()), 2).await;
     assert!(text.contains("NOT COMPARABLE") && !text.contains("regressions"), "{text}");
     assert!(text.lines().all(|line| line.len() <= 80 || line.starts_with("differs")), "{text}");
     let output = bench(&format!("{url} --duration 1h --baseline {}", before.display())).await;
