@@ -46,8 +46,12 @@ fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
     pairs.iter().map(header).collect()
 }
 
+fn find(keys: &ApiKeys, key: &str) -> Option<Arc<ApiKey>> {
+    keys.authenticate(&headers(&[("x-api-key", key)])).cloned()
+}
+
 fn authenticated_key(keys: &ApiKeys) -> Arc<ApiKey> {
-    keys.authenticate(&headers(&[("x-api-key", KEY)])).unwrap().clone()
+    find(keys, KEY).unwrap()
 }
 
 fn rejection(
@@ -74,16 +78,13 @@ fn a_key_is_authenticated_from_both_headers_and_nothing_else_is() {
     assert!(!is_known(&both), "authorization takes precedence");
     assert!(!is_known(&[]));
     let hash = KeyDigest::from_key(KEY.as_bytes()).to_string();
-    assert!(!is_known(&[("x-api-key", &hash)]), "a hash of the file is not a key");
+    assert!(find(&keys, &hash).is_none(), "a hash of the file is not a key");
     let long = "k".repeat(513);
     let with_long_key = ApiKeys::new(
         &one_tenant_file(UsageLimits::default(), vec![entry("l", &long, UsageLimits::default())]),
         &keys,
     );
-    assert!(
-        with_long_key.authenticate(&headers(&[("x-api-key", &long)])).is_none(),
-        "too long to be hashed"
-    );
+    assert!(find(&with_long_key, &long).is_none(), "too long to be hashed");
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn the_limits_of_a_tenant_and_of_its_key_both_hold() {
         vec![entry("one", KEY, limits(0, 0, 2)), entry("two", "sk-two", UsageLimits::default())],
     );
     let keys = ApiKeys::new(&file, &ApiKeys::default());
-    let key_two = keys.authenticate(&headers(&[("x-api-key", "sk-two")])).unwrap();
+    let key_two = find(&keys, "sk-two").unwrap();
     let (key_one, now) = (authenticated_key(&keys), clock::epoch());
     let permits = [key_one.enter(now).1.unwrap(), key_one.enter(now).1.unwrap()];
     let concurrency = Some((RateLimitKind::Concurrency, 1));
@@ -162,11 +163,8 @@ fn a_reload_keeps_usage_and_permits() {
     let new_key = entry("new", "sk-new", UsageLimits::default());
     let file = one_tenant_file(limits(0, 6_000, 1), vec![new_key]);
     let reloaded = ApiKeys::new(&file, &before);
-    assert!(
-        reloaded.authenticate(&headers(&[("x-api-key", KEY)])).is_none(),
-        "the key was removed"
-    );
-    let new = reloaded.authenticate(&headers(&[("x-api-key", "sk-new")])).unwrap();
+    assert!(find(&reloaded, KEY).is_none(), "the key was removed");
+    let new = find(&reloaded, "sk-new").unwrap();
     assert_eq!(
         rejection(new.enter(now)),
         Some((RateLimitKind::Concurrency, 1)),
@@ -195,8 +193,7 @@ fn tenant_labels_stay_bounded_across_reloads() {
             ..TenantEntry::default()
         });
         keys = ApiKeys::new(&KeyFile { tenants: tenants.collect() }, &keys);
-        let key = keys.authenticate(&headers(&[("x-api-key", "sk-7")]));
-        last_principal = key.map(|key| key.caller.clone());
+        last_principal = find(&keys, "sk-7").map(|key| key.caller.clone());
     }
     assert_eq!(keys.labels().count(), 1_000);
     assert_eq!(last_principal.unwrap().tenant_label(), "_other");
