@@ -101,6 +101,7 @@ fn filter_frames<'a>(
         observer.on_data(piece, now, &mut timings);
         frames.push(observer.forward(Bytes::copy_from_slice(piece)).to_vec());
     }
+    observer.on_end(now, &mut timings);
     frames.push(observer.flush().to_vec());
     (frames, *observer.into_observed())
 }
