@@ -20,8 +20,8 @@ const OUTPUT_GAP: Duration = Duration::from_millis(590);
 struct RecordingBackend {
     usual_gap: Option<f64>,
     gaps: Mutex<Vec<Duration>>,
-    stalled_streams: AtomicUsize,
-    stall_count: AtomicUsize,
+    /// Number of streams that are stalled, and of stalls so far.
+    counts: Mutex<[usize; 2]>,
 }
 
 impl BackendMonitor for RecordingBackend {
@@ -42,19 +42,12 @@ impl BackendMonitor for RecordingBackend {
     }
 
     fn on_stall(&self, is_stalled: bool) {
+        let mut counts = self.counts.lock().unwrap();
         if is_stalled {
-            self.stall_count.fetch_add(1, Ordering::Relaxed);
-            self.stalled_streams.fetch_add(1, Ordering::Relaxed);
+            *counts = counts.map(|count| count + 1);
         } else {
-            self.stalled_streams.fetch_sub(1, Ordering::Relaxed);
+            counts[0] -= 1;
         }
-    }
-}
-
-impl RecordingBackend {
-    /// Number of streams that are stalled, and of stalls so far.
-    fn counts(&self) -> [usize; 2] {
-        [self.stalled_streams.load(Ordering::Relaxed), self.stall_count.load(Ordering::Relaxed)]
     }
 }
 
@@ -120,7 +113,7 @@ impl StreamFixture {
 
     fn sweep(&self, millis: u64) -> [usize; 2] {
         self.registry.sweep(self.at(millis));
-        self.backend.counts()
+        *self.backend.counts.lock().unwrap()
     }
 }
 

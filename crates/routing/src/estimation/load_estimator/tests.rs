@@ -16,7 +16,7 @@ fn estimator() -> (LoadEstimator, Instant) {
     (estimator, now)
 }
 
-fn new_estimator() -> (LoadEstimator, Instant) {
+pub(super) fn new_estimator() -> (LoadEstimator, Instant) {
     let now = clock::epoch();
     (LoadEstimator::new(now, 5 * SECOND), now)
 }
