@@ -54,11 +54,11 @@ impl VerdictDebounce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn a_verdict_needs_two_of_three_results_and_clears_after_30_seconds() {
-        let start = test_instant();
+        let start = clock::epoch();
         let mut debounce = VerdictDebounce::default();
         let mut update = |is_found, seconds| {
             debounce.update(is_found, start + Duration::from_secs(seconds));

@@ -254,25 +254,18 @@ fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
 mod tests {
     use super::*;
     use crate::facts::{GatherError, TargetKey};
+    use crate::gather::{GatherTarget, unreached_backend};
     use tokenweir_engine::address::BackendAddress;
 
     fn facts() -> DoctorFacts {
-        let refused = || Err(GatherError::Connect("Connection refused (os error 111)".into()));
-        let backend = BackendFacts {
+        let target = GatherTarget {
             id: "gpu-0".into(),
             url: BackendAddress::parse("http://10.0.0.7:8000").unwrap(),
+            metrics_url: None,
             key: TargetKey::None,
-            health: refused(),
-            version: refused(),
-            models: refused(),
-            models_without_key: None,
-            metrics: refused(),
-            options: Vec::new(),
-            event_sources: Err(GatherError::NotAttempted),
-            publisher_answers: None,
-            idle: None,
-            probe: None,
         };
+        let refused = GatherError::Connect("Connection refused (os error 111)".into());
+        let backend = BackendFacts { health: Err(refused), ..unreached_backend(target) };
         DoctorFacts { backends: vec![backend], ..DoctorFacts::default() }
     }
 

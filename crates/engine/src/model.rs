@@ -156,12 +156,6 @@ impl ServedModel {
         })
     }
 
-    /// Parses an entry of `/v1/models`, for tests. `None`: the entry has no id.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn from_entry(entry: &Value) -> Option<Self> {
-        Self::parse(&serde_json::value::to_raw_value(entry).ok()?)
-    }
-
     /// The models of a `/v1/models` response. `None`: the response is not a model list.
     pub fn list(response: &[u8]) -> Option<Arc<[Self]>> {
         ModelList::read(response).map(|list| list.models)

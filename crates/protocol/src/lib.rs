@@ -16,5 +16,7 @@ pub mod mutex;
 pub mod named_enum;
 pub mod openai;
 pub mod sse;
+#[cfg(test)]
+mod test_input;
 pub mod trace_context;
 pub mod units;

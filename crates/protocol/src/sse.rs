@@ -322,6 +322,7 @@ impl<const N: usize> BoundedText<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_input::pieces;
     use proptest::prelude::*;
 
     /// The events in a stream as (type, data). A comment is `("#", "")`.
@@ -425,17 +426,7 @@ mod tests {
             text in "(\u{FEFF})?(( |\t|data|event|id|:|x|data: a|event: b)[:]? ?[ab\u{E9}]{0,3}(\r|\n|\r\n){1,2}){0,12}",
             cuts in proptest::collection::vec(0_usize..100, 0..8),
         ) {
-            let bytes = text.as_bytes();
-            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
-            cuts.sort_unstable();
-            let mut pieces = Vec::new();
-            let mut start = 0;
-            for cut in cuts {
-                pieces.push(&bytes[start..cut]);
-                start = cut;
-            }
-            pieces.push(&bytes[start..]);
-            prop_assert_eq!(events(&pieces), events_of_text(&text));
+            prop_assert_eq!(events(&pieces(text.as_bytes(), cuts)), events_of_text(&text));
         }
     }
 }

@@ -102,7 +102,6 @@ impl<T> BatchQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::thread;
 
     const LONG_LINGER: Duration = Duration::from_hours(1);
@@ -127,25 +126,23 @@ mod tests {
 
     #[test]
     fn a_full_batch_is_not_delayed() {
-        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
-        let thread = {
-            let queue = queue.clone();
-            thread::spawn(move || (queue.wait_for_batch(), queue.take_batch().len()))
-        };
-        (0..10).for_each(|number| queue.push(number, 1).unwrap());
-        assert_eq!(thread.join().unwrap(), (true, 10));
+        let queue = BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY);
+        thread::scope(|scope| {
+            let taken = scope.spawn(|| (queue.wait_for_batch(), queue.take_batch().len()));
+            (0..10).for_each(|number| queue.push(number, 1).unwrap());
+            assert_eq!(taken.join().unwrap(), (true, 10));
+        });
     }
 
     #[test]
     fn a_closed_queue_is_drained_and_accepts_nothing() {
-        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
+        let queue = BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY);
         queue.push("before", 1).unwrap();
-        let thread = {
-            let queue = queue.clone();
-            thread::spawn(move || (queue.wait_for_batch(), queue.take_batch()))
-        };
-        queue.close();
-        assert_eq!(thread.join().unwrap(), (false, vec!["before"]));
+        thread::scope(|scope| {
+            let taken = scope.spawn(|| (queue.wait_for_batch(), queue.take_batch()));
+            queue.close();
+            assert_eq!(taken.join().unwrap(), (false, vec!["before"]));
+        });
         assert_eq!(queue.push("after", 1), Err("after"));
         assert!(queue.closed_at().is_some());
     }

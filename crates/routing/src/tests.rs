@@ -3,40 +3,24 @@
 use super::*;
 use clap::ValueEnum;
 use proptest::prelude::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokenweir_protocol::clock;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
+    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
     Candidate {
-        position: 0,
-        rank: None,
-        in_flight: 0,
-        tokens_in_flight: 0.0,
-        weight: 1,
-        has_adapter: true,
         key: 1,
         prompt: 1_000.0,
-        cached: 0.0,
-        cached_blocks: 0,
-        cached_source: CachedSource::Approximate,
-        is_rendezvous: false,
-        rendezvous_hit_share: 0.5,
         output: 100.0,
-        backlog: 0.0,
-        prefill: PrefillCost::default(),
         prefill_tokens: 1_000.0,
-        prefill_freshness: 0.0,
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,
-        waiting: 0.0,
-        running: 0.0,
-        reported: ReportedLoad::default(),
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,
-        slot_wait: 0.0,
-        overdue: 0.0,
+        ..LoadEstimator::new(now, Duration::from_secs(5)).candidate(&prompt, now)
     }
 }
 
@@ -93,6 +77,12 @@ proptest! {
     }
 }
 
+/// The choice of a policy for a request without a session.
+fn pick(kind: PolicyKind, fleet: &[Candidate]) -> PolicyChoice {
+    let policy = Policy { kind, ..Policy::default() };
+    policy.pick(fleet, &RoutingRequest::default()).unwrap()
+}
+
 fn counts(kind: PolicyKind, fleet: &[Candidate]) -> Vec<u32> {
     let policy = Policy { kind, ..Policy::default() };
     let mut random = fastrand::Rng::with_seed(5);
@@ -142,10 +132,9 @@ fn a_session_moves_only_if_its_own_backend_is_removed() {
 
 #[test]
 fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() {
-    let policy = Policy { kind: PolicyKind::PrefixAffinity, ..Policy::default() };
     let idle = idle_candidate();
     let warm = Candidate { cached: 600.0, in_flight: 2, ..idle };
-    let pick = |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap();
+    let pick = |fleet: &[Candidate]| pick(PolicyKind::PrefixAffinity, fleet);
     assert_eq!(pick(&[idle, warm]), PolicyChoice { index: 1, reason: "cached_prefix" });
     let busy = Candidate { in_flight: 40, ..warm };
     assert_eq!(pick(&[idle, busy]), PolicyChoice { index: 0, reason: "prefix_too_busy" });
@@ -174,10 +163,9 @@ fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
         Candidate { prefill: cost(0.5), prefill_freshness: 1.0, ..idle_candidate() },
         Candidate { is_calibrated: false, ..idle_candidate() },
     ];
-    let policy = Policy::default();
-    assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 0);
+    assert_eq!(pick(PolicyKind::KvAware, &fleet).index, 0);
     impute_missing_estimates(&mut fleet);
-    assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 2);
+    assert_eq!(pick(PolicyKind::KvAware, &fleet).index, 2);
     assert_eq!(fleet[2].prefill, fleet[0].prefill);
 }
 
@@ -213,8 +201,7 @@ fn the_ratio_of_a_learned_cost_moves_half_way_to_that_of_the_fleet_and_its_time_
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.
 fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64) -> Vec<u32> {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    let epoch = Instant::now();
+    let epoch = clock::epoch();
     let estimators: Vec<LoadEstimator> =
         (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
     let (prompt, mut sent) =
@@ -273,11 +260,8 @@ fn policies_that_count_requests_count_a_long_prompt_as_more_than_a_short_one() {
         ..idle_candidate()
     };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
-        let policy = Policy { kind, ..Policy::default() };
-        let pick =
-            |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap().index;
-        assert_eq!(pick(&[long, short(1)]), 1, "{kind:?}: equal numbers of requests");
-        assert_eq!(pick(&[long, short(2)]), 1, "{kind:?}: one short request more");
+        assert_eq!(pick(kind, &[long, short(1)]).index, 1, "{kind:?}: equal numbers of requests");
+        assert_eq!(pick(kind, &[long, short(2)]).index, 1, "{kind:?}: one short request more");
     }
 }
 
@@ -286,11 +270,12 @@ fn policies_that_count_requests_prefer_a_backend_that_is_not_overdue() {
     let overdue = Candidate { overdue: 0.1, ..idle_candidate() };
     let busy = Candidate { in_flight: 7, ..idle_candidate() };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
-        let policy = Policy { kind, ..Policy::default() };
-        let pick =
-            |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap().index;
-        assert_eq!(pick(&[overdue, busy]), 1, "{kind:?}");
+        assert_eq!(pick(kind, &[overdue, busy]).index, 1, "{kind:?}");
         let more = Candidate { in_flight: 9, ..overdue };
-        assert_eq!(pick(&[more, overdue]), 1, "{kind:?}: all are overdue, so requests count");
+        assert_eq!(
+            pick(kind, &[more, overdue]).index,
+            1,
+            "{kind:?}: all are overdue, so requests count"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! `tokenweir-lab bench` as a program: against simulated backends, against a gateway, and against
 //! faulty servers.
 
+use crate::program;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Seen, Step, WORD, json, stream_of,
 };
@@ -16,28 +17,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const IGNORE_LAG: &str = "--max-lag 1h";
 
 fn command(arguments: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
-    command.arg("bench").args(arguments.split(' ').filter(|it| !it.is_empty())).env_clear();
-    command
+    program::command(&format!("bench {arguments}"))
 }
 
 async fn bench(arguments: &str) -> Output {
-    let mut command = command(arguments);
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    program::run(command(arguments)).await
 }
 
 /// The report of a run that must be valid.
 async fn report(arguments: &str) -> Value {
-    let output = bench(&format!("{arguments} {IGNORE_LAG} --json")).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    program::report(&format!("bench {arguments} {IGNORE_LAG} --json")).await
 }
 
-/// The error message of a run that must fail.
-async fn error(arguments: &str) -> String {
+/// The text that a run prints. It must end with this exit code.
+async fn text(arguments: &str, code: i32) -> String {
     let output = bench(arguments).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+/// Asserts that a run fails with an error message that has these words.
+async fn assert_error(arguments: &str, words: &str) {
+    program::assert_error(&format!("bench {arguments}"), words).await;
 }
 
 /// The report of a run after the test has interrupted it.
@@ -48,11 +50,16 @@ async fn interrupted(child: Child) -> Value {
 }
 
 fn file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}"))
+    program::file(&format!("bench-{name}"))
 }
 
 fn answer() -> Vec<Step> {
     vec![Step::Send(stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"]))]
+}
+
+/// A backend that answers each request when the test lets it.
+async fn held() -> ScriptedBackend {
+    ScriptedBackend::start(|_| [vec![Step::Wait], answer()].concat()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,9 +116,7 @@ async fn requests_of_other_clients_during_the_run_are_detected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
-    let fake =
-        ScriptedBackend::start(|_| [vec![Step::Wait], answer()].into_iter().flatten().collect())
-            .await;
+    let fake = held().await;
     let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
     fake.until_received(5).await;
@@ -130,9 +135,7 @@ async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_loop_has_one_request_per_user_in_flight() {
-    let fake =
-        ScriptedBackend::start(|_| [vec![Step::Wait], answer()].into_iter().flatten().collect())
-            .await;
+    let fake = held().await;
     let arguments =
         format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
@@ -155,9 +158,7 @@ async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
         fleet.gateway.addr,
         saved.display()
     );
-    let output = bench(&arguments).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&arguments, 1).await;
     assert!(text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"), "{text}");
     let report: Value = serde_json::from_slice(&fs::read(saved).unwrap()).unwrap();
     let counts = &report["counts"];
@@ -175,8 +176,11 @@ async fn an_invalid_line_of_a_trace_is_named() {
     let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
     let bad = file("bad.jsonl");
     fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
-    let message = error(&format!("http://127.0.0.1:9 --trace {}", bad.display())).await;
-    assert!(message.contains("line 2 of the trace is not a request: missing field"), "{message}");
+    assert_error(
+        &format!("http://127.0.0.1:9 --trace {}", bad.display()),
+        "line 2 of the trace is not a request: missing field",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,35 +203,29 @@ async fn a_trace_is_sent_to_its_end_although_each_request_fails() {
 async fn a_target_that_is_no_inference_server_is_reported() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let url = format!("http://{}", fake.addr);
-    let message = error(&url).await;
-    assert!(message.contains("no_stream; it answered without an event stream"), "{message}");
+    assert_error(&url, "no_stream; it answered without an event stream").await;
     fake.set_models(&["a", "b"]);
-    let message = error(&url).await;
-    assert!(message.contains("several models; give --model with one of a, b"), "{message}");
-    let message = error(&format!("{url} --model c")).await;
-    assert!(message.contains("does not serve c; it lists a, b"), "{message}");
+    assert_error(&url, "several models; give --model with one of a, b").await;
+    assert_error(&format!("{url} --model c"), "does not serve c; it lists a, b").await;
     fake.set_models(&[]);
-    let message = error(&url).await;
-    assert!(message.contains("lists no model; give --model"), "{message}");
+    assert_error(&url, "lists no model; give --model").await;
     fake.set_models_status("401 Unauthorized");
-    let message = error(&url).await;
-    assert!(
-        message.contains("refuses the API key, or requires one (401 Unauthorized)"),
-        "{message}"
-    );
+    assert_error(&url, "refuses the API key, or requires one (401 Unauthorized)").await;
     fake.set_models_status("404 Not Found");
-    let message = error(&url).await;
-    assert!(message.contains("GET /v1/models with 404 Not Found: is it a gateway"), "{message}");
-    let message = error("http://127.0.0.1:9").await;
-    assert!(message.contains("http://127.0.0.1:9 cannot be reached: cannot connect"), "{message}");
+    assert_error(&url, "GET /v1/models with 404 Not Found: is it a gateway").await;
+    assert_error("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached: cannot connect")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_address_that_is_a_backend_is_reported() {
     let fleet = Fleet::start(1).await;
     let (gateway, backend) = (fleet.gateway.addr, fleet.backend_addrs[0]);
-    let message = error(&format!("http://{gateway} --admin http://{backend} --requests 1")).await;
-    assert!(message.contains("/metrics is not a page of tokenweir"), "{message}");
+    assert_error(
+        &format!("http://{gateway} --admin http://{backend} --requests 1"),
+        "/metrics is not a page of tokenweir",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,9 +241,7 @@ async fn a_server_crash_ends_the_run_with_partial_results() {
         "http://{} --api chat --concurrency 1 --duration 1h --warmup 0 {IGNORE_LAG}",
         fake.addr
     );
-    let output = bench(&arguments).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&arguments, 1).await;
     assert!(text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"), "{text}");
     assert!(text.contains("served 10, failed 50"), "{text}");
 }
@@ -273,16 +269,16 @@ async fn a_key_is_read_from_a_file_or_a_variable_and_never_shown() {
     from_variable.env("MY_KEY", "sk-benched");
     let mut from_default_variable = command(&url);
     from_default_variable.env("OPENAI_API_KEY", "sk-benched");
-    for mut command in [from_file, from_variable, from_default_variable] {
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    for command in [from_file, from_variable, from_default_variable] {
+        let output = program::run(command).await;
         assert!(fake.take_received().pop().unwrap().head.contains("Bearer sk-benched"));
         let shown = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(!shown.contains("sk-benched") && shown.contains("status_401"), "{shown}");
     }
-    error(&url).await;
+    assert_error(&url, "status_401").await;
     assert!(!fake.take_received().pop().unwrap().head.contains("Bearer"), "no key is set");
-    let message = error(&format!("{url} --api-key-env NONE")).await;
-    assert!(message.contains("the environment variable NONE is not set"), "{message}");
+    assert_error(&format!("{url} --api-key-env NONE"), "the environment variable NONE is not set")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -296,8 +292,7 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
     ))
     .await;
     let compare = format!("--compare {} {}", before.display(), before.display());
-    let output = bench(&compare).await;
-    assert!(output.status.success(), "{output:?}");
+    text(&compare, 0).await;
     for (file, ttft) in [(&before, 0.1), (&after, 0.3)] {
         for (number, sample) in
             saved["samples"]["requests"].as_array_mut().unwrap().iter_mut().enumerate()
@@ -309,13 +304,10 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
     }
     let line =
         format!("--compare {} {} --regression-threshold 50%", before.display(), after.display());
-    let output = bench(&line).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let text = text(&line, 1).await;
     assert!(text.contains("regressions: TTFT p50"), "{text}");
     fs::write(&after, "{}").unwrap();
-    let message = error(&line).await;
-    assert!(message.contains("is no report of this version of bench"), "{message}");
+    assert_error(&line, "is no report of this version of bench").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,9 +322,7 @@ async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_
         ))
         .await;
     }
-    let output = bench(&format!("--compare {} {}", before.display(), after.display())).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = text(&format!("--compare {} {}", before.display(), after.display()), 2).await;
     assert!(text.contains("NOT COMPARABLE") && !text.contains("regressions"), "{text}");
     assert!(text.lines().all(|line| line.len() <= 80 || line.starts_with("differs")), "{text}");
     let output = bench(&format!("{url} --duration 1h --baseline {}", before.display())).await;
@@ -345,8 +335,7 @@ async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_
 async fn a_report_file_that_cannot_be_written_ends_the_command_before_the_run() {
     for flag in ["--save", "--html"] {
         let line = format!("http://127.0.0.1:9 --duration 1h {flag} /nonexistent/report");
-        let message = error(&line).await;
-        assert!(message.contains("/nonexistent/report cannot be written"), "{message}");
+        assert_error(&line, "/nonexistent/report cannot be written").await;
     }
 }
 

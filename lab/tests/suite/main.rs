@@ -9,6 +9,7 @@
 mod waiting;
 
 mod bench;
+mod program;
 mod replay;
 mod tune;
 

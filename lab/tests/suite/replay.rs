@@ -1,39 +1,26 @@
 //! Tests of the commands `tokenweir-lab replay` and `tokenweir-lab bench --trace`, run as programs.
 
+use crate::program;
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::Setup;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// Runs the program with these arguments and no environment variables.
-async fn tokenweir(arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
-    command.args(arguments.split(' ')).env_clear();
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
-}
 
 /// The report of a simulation of this trace.
 async fn replay(trace: &Path, arguments: &str) -> Value {
-    report(&format!("replay {} --json {arguments}", trace.display())).await
+    program::report(&format!("replay {} --json {arguments}", trace.display())).await
 }
 
 /// The report of a run that sends this trace to a server.
 async fn send(trace: &Path, arguments: &str) -> Value {
     // A busy machine delays the generator, so the limit of its delay is raised to an hour.
     let flags = "--warmup 0 --max-lag 1h --json";
-    report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
-}
-
-async fn report(arguments: &str) -> Value {
-    let output = tokenweir(arguments).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    program::report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
 }
 
 fn file(name: &str, lines: &[String]) -> PathBuf {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{name}.jsonl"));
+    let file = program::file(&format!("replay-{name}.jsonl"));
     fs::write(&file, lines.join("\n")).unwrap();
     file
 }
@@ -73,7 +60,7 @@ async fn each_number_of_gateways_is_simulated_with_each_view_of_the_caches() {
     let wrong = ["--exchange-loss 1.5", "--cache-view oracle", "--gateways 0", "--workload chess"];
     for flags in wrong {
         let arguments = format!("replay {} {flags}", trace("wrong").display());
-        let output = tokenweir(&arguments).await;
+        let output = program::run(program::command(&arguments)).await;
         assert_eq!(output.status.code(), Some(2), "{flags}");
     }
 }
@@ -116,7 +103,7 @@ async fn a_trace_is_sent_as_recorded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capture_is_a_trace_for_a_simulation_and_for_a_server() {
-    let captured = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replay-captured.jsonl");
+    let captured = program::file("replay-captured.jsonl");
     let _ = fs::remove_file(&captured);
     let setup = Setup {
         captured: 1.0,

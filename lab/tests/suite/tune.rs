@@ -1,39 +1,29 @@
 //! Tests of the command `tokenweir-lab tune`, run as a program.
 
+use crate::program;
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::Setup;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
     "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
     "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
-async fn tokenweir(command: &str, arguments: String) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
-    program.arg(command).args(arguments.split(' ').filter(|it| !it.is_empty())).env_clear();
-    tokio::task::spawn_blocking(move || program.output().unwrap()).await.unwrap()
-}
-
 /// The report of `tune` for this model.
 async fn tune(model: &Path, arguments: &str) -> Value {
-    let output = tokenweir("tune", format!("{} --json {arguments}", model.display())).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    program::report(&format!("tune {} --json {arguments}", model.display())).await
 }
 
-/// The error message of `tune` for a model that cannot be used.
-async fn error(model: &Path, arguments: &str) -> String {
-    let output = tokenweir("tune", format!("{} {arguments}", model.display())).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+/// Asserts that `tune` fails for this model with an error message that has these words.
+async fn assert_error(model: &Path, arguments: &str, words: &str) {
+    program::assert_error(&format!("tune {} {arguments}", model.display()), words).await;
 }
 
 /// Creates a directory with this text as `config.json`.
 fn model(name: &str, config: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tune-{name}"));
+    let folder = program::file(&format!("tune-{name}"));
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("config.json"), config).unwrap();
     folder
@@ -60,13 +50,20 @@ async fn the_size_of_the_weight_files_takes_precedence_over_the_computed_size() 
 #[tokio::test]
 async fn an_incomplete_model_config_and_a_gpu_that_is_too_small_are_reported() {
     let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
-    let message = error(&lacking, "--gpu-memory 80GiB").await;
-    assert!(message.contains("config.json does not describe a model"), "{message}");
-    assert!(message.contains("it has no num_hidden_layers"), "{message}");
-    let message = error(&model("small", LLAMA), "--gpu-memory 1GiB").await;
-    assert!(message.contains("of weights and one request do not fit into 8 GPUs of"), "{message}");
-    let message = error(Path::new("no/such/config.json"), "--gpu-memory 1GiB").await;
-    assert!(message.contains("no/such/config.json cannot be read"), "{message}");
+    assert_error(&lacking, "--gpu-memory 80GiB", "config.json does not describe a model").await;
+    assert_error(&lacking, "--gpu-memory 80GiB", "it has no num_hidden_layers").await;
+    assert_error(
+        &model("small", LLAMA),
+        "--gpu-memory 1GiB",
+        "of weights and one request do not fit into 8 GPUs of",
+    )
+    .await;
+    assert_error(
+        Path::new("no/such/config.json"),
+        "--gpu-memory 1GiB",
+        "no/such/config.json cannot be read",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,16 +72,14 @@ async fn token_counts_and_speeds_come_from_a_gateway_and_from_a_bench_report() {
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
     let saved = folder.join("report.json");
-    let unserved = error(&folder, &format!("--gpu-memory 80GiB --admin http://{admin}")).await;
-    assert!(unserved.contains("has served nothing yet"), "{unserved}");
+    let by_gateway = format!("--gpu-memory 80GiB --admin http://{admin}");
+    assert_error(&folder, &by_gateway, "has served nothing yet").await;
     let load = "--rate 100 --requests 10 --warmup 0 --prompt-tokens 100 --output-tokens 10";
-    let arguments = format!("http://{gateway} {load} --max-lag 1h --save {}", saved.display());
-    let output = tokenweir("bench", arguments).await;
-    assert!(output.status.success(), "{output:?}");
+    let flags = format!("--max-lag 1h --json --save {}", saved.display());
+    program::report(&format!("bench http://{gateway} {load} {flags}")).await;
     for _ in 0..10 {
         fleet.gateway.record().await;
     }
-    let by_gateway = format!("--gpu-memory 80GiB --admin http://{admin}");
     let by_bench = format!("--gpu-memory 80GiB --price 2 --from-bench {}", saved.display());
     let reports = [tune(&folder, &by_gateway).await, tune(&folder, &by_bench).await];
     for report in &reports {

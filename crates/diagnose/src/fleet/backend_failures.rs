@@ -260,7 +260,7 @@ impl AttemptFailures {
 mod tests {
     use super::super::observation;
     use super::*;
-    use crate::history::test_instant;
+    use tokenweir_protocol::clock;
 
     struct Fixture {
         rule: BackendFailures,
@@ -269,7 +269,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { rule: BackendFailures::default(), now: test_instant() }
+            Self { rule: BackendFailures::default(), now: clock::epoch() }
         }
 
         /// Evaluates the rule after `attempts` attempts at the backend `bad`, of which `failed` failed, and
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_status_names_its_remedy_and_a_full_backend_is_no_failing_one_while_requests_are_refused() {
-        let (now, busy) = (test_instant(), Some(503));
+        let (now, busy) = (clock::epoch(), Some(503));
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];
             let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];

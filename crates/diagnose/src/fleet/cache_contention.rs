@@ -182,7 +182,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
+    use tokenweir_protocol::clock;
 
     /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
     type Gain = [u64; 4];
@@ -210,13 +210,24 @@ mod tests {
     /// The causes after `evaluations` evaluations, 5 s apart. From one evaluation to the next, the counts of
     /// the two groups grow by `gains`.
     fn causes(gains: [Gain; 2], evaluations: u64) -> Vec<String> {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut last = Vec::new();
         for evaluation in 0..evaluations {
             let pairs = [pair(["aa", "bb"], gains, evaluation)];
             last = rule.judge(&pairs, start + Duration::from_secs(5 * evaluation));
         }
         last.into_iter().filter_map(|found| found.cause).collect()
+    }
+
+    /// The seconds at which the rule names a pair. It is evaluated every 5 s for ten minutes.
+    /// `pairs(second)`: the pairs at this second.
+    fn named(pairs: impl Fn(u64) -> Vec<EvictingPair>) -> Vec<u64> {
+        let mut rule = CacheContention::default();
+        let mut is_named = |second: &u64| {
+            let now = clock::epoch() + Duration::from_secs(*second);
+            !rule.judge(&pairs(*second), now).is_empty()
+        };
+        (0..600).step_by(5).filter(|second| is_named(second)).collect()
     }
 
     #[test]
@@ -243,19 +254,14 @@ mod tests {
 
     #[test]
     fn the_condition_ends_when_it_has_not_held_for_the_window() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
-        let mut is_named = |seconds: u64| {
-            let pairs = [pair(["aa", "bb"], [HARMED; 2], seconds.min(100))];
-            !rule.judge(&pairs, start + Duration::from_secs(seconds)).is_empty()
-        };
-        let named: Vec<u64> = (0..600).step_by(5).filter(|seconds| is_named(*seconds)).collect();
+        let named = named(|second| vec![pair(["aa", "bb"], [HARMED; 2], second.min(100))]);
         assert_eq!(named.first(), Some(&60));
         assert!((380..=420).contains(named.last().unwrap()), "{named:?}");
     }
 
     #[test]
     fn only_the_worst_pair_of_a_backend_is_named() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut judge = |seconds: u64| {
             let gain = |recomputed| [[1, 2_000, 0, recomputed]; 2];
             let pairs = [
@@ -272,27 +278,22 @@ mod tests {
 
     #[test]
     fn counts_of_another_source_begin_again() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
-        let mut is_named = |seconds: u64| {
-            let is_exact = seconds >= 200;
+        let named = named(|second| {
+            let is_exact = second >= 200;
             let times = if is_exact { 1_000_000 } else { 0 };
-            let pair = pair(["aa", "bb"], [HARMED; 2], times);
-            let pairs = [EvictingPair { is_exact, ..pair }];
-            !rule.judge(&pairs, start + Duration::from_secs(seconds)).is_empty()
-        };
-        assert!(!(0..600).step_by(5).any(&mut is_named));
+            vec![EvictingPair { is_exact, ..pair(["aa", "bb"], [HARMED; 2], times) }]
+        });
+        assert_eq!(named, [0_u64; 0]);
     }
 
     #[test]
     fn a_pair_that_is_new_is_judged_by_its_own_time() {
-        let (mut rule, start) = (CacheContention::default(), test_instant());
-        let mut is_named = |seconds: u64| {
-            // The eviction counts of the groups are large from the start, but the pair is listed only
-            // after 200 s.
-            let pairs = [pair(["aa", "bb"], [HARMED; 2], 1_000)];
-            let listed = if seconds < 200 { &pairs[..0] } else { &pairs };
-            !rule.judge(listed, start + Duration::from_secs(seconds)).is_empty()
-        };
-        assert!(!(0..600).step_by(5).any(&mut is_named));
+        // The eviction counts of the groups are large from the start, but the pair is listed only
+        // after 200 s.
+        let named = named(|second| {
+            let pairs = vec![pair(["aa", "bb"], [HARMED; 2], 1_000)];
+            if second < 200 { Vec::new() } else { pairs }
+        });
+        assert_eq!(named, [0_u64; 0]);
     }
 }

@@ -92,8 +92,8 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 mod tests {
     use super::super::{DrainSummary, FleetBackend, observation};
     use super::*;
-    use crate::history::test_instant;
     use std::time::Duration;
+    use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability::{
         self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
     };
@@ -127,7 +127,7 @@ mod tests {
 
     /// The verdicts as texts of the form `severity name backend`.
     fn named(fleet: &FleetObservation) -> Vec<String> {
-        let verdicts = FleetDiagnoser::default().diagnose(fleet, test_instant());
+        let verdicts = FleetDiagnoser::default().diagnose(fleet, clock::epoch());
         let name = |verdict: &Verdict| {
             let text =
                 format!("{} {} {}", verdict.severity.as_str(), verdict.verdict, verdict.backend);
@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(named(&fleet(&[state; 2], 0, 0)), ["critical no_capacity"]);
         }
         let mixed = fleet(&[Drained, Down, Asleep], 10, 10);
-        let verdicts = FleetDiagnoser::default().diagnose(&mixed, test_instant());
+        let verdicts = FleetDiagnoser::default().diagnose(&mixed, clock::epoch());
         assert_eq!(verdicts[0].cause.as_deref(), Some("1 asleep, 1 drained, 1 down"));
         assert!((verdicts[0].evidence[0].value - 1.0).abs() < 1e-9);
         assert_eq!(verdicts.len(), 3, "{verdicts:#?}");
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_cause_names_the_operator_the_health_check_and_the_missing_backends() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
-        let verdicts = FleetDiagnoser::default().diagnose(&observed, test_instant());
+        let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let causes: Vec<_> = verdicts.iter().map(|it| it.cause.as_deref().unwrap()).collect();
         assert_eq!(
             causes,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_verdict_has_the_age_of_its_condition() {
-        let (mut diagnoser, start) = (FleetDiagnoser::default(), test_instant());
+        let (mut diagnoser, start) = (FleetDiagnoser::default(), clock::epoch());
         let mut age_at = |seconds, states: &[Availability]| {
             let now = start + Duration::from_secs(seconds);
             let verdicts = diagnoser.diagnose(&fleet(states, 0, 0), now);

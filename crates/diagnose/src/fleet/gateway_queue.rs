@@ -111,12 +111,12 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
     use std::time::Duration;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn requests_that_wait_for_full_backends_are_named_while_nothing_else_names_them() {
-        let (mut rule, mut now) = (GatewayQueue::default(), test_instant());
+        let (mut rule, mut now) = (GatewayQueue::default(), clock::epoch());
         let mut judge = |queued, wait: f64, delayed, is_named| {
             now += Duration::from_secs(5);
             let fleet = FleetObservation {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_gateway_is_the_cause_where_engines_have_no_queue() {
-        let (mut rule, start) = (GatewayQueue::default(), test_instant());
+        let (mut rule, start) = (GatewayQueue::default(), clock::epoch());
         for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {
             let fleet = FleetObservation {
                 limited_backends,

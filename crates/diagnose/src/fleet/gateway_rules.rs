@@ -208,7 +208,7 @@ fn streams(measure: &'static str, count: usize) -> Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
+    use tokenweir_protocol::clock;
 
     fn names(rules: &mut GatewayRules, gateway: &GatewayConditions, now: Instant) -> Vec<String> {
         let name = |it: FleetMatch| {
@@ -223,7 +223,7 @@ mod tests {
             certificates: vec![("backend", 9e9), ("client", 86_400.0 * days)],
             ..GatewayConditions::default()
         };
-        let named = |days| names(&mut GatewayRules::default(), &at(days), test_instant());
+        let named = |days| names(&mut GatewayRules::default(), &at(days), clock::epoch());
         assert_eq!(named(7.5), [""; 0]);
         let soon = "warning certificate_expires the certificate for clients expires in 48 h";
         assert_eq!(named(2.0), [soon]);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn lost_spans_are_named_while_exports_fail_and_for_45_seconds_afterwards() {
-        let (mut rules, start) = (GatewayRules::default(), test_instant());
+        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
         let mut is_named = |seconds, lost_spans| {
             let gateway = GatewayConditions { lost_spans, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn refused_connections_are_named_for_half_a_minute() {
-        let (mut rules, start) = (GatewayRules::default(), test_instant());
+        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
         let mut is_named = |seconds, refused_connections| {
             let gateway = GatewayConditions { refused_connections, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
@@ -259,7 +259,7 @@ mod tests {
         let mut rules = GatewayRules::default();
         let mut is_named = |certificate_reloads| {
             let gateway = GatewayConditions { certificate_reloads, ..GatewayConditions::default() };
-            !names(&mut rules, &gateway, test_instant()).is_empty()
+            !names(&mut rules, &gateway, clock::epoch()).is_empty()
         };
         assert!(!is_named([0, 3]), "these are old");
         assert!(is_named([0, 4]) && is_named([0, 4]) && !is_named([1, 4]));
@@ -271,7 +271,7 @@ mod tests {
         let mut is_named = |open_streams, unread_streams| {
             let gateway =
                 GatewayConditions { open_streams, unread_streams, ..GatewayConditions::default() };
-            !names(&mut rules, &gateway, test_instant()).is_empty()
+            !names(&mut rules, &gateway, clock::epoch()).is_empty()
         };
         assert!(!is_named(10, 2) && is_named(10, 2), "a single look is no evidence");
         assert!(!is_named(11, 2) && !is_named(1, 1), "few clients");
@@ -282,7 +282,7 @@ mod tests {
         let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
         let gateway =
             GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };
-        let named = names(&mut GatewayRules::default(), &gateway, test_instant());
+        let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
         assert_eq!(named, ["warning reload_failed gateway.yaml:1:3: unknown key"]);
     }
 }

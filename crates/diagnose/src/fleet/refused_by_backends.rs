@@ -63,12 +63,12 @@ impl RefusedByBackends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::test_instant;
     use std::time::Duration;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn requests_that_all_backends_refuse_are_named_and_mistakes_of_clients_are_not() {
-        let (mut rule, mut now) = (RefusedByBackends::default(), test_instant());
+        let (mut rule, mut now) = (RefusedByBackends::default(), clock::epoch());
         let mut judge = |status, count, requests| {
             now += Duration::from_secs(5);
             let client_errors = [(status, count)].into();

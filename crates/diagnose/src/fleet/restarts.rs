@@ -113,11 +113,12 @@ impl Interruptions {
 mod tests {
     use super::super::observation::{self, FleetBackend};
     use super::*;
+    use tokenweir_protocol::clock;
 
     /// Evaluates the rule every 5 s for ten minutes. Returns the seconds at which its condition holds.
     /// `at(second)`: the number of restarts and the state of the backend at this second.
     fn named(at: impl Fn(u64) -> (u64, Availability)) -> Vec<u64> {
-        let (mut rule, start) = (Restarts::default(), crate::history::test_instant());
+        let (mut rule, start) = (Restarts::default(), clock::epoch());
         let mut is_named = |second: &u64| {
             let (restarts, state) = at(*second);
             let backend = FleetBackend { restarts, ..observation::tests::backend("gpu-0", state) };

@@ -92,10 +92,11 @@ impl UnservedModels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn a_model_is_named_while_requests_for_it_come_and_no_backend_lists_it() {
-        let (mut rule, start) = (UnservedModels::default(), crate::history::test_instant());
+        let (mut rule, start) = (UnservedModels::default(), clock::epoch());
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();

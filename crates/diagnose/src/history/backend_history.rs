@@ -207,13 +207,13 @@ impl Default for BackendHistory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::test_instant;
     use super::super::step::StepSignal;
     use super::*;
+    use tokenweir_protocol::clock;
 
-    fn sample_at(start: Instant, seconds: u64, tokens: f64) -> DiagnosisSample {
+    fn sample_at(seconds: u64, tokens: f64) -> DiagnosisSample {
         let load = EngineLoad { generation_tokens: Some(tokens), ..EngineLoad::default() };
-        let at = start + Duration::from_secs(seconds);
+        let at = clock::epoch() + Duration::from_secs(seconds);
         DiagnosisSample { at, is_up: true, page: Some(load), gateway: None, gpus: None }
     }
 
@@ -221,8 +221,7 @@ mod tests {
     fn an_hour_of_a_backend_takes_less_than_64_kib() {
         assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
         let mut history = BackendHistory::new();
-        let start = test_instant();
-        (0..1_000).for_each(|n| history.push(sample_at(start, 5 * n, n as f64), true));
+        (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
         assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));
         let capacities = (history.steps.capacity(), history.minutes.capacity());
         assert_eq!(capacities, (MAX_STEPS, MAX_MINUTES));
@@ -231,12 +230,11 @@ mod tests {
     #[test]
     fn a_restart_is_no_growth_and_clears_the_baselines() {
         let mut history = BackendHistory::new();
-        let start = test_instant();
-        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), true));
+        (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), true));
         let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
         assert!(rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{rate:?}");
         assert!(history.baseline(WindowMeasure::GenerationRate).is_some());
-        history.push(sample_at(start, 500, 0.0), true);
+        history.push(sample_at(500, 0.0), true);
         assert!(history.baseline(WindowMeasure::GenerationRate).is_none());
         assert!(history.has_restarted_within(MINUTE));
         let after = history.window(MINUTE).rate(StepSignal::GenerationTokens);
@@ -246,8 +244,7 @@ mod tests {
     #[test]
     fn a_minute_with_a_verdict_is_not_in_the_baseline() {
         let mut history = BackendHistory::new();
-        let start = test_instant();
-        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), false));
+        (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), false));
         assert!(history.minutes.is_empty());
     }
 }

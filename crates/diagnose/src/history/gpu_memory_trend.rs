@@ -99,14 +99,14 @@ impl GpuMemoryTrend {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::test_instant;
     use super::*;
+    use tokenweir_protocol::clock;
 
     const GIB: f64 = 1_073_741_824.0;
 
     /// The growth of the used memory of a GPU with 80 GiB. `used(minute)`: used memory in GiB.
     fn growth_after(minutes: u64, used: impl Fn(u64) -> f64) -> Option<GpuMemoryGrowth> {
-        let (mut trend, start) = (GpuMemoryTrend::default(), test_instant());
+        let (mut trend, start) = (GpuMemoryTrend::default(), clock::epoch());
         for minute in 0..minutes {
             let gpus = GpuCondition {
                 memory_used_bytes: Some(used(minute) * GIB),

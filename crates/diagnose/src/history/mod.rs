@@ -15,8 +15,6 @@ mod backend_history;
 pub use backend_history::BackendHistory;
 pub(crate) use measure::{AdverseChange, MEASURES, MIN_COMPARED_STREAMS, WindowMeasure};
 pub(crate) use sample::LONG_PROMPT_TOKENS;
-#[cfg(test)]
-pub(crate) use sample::test_instant;
 pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};
 pub(crate) use statistics::{RobustBaseline, rank_correlation};
 pub(crate) use step::{HistoryStep, StepSignal};

@@ -91,10 +91,3 @@ pub struct BackendRequestCounts {
     /// Number of ended requests with output tokens.
     pub generated: u64,
 }
-
-/// An instant for tests.
-#[cfg(test)]
-pub(crate) fn test_instant() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "tests only need an arbitrary instant")]
-    Instant::now()
-}

@@ -76,7 +76,7 @@ pub async fn page(
 }
 
 /// The facts about a backend to which no request has been sent yet.
-fn unreached_backend(target: GatherTarget) -> BackendFacts {
+pub(crate) fn unreached_backend(target: GatherTarget) -> BackendFacts {
     BackendFacts {
         id: target.id,
         url: target.url,

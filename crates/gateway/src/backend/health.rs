@@ -349,7 +349,6 @@ mod tests {
     use crate::backend::DrainInitiator;
     use crate::backend::Health;
     use futures_util::FutureExt;
-    use serde_json::json;
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
@@ -382,9 +381,9 @@ mod tests {
         assert!(health.is_model_list_stale() && is_check_requested());
         health.mark_models_stale();
         assert!(!is_check_requested(), "it was requested before");
-        let models = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
+        let models = ServedModel::list(br#"{"data":[{"id":"a"}]}"#).unwrap();
         assert!(health.has_new_models(&models) && !health.is_model_list_stale());
-        health.update_state(|state| state.models = Some(models.clone().into()));
+        health.update_state(|state| state.models = Some(models.clone()));
         assert!(!health.has_new_models(&models), "the list is known");
     }
 

@@ -171,31 +171,28 @@ mod tests {
 
     #[test]
     fn a_body_is_framed_by_its_length_in_chunks_or_by_connection_close() {
-        let date = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n";
-        let expected = |lines: &str| format!("HTTP/1.1 200 OK\r\n{lines}{date}");
-        let ok = |length| response_parts(200, length);
-        assert_eq!(
-            encoded_head(&KEEP_ALIVE_REQUEST, &ok(Some("7")), None),
-            expected("content-length: 7\r\n")
-        );
-        assert_eq!(
-            encoded_head(&KEEP_ALIVE_REQUEST, &ok(None), Some(0)),
-            expected("content-length: 0\r\n")
-        );
-        assert_eq!(
-            encoded_head(&KEEP_ALIVE_REQUEST, &ok(None), None),
-            expected("transfer-encoding: chunked\r\n")
-        );
         let http10 = RequestSummary { is_http10: true, is_keep_alive: false, ..KEEP_ALIVE_REQUEST };
-        let expected_http10 = format!("HTTP/1.0 200 OK\r\nconnection: close\r\n{date}");
-        assert_eq!(encoded_head(&http10, &ok(None), None), expected_http10);
-        assert!(!ResponseFraming::for_response(&http10, &ok(None), None).is_self_delimiting());
         let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
-        assert_eq!(encoded_head(&head, &ok(Some("7")), None), expected("content-length: 7\r\n"));
-        let no_content = encoded_head(&KEEP_ALIVE_REQUEST, &response_parts(204, Some("0")), None);
-        assert_eq!(no_content, format!("HTTP/1.1 204 No Content\r\n{date}"));
-        let not_modified = encoded_head(&KEEP_ALIVE_REQUEST, &response_parts(304, Some("7")), None);
-        assert!(not_modified.contains("content-length: 7\r\n"), "{not_modified}");
+        let usual = &KEEP_ALIVE_REQUEST;
+        let ok = |length| response_parts(200, length);
+        for (client, response, exact_length, expected) in [
+            (usual, ok(Some("7")), None, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n"),
+            (usual, ok(None), Some(0), "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n"),
+            (usual, ok(None), None, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"),
+            (&http10, ok(None), None, "HTTP/1.0 200 OK\r\nconnection: close\r\n"),
+            (&head, ok(Some("7")), None, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n"),
+            (usual, response_parts(204, Some("0")), None, "HTTP/1.1 204 No Content\r\n"),
+            (
+                usual,
+                response_parts(304, Some("7")),
+                None,
+                "HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n",
+            ),
+        ] {
+            let expected = format!("{expected}date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n");
+            assert_eq!(encoded_head(client, &response, exact_length), expected);
+        }
+        assert!(!ResponseFraming::for_response(&http10, &ok(None), None).is_self_delimiting());
         assert_eq!(
             ResponseFraming::for_response(&KEEP_ALIVE_REQUEST, &response_parts(204, None), Some(0)),
             ResponseFraming::NoBody

@@ -1,6 +1,7 @@
 //! Tests of the JSON scanner: the values are the same however a document is split.
 
 use super::*;
+use crate::test_input::pieces;
 use proptest::prelude::*;
 use std::borrow::Cow;
 
@@ -47,12 +48,6 @@ fn only_the_named_values_are_reported() {
             "total=12"
         ]
     );
-}
-
-#[test]
-fn an_escaped_name_is_the_name_it_spells() {
-    let (values, _) = scanned_values(&path_table(), &[br#"{"err\u006fr":{"a":1}}"#]);
-    assert_eq!(values, ["error=Object", "error=End { is_empty: false }"]);
 }
 
 #[test]
@@ -121,16 +116,7 @@ proptest! {
     ) {
         let document: &[u8] = "{\"choices\":[{\"delta\":{\"content\":\"a\\\\\\\"é\\n\"}},{\"token_ids\":[10,-2.5e3]}],\
             \"x\":[[\"}\\\"\"],{}],\"usage\":{\"total\":null},\"error\":true}".as_bytes();
-        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(document.len())).collect();
-        cuts.sort_unstable();
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        for cut in cuts {
-            pieces.push(&document[start..cut]);
-            start = cut;
-        }
-        pieces.push(&document[start..]);
-        let values_of_pieces = scanned_values(&path_table(), &pieces);
+        let values_of_pieces = scanned_values(&path_table(), &pieces(document, cuts));
         prop_assert_eq!(&values_of_pieces, &scanned_values(&path_table(), &[document]));
         prop_assert!(values_of_pieces.1);
     }

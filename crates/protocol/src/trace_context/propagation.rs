@@ -147,6 +147,7 @@ fn header_texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::test_input::header_map;
     use std::time::Duration;
 
     const TRACE_ID: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
@@ -158,14 +159,6 @@ mod tests {
     const B3_ID_HEADERS: [(&str, &str); 2] =
         [("x-b3-traceid", "0af7651916cd43dd8448eb211c80319c"), ("x-b3-spanid", "b7ad6b7169203331")];
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_str(value).unwrap());
-        }
-        headers
-    }
-
     fn propagation(ratio: f64) -> Propagation {
         Propagation {
             sampler: Sampler { is_parent_based: true, ratio },
@@ -176,8 +169,13 @@ mod tests {
         }
     }
 
+    /// The trace of a request with these headers.
+    fn start(propagation: &Propagation, pairs: &[(&'static str, &str)]) -> TraceContext {
+        propagation.start_trace(&header_map(pairs), 7, clock::epoch())
+    }
+
     fn started_trace(ratio: f64, pairs: &[(&'static str, &str)]) -> TraceContext {
-        propagation(ratio).start_trace(&headers(pairs), 7, clock::epoch())
+        start(&propagation(ratio), pairs)
     }
 
     #[test]
@@ -185,7 +183,7 @@ mod tests {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
-        assert!(!never.start_trace(&headers(&[W3C_HEADER]), 7, clock::epoch()).is_sampled);
+        assert!(!start(&never, &[W3C_HEADER]).is_sampled);
     }
 
     #[test]
@@ -242,40 +240,28 @@ mod tests {
 
     #[test]
     fn a_disabled_format_is_not_read() {
-        let formats = PropagationFormats::default();
-        let trace = Propagation { formats, ..propagation(1.0) }.start_trace(
-            &headers(&[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]),
-            7,
-            clock::epoch(),
-        );
+        let default = Propagation { formats: PropagationFormats::default(), ..propagation(1.0) };
+        let trace = start(&default, &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
         let none = Propagation { formats: PropagationFormats::NONE, ..propagation(1.0) };
-        let trace =
-            none.start_trace(&headers(&[W3C_HEADER, ("baggage", "tier=a")]), 7, clock::epoch());
+        let trace = start(&none, &[W3C_HEADER, ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage, trace.is_propagated), (7, None, false));
     }
 
     #[test]
     fn with_baggage_only_no_trace_header_is_sent() {
         let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
-        let received = headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
-        let trace = Propagation { formats, ..propagation(1.0) };
-        let trace = trace.start_trace(&received, 7, clock::epoch());
-        let mut sent = received.clone();
-        trace.inject(0xa1, &mut sent);
-        assert_eq!(sent, headers(&[("baggage", "tier=a")]));
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
+        let mut sent = header_map(&received);
+        start(&Propagation { formats, ..propagation(1.0) }, &received).inject(0xa1, &mut sent);
+        assert_eq!(sent, header_map(&[("baggage", "tier=a")]));
     }
 
     #[test]
     fn an_untrusted_parent_adds_at_most_a_link() {
-        let headers_with_parent =
-            headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         for parent_mode in [TraceParentMode::Link, TraceParentMode::Ignore] {
-            let trace = Propagation { parent_mode, ..propagation(0.0) }.start_trace(
-                &headers_with_parent,
-                7,
-                clock::epoch(),
-            );
+            let trace = start(&Propagation { parent_mode, ..propagation(0.0) }, &received);
             assert_eq!((trace.trace_id, trace.parent_span_id, trace.is_sampled), (7, None, false));
             assert_eq!((trace.trace_state, trace.baggage), (None, None));
             let link = trace.linked_parent.map(|link| (link.trace_id, link.span_id));
@@ -285,17 +271,20 @@ mod tests {
 
     #[test]
     fn only_the_gateway_context_is_injected() {
-        let mut sent =
-            headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a"), ("b3", "0")]);
-        let trace =
-            started_trace(1.0, &[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")]);
+        let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")];
+        let mut sent = header_map(&[&received[..], &[("b3", "0")]].concat());
+        let trace = started_trace(1.0, &received);
         trace.inject(0xa1, &mut sent);
         let injected = "00-0af7651916cd43dd8448eb211c80319c-00000000000000a1-01";
         let expected =
-            headers(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
+            header_map(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
         assert_eq!(sent, expected);
         TraceContext { is_propagated: false, ..trace }.inject(0xa1, &mut sent);
-        assert_eq!(sent, headers(&[("baggage", "tier=a")]), "baggage is a propagator of its own");
+        assert_eq!(
+            sent,
+            header_map(&[("baggage", "tier=a")]),
+            "baggage is a propagator of its own"
+        );
     }
 
     #[test]
@@ -305,14 +294,14 @@ mod tests {
         let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };
         let mut random = fastrand::Rng::with_seed(1);
         let mut sampled = |pairs: &[(&'static str, &str)]| {
-            let headers = headers(pairs);
+            let headers = header_map(pairs);
             let ids = std::iter::repeat_with(|| random.u128(1..)).take(1_000);
             ids.filter(|id| limited.start_trace(&headers, *id, now).is_sampled).count()
         };
         assert_eq!([sampled(&[]), sampled(&[]), sampled(&[W3C_HEADER])], [10, 0, 1_000]);
         let later = now + Duration::from_millis(500);
         assert!(
-            (0..64).any(|id| limited.start_trace(&headers(&[]), id << 58 | 1, later).is_sampled)
+            (0..64).any(|id| limited.start_trace(&header_map(&[]), id << 58 | 1, later).is_sampled)
         );
     }
 }

@@ -82,6 +82,14 @@ mod tests {
 
     /// Events of one stream. Most of them occur twice in succession.
     fn events() -> Vec<String> {
+        let others = [
+            CHAT.replace("[IDS]", "null"),
+            CHAT.replace("content", "reasoning"),
+            CHAT.replace("finish_reason\":null", "finish_reason\":\"stop\""),
+            CHAT.replace("\"index\":0", "\"index\":1"),
+            TEXT.to_owned(),
+            TEXT.replace("c1", "c22"),
+        ];
         let mut data = Vec::new();
         for text in ["Hi", "", "\\\"", "a\\\\", "}]", "größe", "end\\n"] {
             for ids in
@@ -89,22 +97,7 @@ mod tests {
             {
                 data.push(CHAT.replace("TEXT", text).replace("IDS", ids));
             }
-            data.push(CHAT.replace("TEXT", text).replace("[IDS]", "null"));
-            data.push(
-                CHAT.replace("content", "reasoning").replace("TEXT", text).replace("IDS", "9"),
-            );
-            data.push(
-                CHAT.replace("finish_reason\":null", "finish_reason\":\"stop\"")
-                    .replace("TEXT", text)
-                    .replace("IDS", "9"),
-            );
-            data.push(
-                CHAT.replace("\"index\":0", "\"index\":1")
-                    .replace("TEXT", text)
-                    .replace("IDS", "9"),
-            );
-            data.push(TEXT.replace("TEXT", text));
-            data.push(TEXT.replace("c1", "c22").replace("TEXT", text));
+            data.extend(others.iter().map(|it| it.replace("TEXT", text).replace("IDS", "9")));
         }
         data.push("[DONE]".to_owned());
         let mut events: Vec<String> = data

@@ -77,6 +77,15 @@ fn continued(
     Ok(read(&client))
 }
 
+/// A splicer that has got the first `count` events of a greedy chat, the request, and all events of the answer.
+fn after_events(count: usize) -> (StreamSplicer, Value, Vec<String>) {
+    let body = request(true, 40, 0.0);
+    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+    let stream = ENGINE.answer(true, body.to_string().as_bytes());
+    push(&mut splicer, stream[..count].concat().as_bytes());
+    (splicer, body, stream)
+}
+
 fn unbroken(is_chat: bool, engine: Engine, body: &Value) -> Read {
     continued(is_chat, engine, body, &[]).unwrap()
 }
@@ -118,10 +127,7 @@ fn a_sampled_stream_is_continued_after_its_last_text_or_refused() {
 
 #[test]
 fn a_backend_that_starts_afresh_or_gives_no_ids_is_noticed() {
-    let body = request(true, 40, 0.0);
-    let stream = ENGINE.answer(true, body.to_string().as_bytes());
-    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
-    push(&mut splicer, stream[..6].concat().as_bytes());
+    let (mut splicer, body, stream) = after_events(6);
     splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();
     assert!(push(&mut splicer, stream.concat().as_bytes()).is_empty());
@@ -196,10 +202,7 @@ fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() 
     for (event, cause) in
         [(abort, InterruptionCause::Aborted), (error, InterruptionCause::EngineFailed)]
     {
-        let body = request(true, 40, 0.0);
-        let stream = ENGINE.answer(true, body.to_string().as_bytes());
-        let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
-        push(&mut splicer, stream[..5].concat().as_bytes());
+        let (mut splicer, ..) = after_events(5);
         assert!(push(&mut splicer, format!("{event}data: [DONE]\n\n").as_bytes()).is_empty());
         assert_eq!(splicer.interruption(), Some(cause));
         splicer.refuse(ContinuationRefusal::NoOtherBackend);
@@ -219,10 +222,7 @@ fn a_stream_without_memory_for_its_request_is_not_continued_after_a_failover_eit
 #[test]
 fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
     let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
-    let body = request(true, 40, 0.0);
-    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
-    let stream = ENGINE.answer(true, body.to_string().as_bytes());
-    push(&mut splicer, stream[..4].concat().as_bytes());
+    let (mut splicer, body, _) = after_events(4);
     splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();
     assert!(push(&mut splicer, error).is_empty());
@@ -279,6 +279,8 @@ fn a_stream_keeps_four_bytes_for_each_token() {
 #[test]
 fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
     use ContinuationRefusal as R;
+    let read =
+        |api, body: &[u8]| ContinuationPlan::read(Some(api), body, ContinuationMode::Exact, true);
     let image =
         json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
     let cases = [
@@ -299,23 +301,14 @@ fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
         (json!({"echo": true}), R::Field),
     ];
     for (body, reason) in cases {
-        let read = |api| {
-            ContinuationPlan::read(
-                Some(api),
-                body.to_string().as_bytes(),
-                ContinuationMode::Exact,
-                true,
-            )
-        };
-        assert_eq!(read(Api::Chat), Err(reason), "{body}");
-        assert_eq!(read(Api::Responses), Err(R::Api));
+        let text = body.to_string();
+        assert_eq!(read(Api::Chat, text.as_bytes()), Err(reason), "{body}");
+        assert_eq!(read(Api::Responses, text.as_bytes()), Err(R::Api));
     }
     let accepted = json!({"n": 1, "temperature": 0, "seed": 3, "stop": [], "presence_penalty": 0.0, "logprobs": true,
         "tool_choice": "auto", "response_format": {"type": "text"}, "max_completion_tokens": 9, "max_tokens": 5,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]});
-    let read =
-        |body: &[u8]| ContinuationPlan::read(Some(Api::Chat), body, ContinuationMode::Exact, true);
-    let plan = read(accepted.to_string().as_bytes());
+    let plan = read(Api::Chat, accepted.to_string().as_bytes());
     assert_eq!(plan.map(|plan| (plan.is_greedy, plan.max_tokens)), Ok((true, Some(9))));
-    assert_eq!(read(br#"{"\u006e":2,"temperature":0}"#), Err(R::Field));
+    assert_eq!(read(Api::Chat, br#"{"\u006e":2,"temperature":0}"#), Err(R::Field));
 }

@@ -60,6 +60,7 @@ const fn anthropic_type(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::tests::rate_limited;
     use crate::error::{GatewayError, RateLimitKind};
 
     #[test]
@@ -82,14 +83,7 @@ mod tests {
             (GatewayError::ModelNotAllowed { model: "a".into() }, "permission_error"),
             (GatewayError::NotFound { path: "/x".into(), nearest: None }, "not_found_error"),
             (GatewayError::BodyTooLarge { limit: 1 }, "request_too_large"),
-            (
-                GatewayError::RateLimited {
-                    limited: RateLimitKind::Tokens,
-                    allowed: 1,
-                    retry_after: 1,
-                },
-                "rate_limit_error",
-            ),
+            (rate_limited(RateLimitKind::Tokens), "rate_limit_error"),
             (GatewayError::Saturated { retry_after: 1 }, "rate_limit_error"),
             (GatewayError::NoBackend, "overloaded_error"),
             (GatewayError::Closed, "api_error"),

@@ -80,7 +80,7 @@ fn a_shed_request_has_retry_after_and_is_no_client_error() {
     }
 }
 
-fn rate_limited(limited: RateLimitKind) -> GatewayError {
+pub(super) fn rate_limited(limited: RateLimitKind) -> GatewayError {
     GatewayError::RateLimited { limited, allowed: 60, retry_after: 7 }
 }
 

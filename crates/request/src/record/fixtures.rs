@@ -7,21 +7,23 @@
 )]
 
 use super::{
-    Attempt, BackendCondition, Continuations, ModelLabel, ObservedResponse, Outcome,
-    PayloadConsumers, RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision,
-    SampleReason, Termination, Tier, Timings, UsageSource, WaitReports,
+    Attempt, BackendCondition, ModelLabel, ObservedResponse, Outcome, RequestHeadAttributes,
+    RequestOptions, RequestRecord, RoutingDecision, SampleReason, Termination, Timings,
+    UsageSource,
 };
 use http::{HeaderMap, HeaderValue};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{RequestId, X_REQUEST_ID};
 use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_routing::{
-    CachedSource, Candidate, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
+    Candidate, LoadEstimator, Policy, PrefillCost, PromptFingerprint, ReportedLoad, RoutingContext,
+    RoutingRequest,
 };
 
 /// Id of the client's span.
@@ -32,45 +34,29 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
+    let id = HeaderValue::from_static("r-1");
+    let request_id = RequestId::from_headers(&HeaderMap::from_iter([(X_REQUEST_ID, id)]), 1);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let started = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
     RequestRecord {
-        request_id: RequestId::from_headers(
-            &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
-            1,
-        ),
         trace: Some(continued_trace()),
         spans: [0x51, 0x52],
         head: head_attributes(),
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        method: "POST",
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
         options: RequestOptions { stream: true, max_tokens: Some(64), ..RequestOptions::default() },
         model: ModelLabel::known("tiny".into()),
         decision: Some(Arc::new(default_decision())),
-        tier: Tier::default(),
-        caller: None,
         attempts: vec![successful_attempt(accepted)],
-        not_retried: None,
-        resume: None,
-        continuations: Continuations::default(),
-        prefill_legs: None,
         status: Some(200),
-        refusal: None,
         outcome: Outcome::Ok,
         end: Termination::Complete,
-        started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
         timings: stream_timings(accepted),
         observed: Box::new(observed_stream()).into(),
-        condition: BackendCondition::default(),
-        wait_reports: WaitReports::default(),
-        slow: None,
         sample_reason: Some(SampleReason::Sampled),
-        captured: None,
-        fingerprint: None,
-        prompt: None,
-        text_for: PayloadConsumers::default(),
         bytes_in: 120,
         bytes_out: 4_000,
+        ..*RequestRecord::begin(request_id, client, "POST", started, accepted)
     }
 }
 
@@ -92,24 +78,18 @@ fn successful_attempt(accepted: Instant) -> Attempt {
 fn stream_timings(accepted: Instant) -> Timings {
     let instant = |millis| Some(at(accepted, millis));
     Timings {
-        accepted,
         received: instant(2),
-        queued: None,
-        dequeued: None,
-        backend_missed: None,
-        without_backend: Duration::ZERO,
         routed: instant(3),
         sent: instant(10),
         headers: instant(60),
         first_event: instant(85),
         first_output: instant(100),
         first_answer: instant(100),
-        first_reasoning: None,
         first_text: instant(100),
-        first_tool_call: None,
         last_output: instant(400),
         terminal: instant(405),
         ended: instant(410),
+        ..Timings::begin(accepted)
     }
 }
 
@@ -199,22 +179,14 @@ pub fn decision(
 
 /// A candidate with plausible values.
 pub fn believed() -> Candidate {
+    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
     Candidate {
-        position: 0,
-        rank: None,
         in_flight: 2,
-        weight: 1,
-        has_adapter: true,
         key: 1,
         prompt: 12.0,
         cached: 6.0,
-        cached_blocks: 0,
-        cached_source: CachedSource::Approximate,
-        is_rendezvous: false,
-        rendezvous_hit_share: 0.5,
         output: 100.0,
         backlog: 400.0,
-        prefill: PrefillCost::default(),
         prefill_tokens: 1_000.0,
         prefill_freshness: 1.0,
         tokens_in_flight: 1_300.0,
@@ -227,8 +199,7 @@ pub fn believed() -> Candidate {
         kv_usage: Some(0.25),
         capacity: Some(100_000),
         certainty: 0.9,
-        slot_wait: 0.0,
-        overdue: 0.0,
+        ..LoadEstimator::new(now, Duration::from_secs(5)).candidate(&prompt, now)
     }
 }
 

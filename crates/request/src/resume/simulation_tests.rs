@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 
 const WINDOW: Duration = Duration::from_mins(1);
 const STEPS: usize = 60;
@@ -75,18 +76,13 @@ fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     &random[start..start + length]
 }
 
-#[expect(clippy::disallowed_methods, reason = "no time passes but that of the history")]
-fn epoch() -> Instant {
-    Instant::now()
-}
-
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let memory = [128 << 10, 256 << 10, 8 << 20][random.usize(..3)];
         Self {
             random,
-            now: epoch(),
+            now: clock::epoch(),
             settings: ResumeSettings { window: WINDOW, memory },
             registry: Arc::default(),
             engines: Vec::new(),

@@ -55,12 +55,12 @@ impl DecayingRate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::start;
     use super::*;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn a_steady_rate_is_correct_from_the_start_and_a_change_within_the_time_constant() {
-        let start = start();
+        let start = clock::epoch();
         let mut rate = DecayingRate::begin(start);
         let mut now = start;
         for tick in 1..=400 {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_rate_without_events_falls_with_the_elapsed_time() {
-        let start = start();
+        let start = clock::epoch();
         let rate = DecayingRate::begin(start);
         assert!(rate.per_second(start) > 100.0);
         let after = rate.per_second(start + Duration::from_secs(5));

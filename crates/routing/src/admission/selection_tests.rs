@@ -1,9 +1,10 @@
 //! Tests of which request the queue selects: by its work, by the caches that have its prompt, and by
 //! whether a backend can serve its model.
 
-use super::tests::{enter_all, grant, model, request, start};
+use super::tests::{displaced_by, enter_all, grant, model, request};
 use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 
 /// Grants the request that the queue selects, and returns its payload. `lost_tokens`: the lost tokens
 /// of a request, by its payload.
@@ -19,7 +20,7 @@ fn grant_by_lost_tokens(
 
 #[test]
 fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     enter_all(&mut queue, 0..6, 0, now);
     let lost_tokens = |number| [3_000.0, 500.0, 2_000.0, 100.0, 0.0, 9_000.0][number];
@@ -30,7 +31,7 @@ fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
 
 #[test]
 fn a_request_is_overtaken_a_bounded_number_of_times() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 1);
     enter_all(&mut queue, 0..100, 0, now);
     let lost_tokens = |number| if number < 2 { 1_000.0 } else { 0.0 };
@@ -42,7 +43,7 @@ fn a_request_is_overtaken_a_bounded_number_of_times() {
 
 #[test]
 fn requests_of_other_tenants_classes_and_models_do_not_overtake() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 2);
     queue.enter(request(0, 0, 1, now), now);
     queue.enter(request(1, 0, 2, now), now);
@@ -55,7 +56,7 @@ fn requests_of_other_tenants_classes_and_models_do_not_overtake() {
 
 #[test]
 fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_additional_work() {
-    let begin = start();
+    let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let mut enter = |number, work, seconds| {
         let now = begin + Duration::from_secs(seconds);
@@ -75,7 +76,7 @@ fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_addition
 
 #[test]
 fn the_time_without_a_backend_is_counted_for_each_request_of_the_model() {
-    let begin = start();
+    let begin = clock::epoch();
     let at = |seconds| begin + Duration::from_secs(seconds);
     let mut queue = AdmissionQueue::new(10, 1);
     let names = [Some(model(0))];
@@ -99,7 +100,7 @@ fn the_time_without_a_backend_is_counted_for_each_request_of_the_model() {
 
 #[test]
 fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(3, 2);
     enter_all(&mut queue, 0..1, 0, now);
     enter_all(&mut queue, 1..3, 1, now);
@@ -107,11 +108,7 @@ fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
     assert!(!queue.precedes(Some("b")) && queue.precedes(Some("a")));
     let mut enter = |number, name, class| {
         let newcomer = QueuedRequest { model: Some(model(name)), ..request(number, class, 1, now) };
-        match queue.enter(newcomer, now) {
-            EnqueueOutcome::QueuedDisplacing(_, displaced) => Some(displaced.ticket.payload),
-            EnqueueOutcome::Full(_) => None,
-            EnqueueOutcome::Waits(_) => panic!("the queue is full"),
-        }
+        displaced_by(&mut queue, newcomer, now)
     };
     assert_eq!(enter(3, 0, 1), None, "it has no backend itself");
     assert_eq!(enter(4, 1, 1), Some(2), "the newest of the lowest class");
@@ -121,7 +118,7 @@ fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
 
 #[test]
 fn the_expected_wait_counts_the_requests_that_go_first_by_the_rate_of_grants() {
-    let begin = start();
+    let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..30, 1, begin);
     let now = begin + Duration::from_secs(1);
@@ -137,7 +134,7 @@ fn the_expected_wait_counts_the_requests_that_go_first_by_the_rate_of_grants() {
 
 #[test]
 fn queued_requests_move_to_their_new_class_when_classes_change() {
-    let (mut queue, now) = (AdmissionQueue::new(10, 3), start());
+    let (mut queue, now) = (AdmissionQueue::new(10, 3), clock::epoch());
     let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
         EnqueueOutcome::Waits(id) => id,
         other => panic!("{other:?}"),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 
 const CAPACITY: usize = 6;
 const CLASSES: usize = 3;
@@ -43,11 +44,6 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
         3 => any::<[bool; 2]>().prop_map(QueueStep::Grant),
         2 => (0_u64..10).prop_map(QueueStep::Wait),
     ]
-}
-
-#[expect(clippy::disallowed_methods, reason = "any moment will do")]
-pub(super) fn start() -> Instant {
-    Instant::now()
 }
 
 pub(super) fn model(index: usize) -> Arc<str> {
@@ -92,6 +88,20 @@ pub(super) fn grant(
 ) -> Option<QueuedRequest<usize>> {
     let (id, ()) = queue.select(now, &mut ExhaustedModels::default(), |_| Some(()), |()| 0.0)?;
     Some(queue.grant(id, now)?.ticket)
+}
+
+/// The payload of the request that `newcomer` displaces from the full queue. `None`: the queue rejects the
+/// newcomer.
+pub(super) fn displaced_by(
+    queue: &mut AdmissionQueue<usize>,
+    newcomer: QueuedRequest<usize>,
+    now: Instant,
+) -> Option<usize> {
+    match queue.enter(newcomer, now) {
+        EnqueueOutcome::QueuedDisplacing(_, displaced) => Some(displaced.ticket.payload),
+        EnqueueOutcome::Full(_) => None,
+        EnqueueOutcome::Waits(_) => panic!("the queue is not full"),
+    }
 }
 
 /// The queue, with its expected content.
@@ -215,7 +225,7 @@ proptest! {
     ) {
         let mut checked = CheckedQueue {
             queue: AdmissionQueue::new(CAPACITY, CLASSES),
-            now: start(),
+            now: clock::epoch(),
             waiting: BTreeMap::new(),
             entered_count: 0,
             ended: BTreeSet::new(),
@@ -246,7 +256,7 @@ proptest! {
         sizes in [1_u64..1_000, 1_u64..1_000, 1_u64..1_000],
         burst in 1_usize..6,
     ) {
-        let now = start();
+        let now = clock::epoch();
         let mut queue = AdmissionQueue::new(1_000, 1);
         let mut granted = [0_u64; 3];
         let mut number = 0;
@@ -278,31 +288,16 @@ proptest! {
 
 #[test]
 fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(4, 2);
     enter_all(&mut queue, 0..4, 1, now);
-    assert!(
-        matches!(queue.enter(request(4, 1, 1, now), now), EnqueueOutcome::Full(_)),
-        "its own tenant"
-    );
-    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
-        queue.enter(request(5, 0, 1, now), now)
-    else {
-        panic!()
-    };
-    assert_eq!(displaced.payload, 3, "the newest of the lowest class");
-    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
-        queue.enter(request(6, 1, 2, now), now)
-    else {
-        panic!()
-    };
-    assert_eq!(displaced.payload, 2, "the newest of the tenant with the most requests");
-    let outcome = queue.enter(request(7, 1, 3, now), now);
-    assert!(matches!(outcome, EnqueueOutcome::QueuedDisplacing(..)));
-    assert!(
-        matches!(queue.enter(request(8, 1, 4, now), now), EnqueueOutcome::Full(_)),
-        "each tenant has one"
-    );
+    let mut enter =
+        |number, class, tenant| displaced_by(&mut queue, request(number, class, tenant, now), now);
+    assert_eq!(enter(4, 1, 1), None, "its own tenant");
+    assert_eq!(enter(5, 0, 1), Some(3), "the newest of the lowest class");
+    assert_eq!(enter(6, 1, 2), Some(2), "the newest of the tenant with the most requests");
+    assert!(enter(7, 1, 3).is_some());
+    assert_eq!(enter(8, 1, 4), None, "each tenant has one");
     assert_eq!(queue.waiting(), [1, 3]);
 }
 
@@ -322,7 +317,7 @@ fn rejected_retry_after(
 
 #[test]
 fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
-    let begin = start();
+    let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..100, 0, begin);
     assert_eq!(rejected_retry_after(&mut queue, 1, 0, begin), 1, "the rate is not known yet");
@@ -343,7 +338,7 @@ fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
 
 #[test]
 fn retry_after_of_the_first_request_without_grants_is_its_waiting_time() {
-    let begin = start();
+    let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else { panic!() };
     let later = begin + Duration::from_secs(3);
@@ -353,7 +348,7 @@ fn retry_after_of_the_first_request_without_grants_is_its_waiting_time() {
 
 #[test]
 fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
         queue.enter(
@@ -375,7 +370,7 @@ fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
 
 #[test]
 fn a_queue_without_capacity_rejects_and_one_without_classes_has_one() {
-    let now = start();
+    let now = clock::epoch();
     let mut queue = AdmissionQueue::new(0, 0);
     assert!(matches!(queue.enter(request(0, 0, 1, now), now), EnqueueOutcome::Full(_)));
     let mut queue = AdmissionQueue::new(1, 0);

@@ -298,7 +298,15 @@ mod tests {
     use crate::tests::idle_candidate;
 
     fn choose(candidates: &[Candidate]) -> PolicyChoice {
-        pick(&KvAwareSettings::default(), candidates, &RoutingRequest::default())
+        choose_for(&RoutingRequest::default(), candidates)
+    }
+
+    fn choose_for(request: &RoutingRequest, candidates: &[Candidate]) -> PolicyChoice {
+        pick(&KvAwareSettings::default(), candidates, request)
+    }
+
+    const fn choice(index: usize, reason: &'static str) -> PolicyChoice {
+        PolicyChoice { index, reason }
     }
 
     #[test]
@@ -306,9 +314,9 @@ mod tests {
         let idle = idle_candidate();
         let warm =
             Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
-        assert_eq!(choose(&[warm, idle]), PolicyChoice { index: 1, reason: "prefix_too_busy" });
+        assert_eq!(choose(&[warm, idle]), choice(1, "prefix_too_busy"));
         let warm = Candidate { backlog: 400.0, ..warm };
-        assert_eq!(choose(&[warm, idle]), PolicyChoice { index: 0, reason: "cached_prefix" });
+        assert_eq!(choose(&[warm, idle]), choice(0, "cached_prefix"));
     }
 
     #[test]
@@ -345,38 +353,29 @@ mod tests {
     #[test]
     fn a_request_that_computes_much_avoids_a_full_cache_and_one_with_its_prefix_there_does_not() {
         let full = Candidate { kv_usage: Some(0.97), ..idle_candidate() };
-        assert_eq!(
-            choose(&[full, idle_candidate()]),
-            PolicyChoice { index: 1, reason: "kv_pressure" }
-        );
+        assert_eq!(choose(&[full, idle_candidate()]), choice(1, "kv_pressure"));
         let hot = Candidate { cached: 900.0, cached_blocks: 7, ..full };
-        assert_eq!(
-            choose(&[hot, idle_candidate()]),
-            PolicyChoice { index: 0, reason: "cached_prefix" }
-        );
+        assert_eq!(choose(&[hot, idle_candidate()]), choice(0, "cached_prefix"));
     }
 
     #[test]
     fn of_two_backends_with_equal_queues_the_one_with_fewer_running_requests_is_picked() {
         let crowded = Candidate { running: 12.0, ..idle_candidate() };
         let other = Candidate { running: 6.0, ..idle_candidate() };
-        assert_eq!(choose(&[crowded, other]), PolicyChoice { index: 1, reason: "lowest_ttft" });
+        assert_eq!(choose(&[crowded, other]), choice(1, "lowest_ttft"));
     }
 
     #[test]
     fn a_session_stays_on_its_backend_until_that_is_busy() {
         let mut fleet = [1, 2, 3].map(|key| Candidate { key, ..idle_candidate() });
         let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
-        let first = pick(&KvAwareSettings::default(), &fleet, &request);
+        let first = choose_for(&request, &fleet);
         assert_eq!(first.reason, "session");
         for sequence in 0..10 {
-            assert_eq!(
-                pick(&KvAwareSettings::default(), &fleet, &RoutingRequest { sequence, ..request }),
-                first
-            );
+            assert_eq!(choose_for(&RoutingRequest { sequence, ..request }, &fleet), first);
         }
         fleet[first.index].backlog = 50_000.0;
-        let moved = pick(&KvAwareSettings::default(), &fleet, &request);
+        let moved = choose_for(&request, &fleet);
         assert_ne!(moved.index, first.index);
         assert_eq!(moved.reason, "session_too_busy");
     }
@@ -387,7 +386,7 @@ mod tests {
         let at = |sequence| {
             let request =
                 RoutingRequest { sequence, session: Some(77), ..RoutingRequest::default() };
-            pick(&KvAwareSettings::default(), &fleet, &request)
+            choose_for(&request, &fleet)
         };
         assert!((0..10).all(|sequence| at(sequence) == at(0)));
         assert_eq!(at(0).reason, "session");
@@ -404,24 +403,17 @@ mod tests {
     #[test]
     fn an_overdue_backend_is_avoided_with_the_reason_avoids_overdue() {
         let overdue = Candidate { overdue: 0.5, ..idle_candidate() };
-        assert_eq!(
-            choose(&[overdue, idle_candidate()]),
-            PolicyChoice { index: 1, reason: "avoids_overdue" }
-        );
+        assert_eq!(choose(&[overdue, idle_candidate()]), choice(1, "avoids_overdue"));
         let warm = Candidate { cached: 900.0, ..overdue };
-        assert_eq!(
-            choose(&[warm, idle_candidate()]),
-            PolicyChoice { index: 1, reason: "avoids_overdue" }
-        );
+        assert_eq!(choose(&[warm, idle_candidate()]), choice(1, "avoids_overdue"));
         // A backend with an even longer backlog is no better.
         let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
-        assert_eq!(choose(&[overdue, busy]), PolicyChoice { index: 0, reason: "lowest_ttft" });
+        assert_eq!(choose(&[overdue, busy]), choice(0, "lowest_ttft"));
     }
 
-    /// The choice with a TTFT objective of 2 s.
-    fn choose_in_time(candidates: &[Candidate]) -> PolicyChoice {
-        let settings =
-            KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
+    /// The choice with a TTFT objective.
+    fn choose_within(ttft_objective_seconds: f64, candidates: &[Candidate]) -> PolicyChoice {
+        let settings = KvAwareSettings { ttft_objective_seconds, ..KvAwareSettings::default() };
         pick(&settings, candidates, &RoutingRequest::default())
     }
 
@@ -442,26 +434,21 @@ mod tests {
         let warm = late_with_long_prefix();
         let cold = Candidate { cached: 14_000.0, cached_blocks: 105, backlog: 0.0, ..warm };
         assert_eq!(choose(&[warm, cold]).reason, "cached_prefix");
-        assert_eq!(choose_in_time(&[warm, cold]), PolicyChoice { index: 1, reason: "avoids_late" });
+        assert_eq!(choose_within(2.0, &[warm, cold]), choice(1, "avoids_late"));
     }
 
     #[test]
     fn in_an_overloaded_fleet_a_late_backend_with_the_prompt_in_its_cache_gets_the_request() {
         let late = Candidate { waiting: 8.0, ..late_with_long_prefix() };
         let in_time = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..late };
-        assert_eq!(
-            choose_in_time(&[late, in_time]),
-            PolicyChoice { index: 0, reason: "cached_prefix" }
-        );
+        assert_eq!(choose_within(2.0, &[late, in_time]), choice(0, "cached_prefix"));
     }
 
     #[test]
     fn a_long_prompt_on_a_slow_engine_is_not_late_without_a_queue() {
-        let settings =
-            KvAwareSettings { ttft_objective_seconds: 0.5, ..KvAwareSettings::default() };
         let long = Candidate { prompt: 20_000.0, ..idle_candidate() };
         let fleet = [long, Candidate { backlog: 1_000.0, ..long }];
-        assert_eq!(pick(&settings, &fleet, &RoutingRequest::default()).index, 0);
+        assert_eq!(choose_within(0.5, &fleet).index, 0);
     }
 
     #[test]
@@ -495,7 +482,7 @@ mod tests {
             Candidate { kv_usage: None, capacity: None, certainty: 0.0, ..idle_candidate() };
         let counts = (0..300).fold([0; 3], |mut counts, sequence| {
             let request = RoutingRequest { sequence, ..RoutingRequest::default() };
-            counts[pick(&KvAwareSettings::default(), &[unknown; 3], &request).index] += 1;
+            counts[choose_for(&request, &[unknown; 3]).index] += 1;
             counts
         });
         assert_eq!(counts, [100; 3]);

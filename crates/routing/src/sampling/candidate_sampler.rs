@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use crate::{LoadEstimator, Policy};
     use std::collections::{BTreeSet, HashMap};
+    use tokenweir_protocol::clock;
 
     const KV_AWARE: PolicyKind = PolicyKind::KvAware;
 
@@ -178,12 +179,13 @@ mod tests {
     }
 
     fn sampler(backend_count: usize) -> CandidateSampler {
-        CandidateSampler::new(epoch(), backend_count)
+        CandidateSampler::new(clock::epoch(), backend_count)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    fn epoch() -> Instant {
-        Instant::now()
+    /// The sample of `count` backends for a prompt without blocks.
+    fn sample(sampler: &CandidateSampler, kind: PolicyKind, count: usize, seed: u64) -> Vec<usize> {
+        let prompt = PromptFingerprint::default();
+        sampler.sample(kind, &all(count), &prompt, &routing_request(seed)).unwrap()
     }
 
     #[test]
@@ -222,14 +224,7 @@ mod tests {
     fn all_positions_are_sampled_evenly_and_without_duplicates() {
         let (sampler, mut counts) = (sampler(100), HashMap::<usize, u32>::new());
         for seed in 0..5_000 {
-            let sample = sampler
-                .sample(
-                    PolicyKind::P2c,
-                    &all(100),
-                    &PromptFingerprint::default(),
-                    &routing_request(seed),
-                )
-                .unwrap();
+            let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
             assert_eq!(sample.iter().collect::<BTreeSet<_>>().len(), RANDOM_SAMPLE_SIZE);
             for position in sample {
                 *counts.entry(position).or_default() += 1;
@@ -257,7 +252,7 @@ mod tests {
 
     #[test]
     fn positions_with_the_least_hints_are_sampled_and_unavailable_ones_are_not() {
-        let (sampler, now) = (sampler(64 * 4), epoch());
+        let (sampler, now) = (sampler(64 * 4), clock::epoch());
         for position in 0..256 {
             let is_available = position % 2 == 1;
             sampler.show(position, now, || {
@@ -265,9 +260,7 @@ mod tests {
             });
         }
         for seed in 0..100 {
-            let sample = sampler
-                .sample(KV_AWARE, &all(256), &PromptFingerprint::default(), &routing_request(seed))
-                .unwrap();
+            let sample = sample(&sampler, KV_AWARE, 256, seed);
             // Two of sixteen successive backends have a short backlog.
             assert_eq!(sample.len(), HINTED_SAMPLE_SIZE);
             assert!(sample.iter().all(|position| position % 8 == 1), "{sample:?}");
@@ -276,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_idle_fleet_gets_streams_evenly_from_the_start() {
-        let (sampler, mut now) = (sampler(200), epoch());
+        let (sampler, mut now) = (sampler(200), clock::epoch());
         let estimators: Vec<LoadEstimator> =
             all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();
         let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };

@@ -97,10 +97,14 @@ fn document() -> GatewaySnapshot {
     }
 }
 
-fn state_with_snapshot() -> TopState {
+fn state_with(document: GatewaySnapshot) -> TopState {
     let mut state = TopState::new();
-    state.on_document(document());
+    state.on_document(document);
     state
+}
+
+fn state_with_snapshot() -> TopState {
+    state_with(document())
 }
 
 /// The frame as lines of text, without trailing spaces.
@@ -132,22 +136,25 @@ fn has_line_with(lines: &[String], words: &str) -> bool {
     lines.iter().any(|line| line.contains(words))
 }
 
+/// Asserts that some line has each of the words in `present`, and that no line has one of those in `absent`.
+fn assert_shown(lines: &[String], present: &[&str], absent: &[&str]) {
+    let screen = lines.join("\n");
+    for words in present {
+        assert!(has_line_with(lines, words), "no `{words}` in:\n{screen}");
+    }
+    for words in absent {
+        assert!(!has_line_with(lines, words), "`{words}` in:\n{screen}");
+    }
+}
+
 #[test]
 fn every_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
-        for words in ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"] {
-            assert!(
-                has_line_with(&lines, words),
-                "{words} at {width} columns:\n{}",
-                lines.join("\n")
-            );
-        }
+        let words = ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"];
+        assert_shown(&lines, &words, &[]);
         assert!(lines[0].ends_with("up 1m01s"), "{}", lines[0]);
-        assert!(
-            has_line_with(&lines, "2 req/s")
-                && has_line_with(&lines, "TTFT p50 31ms p95 120ms p99 400ms")
-        );
+        assert_shown(&lines, &["2 req/s", "TTFT p50 31ms p95 120ms p99 400ms"], &[]);
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
     }
 }
@@ -178,12 +185,11 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
 #[test]
 fn failed_and_refused_requests_are_separate_figures() {
     let lines = render_screen(&state_with_snapshot(), 200, 40);
-    assert!(has_line_with(&lines, "5% failed   0% 4xx   25% refused"), "{}", lines.join("\n"));
+    assert_shown(&lines, &["5% failed   0% 4xx   25% refused"], &[]);
 }
 
 #[test]
 fn the_state_of_each_backend_is_shown() {
-    let mut state = TopState::new();
     let backend = |name: &str, state: &str, up| BackendSummary {
         condition: match state {
             "ejected" => BackendCondition::Ejected,
@@ -201,7 +207,7 @@ fn the_state_of_each_backend_is_shown() {
         BackendSummary { weight: 0, ..backend("gpu-3", "zero_weight", false) },
         BackendSummary { in_flight: 0, drained: true, ..backend("gpu-4", "drained", false) },
     ];
-    state.on_document(GatewaySnapshot { backends, panic_mode: true, ..document() });
+    let state = state_with(GatewaySnapshot { backends, panic_mode: true, ..document() });
     let shown = render_screen(&state, 80, 40);
     let rows = [
         ("gpu-0", "panic"),
@@ -219,35 +225,17 @@ fn the_state_of_each_backend_is_shown() {
 #[test]
 fn a_wide_screen_has_more_columns_than_a_narrow_one() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
-    assert!(
-        has_line_with(&wide, "SCRAPE")
-            && has_line_with(&wide, "CLIENT")
-            && has_line_with(&wide, "engine queue")
-    );
+    assert_shown(&wide, &["SCRAPE", "CLIENT", "engine queue"], &[]);
     let narrow = render_screen(&state_with_snapshot(), 40, 40);
-    assert!(
-        has_line_with(&narrow, "TTFT")
-            && !has_line_with(&narrow, "SCRAPE")
-            && !has_line_with(&narrow, "CLIENT")
-    );
+    assert_shown(&narrow, &["TTFT"], &["SCRAPE", "CLIENT"]);
 }
 
 #[test]
 fn a_low_screen_shows_only_the_current_pane() {
     let mut state = state_with_snapshot();
-    let lines = render_screen(&state, 80, 15);
-    assert!(
-        has_line_with(&lines, "gpu-0") && !has_line_with(&lines, "req-old"),
-        "{}",
-        lines.join("\n")
-    );
+    assert_shown(&render_screen(&state, 80, 15), &["gpu-0"], &["req-old"]);
     state.on_key(KeyPress::Tab);
-    let lines = render_screen(&state, 80, 15);
-    assert!(
-        has_line_with(&lines, "req-old") && !has_line_with(&lines, "97%"),
-        "{}",
-        lines.join("\n")
-    );
+    assert_shown(&render_screen(&state, 80, 15), &["req-old"], &["97%"]);
 }
 
 #[test]
@@ -275,19 +263,12 @@ fn an_empty_screen_shows_the_reason() {
     let mut state = TopState::new();
     assert!(has_line_with(&render_screen(&state, 80, 24), "connecting to the gateway"));
     state.on_problem("the gateway does not answer: connection refused");
-    assert!(has_line_with(
-        &render_screen(&state, 80, 24),
-        "no update: the gateway does not answer"
-    ));
+    let lines = render_screen(&state, 80, 24);
+    assert_shown(&lines, &["no update: the gateway does not answer"], &[]);
     state.on_document(document());
     assert!(!has_line_with(&render_screen(&state, 80, 24), "no update"));
     state.on_problem("gone");
-    let lines = render_screen(&state, 80, 40);
-    assert!(
-        has_line_with(&lines, "no update: gone") && has_line_with(&lines, "gpu-0"),
-        "{}",
-        lines.join("\n")
-    );
+    assert_shown(&render_screen(&state, 80, 40), &["no update: gone", "gpu-0"], &[]);
 }
 
 #[test]
@@ -296,12 +277,7 @@ fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
     let options = FrameOptions { has_colour: false, has_keys: false };
     let height = TopFrame { state: &state, options }.height(80);
     let lines = render_screen_with(&state, 80, height, options);
-    assert!(
-        has_line_with(&lines, "req-old")
-            && has_line_with(&lines, "req-youn")
-            && has_line_with(&lines, "req-ende")
-    );
-    assert!(!has_line_with(&lines, "q quit"));
+    assert_shown(&lines, &["req-old", "req-youn", "req-ende"], &["q quit"]);
 }
 
 #[test]
@@ -320,21 +296,15 @@ fn lists_are_sorted_and_filtered_by_keys() {
     }
     state.on_key(KeyPress::Enter);
     let lines = render_screen(&state, 80, 40);
-    assert!(
-        !has_line_with(&lines, "97%")
-            && has_line_with(&lines, "12%")
-            && has_line_with(&lines, "filter: GPU-0")
-    );
-    assert!(has_line_with(&lines, "no row matches the filter"));
+    assert_shown(&lines, &["12%", "filter: GPU-0", "no row matches the filter"], &["97%"]);
     state.on_key(KeyPress::Escape);
     assert!(has_line_with(&render_screen(&state, 80, 40), "97%"));
 }
 
 #[test]
 fn a_backend_is_drained_only_after_confirmation() {
-    let mut state = TopState::new();
     let backends = ["gpu-1", "gpu-0", "gpu-2"].map(|name| backend(name, 0.1)).to_vec();
-    state.on_document(GatewaySnapshot { backends, ..document() });
+    let mut state = state_with(GatewaySnapshot { backends, ..document() });
     assert_eq!(state.on_key(KeyPress::Char('d')), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
     assert_eq!(state.on_key(KeyPress::Char('n')), None);
@@ -359,8 +329,7 @@ fn a_row_that_is_selected_can_be_explained_and_read() {
     state.on_text("why", (0..100).map(|line| format!("line {line}")).collect());
     assert!(has_line_with(&render_screen(&state, 80, 24), "line 0"));
     state.on_key(KeyPress::Move(10));
-    let lines = render_screen(&state, 80, 24);
-    assert!(!has_line_with(&lines, "line 9") && has_line_with(&lines, "line 10"));
+    assert_shown(&render_screen(&state, 80, 24), &["line 10"], &["line 9"]);
     state.on_key(KeyPress::Escape);
     assert!(!has_line_with(&render_screen(&state, 80, 24), "line 10"));
 }
@@ -381,18 +350,16 @@ fn a_paused_screen_keeps_the_last_snapshot() {
     let mut state = state_with_snapshot();
     state.on_key(KeyPress::Char('p'));
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
-    let lines = render_screen(&state, 80, 40);
-    assert!(has_line_with(&lines, "paused") && has_line_with(&lines, "gpu-0"));
+    assert_shown(&render_screen(&state, 80, 40), &["paused", "gpu-0"], &[]);
 }
 
 #[test]
 fn backends_that_need_attention_are_counted_coloured_and_first() {
-    let mut state = TopState::new();
     let mut backends: Vec<BackendSummary> =
         (10..60).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
     backends[30].condition = BackendCondition::Slow;
     backends[40].condition = BackendCondition::Down;
-    state.on_document(GatewaySnapshot { backends, verdicts: Vec::new(), ..document() });
+    let state = state_with(GatewaySnapshot { backends, verdicts: Vec::new(), ..document() });
     let lines = render_screen(&state, 40, 40);
     assert!(has_line_with(&lines, "backends: 48 ok, 1 down, 1 slow"), "{lines:?}");
     let first = lines.iter().position(|line| line.starts_with("BACKEND")).unwrap() + 1;

@@ -338,12 +338,11 @@ impl Measure {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measurement::{RequestMeasurement, ResponseMeasurement};
     use super::super::report::{RunDescription, RunEnd, RunTermination};
     use super::super::scenario::ScenarioPreset;
     use super::super::statistics::RunStatistics;
+    use super::super::statistics::tests::measured;
     use super::*;
-    use std::time::Duration;
     use tokenweir_replay::results::LatencyObjectives;
 
     /// The report of a run that sends a request every 100 ms. `ttft`: returns the TTFT in seconds for the
@@ -363,27 +362,7 @@ mod tests {
         };
         let mut statistics = RunStatistics::new(objectives);
         for number in 0..requests {
-            let (due, ttft) = (Duration::from_millis(number * 100), ttft(number));
-            let response = ResponseMeasurement {
-                ttft,
-                decode: ttft,
-                gaps: Vec::new(),
-                input: 10,
-                cached: None,
-                output: 10,
-                is_counted: true,
-                has_disconnected: false,
-            };
-            let ended = due + Duration::from_secs_f64(ttft * 2.0);
-            let (has_waited, result) = (false, Ok(response));
-            statistics.add(&RequestMeasurement {
-                number,
-                due,
-                sent: due,
-                ended,
-                has_waited,
-                result,
-            });
+            statistics.add(&measured(number, number * 100, number * 100, ttft(number)));
         }
         let end = RunEnd { seconds: 10.0, ending: RunTermination::Complete };
         BenchReport::new(run, &end, statistics, None)

@@ -271,31 +271,30 @@ impl RunTimeline {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn response(ttft: f64, output: u32) -> ResponseMeasurement {
-        ResponseMeasurement {
+    /// A request of which the response has 11 tokens in 1 s after the first. Times in milliseconds, TTFT in
+    /// seconds.
+    pub(crate) fn measured(number: u64, due: u64, sent: u64, ttft: f64) -> RequestMeasurement {
+        let response = ResponseMeasurement {
             ttft,
             decode: 1.0,
             gaps: vec![0.1; 10],
             input: 10,
             cached: None,
-            output,
+            output: 11,
             is_counted: true,
             has_disconnected: false,
-        }
-    }
-
-    fn measured(number: u64, due: u64, sent: u64, ttft: f64) -> RequestMeasurement {
+        };
         RequestMeasurement {
             number,
             due: Duration::from_millis(due),
             sent: Duration::from_millis(sent),
             ended: Duration::from_millis(sent) + Duration::from_secs_f64(ttft + 1.0),
             has_waited: false,
-            result: Ok(response(ttft, 11)),
+            result: Ok(response),
         }
     }
 

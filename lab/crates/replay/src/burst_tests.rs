@@ -6,12 +6,13 @@ use super::engines::engine_groups::EngineSpec;
 use super::results::RunResults;
 use super::routers::RouterKind;
 use super::simulation::{Simulation, SimulationSetup};
+use super::tests::short_request;
 use super::trace::TraceRequest;
 use std::ops::Range;
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::sample_quantile;
-use tokenweir_routing::{PolicyKind, PromptFingerprint};
+use tokenweir_routing::PolicyKind;
 
 /// A closed loop of clients. Each client sends `turns` requests, one after the other.
 struct Load {
@@ -28,14 +29,9 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
     for load in loads {
         for _ in 0..load.clients {
             for turn in 0..load.turns {
-                requests.push(TraceRequest {
-                    at: Duration::from_secs(if turn == 0 { load.from_seconds } else { 0 }),
-                    after: (turn > 0).then(|| requests.len() - 1),
-                    prompt_tokens: 30,
-                    output_tokens: 60,
-                    prompt: PromptFingerprint { bytes: 120, ..PromptFingerprint::default() },
-                    ..TraceRequest::default()
-                });
+                let at = Duration::from_secs(if turn == 0 { load.from_seconds } else { 0 });
+                let after = (turn > 0).then(|| requests.len() - 1);
+                requests.push(TraceRequest { after, ..short_request(at, 60) });
             }
         }
     }
@@ -44,12 +40,11 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
 
 /// The share of requests that the first backend gets, and the 90th percentile of the TTFT in seconds, under
 /// the load [`MODERATE`] after `loads`. `frozen`: seconds during which the first engine computes nothing.
-fn moderate_load_after(loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
+fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
     let spec = EngineSpec { max_num_seqs: 8, ..EngineSpec::DEFAULT };
     let seconds = Duration::from_secs;
     let frozen = frozen.map(|period| (0, seconds(period.start)..seconds(period.end)));
     let setup = SimulationSetup { frozen, ..SimulationSetup::new(vec![spec; 2], clock::now()) };
-    let mut loads = loads;
     loads.push(MODERATE);
     let requests = requests(&loads);
     let measured = requests.len() - MODERATE.clients * MODERATE.turns;

@@ -212,12 +212,21 @@ pub(super) fn dtype_bytes(dtype: &str) -> Result<u64, ModelShapeError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
+    /// The `config.json` of Llama 3.1 8B.
+    pub(crate) const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
         "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
         "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
+
+    /// The `config.json` of a model with latent attention and experts.
+    pub(crate) fn deepseek() -> String {
+        LLAMA.replace(
+            "{\"model",
+            "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
+        )
+    }
 
     #[test]
     fn a_llama_of_8_billion_parameters_has_about_as_many() {
@@ -248,11 +257,7 @@ mod tests {
 
     #[test]
     fn latent_attention_is_detected() {
-        let deepseek = LLAMA.replace(
-            "{\"model",
-            "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
-        );
-        let model = ModelShape::read(&deepseek).unwrap();
+        let model = ModelShape::read(&deepseek()).unwrap();
         assert_eq!(model.attention, Attention::Latent { rank: 512, rope: 64 });
         assert_eq!((model.parameters, model.remarks.len()), (None, 1));
     }

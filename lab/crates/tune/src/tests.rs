@@ -1,12 +1,9 @@
 //! Tests with models and GPUs for which the expected values were calculated by hand or logged by vLLM.
 
 use super::model::ModelShape;
+use super::model::tests::{LLAMA, deepseek};
 use super::report::{TuneError, TuneReport, TuneReportLine};
 use super::request::{EngineSpeed, TokenLengths, TuneRequest, TuneTargets};
-
-const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
-    "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
-    "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
 fn request() -> TuneRequest {
     TuneRequest {
@@ -72,81 +69,32 @@ const TINY: &str = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":
     "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":2048,"dtype":"bfloat16",
     "max_position_embeddings":4096}"#;
 
-/// One start of vLLM: its settings, and the values that it logged.
-struct VllmStart {
-    kv_memory: u64,
-    kv_bytes: u64,
-    block: u64,
-    max_model_len: u64,
-    /// Logged number of GPU blocks.
-    blocks: u64,
-    /// Logged `Maximum concurrency`.
-    concurrency: f64,
-    /// Logged size of the KV cache, in tokens.
-    size: &'static str,
-}
-
-const VLLM_STARTS: [VllmStart; 4] = [
-    VllmStart {
-        kv_memory: 1 << 30,
-        kv_bytes: 4,
-        block: 32,
-        max_model_len: 2_048,
-        blocks: 32_768,
-        concurrency: 512.0,
-        size: "1,048,576",
-    },
-    VllmStart {
-        kv_memory: 2 << 30,
-        kv_bytes: 4,
-        block: 64,
-        max_model_len: 4_000,
-        blocks: 32_768,
-        concurrency: 520.13,
-        size: "2,080,507",
-    },
-    VllmStart {
-        kv_memory: 3 << 30,
-        kv_bytes: 2,
-        block: 32,
-        max_model_len: 2_000,
-        blocks: 196_608,
-        concurrency: 3_120.76,
-        size: "6,241,523",
-    },
-    // vLLM was started with --num-gpu-blocks-override 128.
-    VllmStart {
-        kv_memory: 128 << 15,
-        kv_bytes: 4,
-        block: 32,
-        max_model_len: 2_048,
-        blocks: 128,
-        concurrency: 2.0,
-        size: "4,096",
-    },
-];
-
+/// Each row is one start of vLLM: its settings, and then the values that it logged (number of GPU blocks,
+/// `Maximum concurrency`, and size of the KV cache in tokens).
 #[test]
 fn the_kv_cache_is_that_of_the_log_of_vllm() {
-    for start in VLLM_STARTS {
-        let text = TINY.replace("4096", &start.max_model_len.to_string());
+    for (kv_memory, kv_bytes, block, max_model_len, blocks, concurrency, size) in [
+        (1 << 30, 4, 32, 2_048, 32_768, 512.0, "1,048,576"),
+        (2 << 30, 4, 64, 4_000, 32_768, 520.13, "2,080,507"),
+        (3 << 30, 2, 32, 2_000, 196_608, 3_120.76, "6,241,523"),
+        // vLLM was started with --num-gpu-blocks-override 128.
+        (128 << 15, 4, 32, 2_048, 128, 2.0, "4,096"),
+    ] {
+        let text = TINY.replace("4096", &max_model_len.to_string());
         let length = TokenLengths { mean: 100.0, p95: 200.0 };
         let inputs = TuneRequest {
-            kv_memory: Some(start.kv_memory),
-            kv_bytes: Some(start.kv_bytes),
-            block: start.block,
+            kv_memory: Some(kv_memory),
+            kv_bytes: Some(kv_bytes),
+            block,
             prompt: length,
             output: length,
             ..request()
         };
         let report = TuneReport::compute(&ModelShape::read(&text).unwrap(), &inputs).unwrap();
-        assert_eq!(report.kv_tokens, start.blocks * start.block, "{}", report.text());
+        assert_eq!(report.kv_tokens, blocks * block, "{}", report.text());
         let longest = line(&report, "longest requests at once");
-        assert!((longest.value - start.concurrency).abs() < 0.005, "{}", report.text());
-        assert!(
-            longest.formula.ends_with(&format!("a size of {} tokens", start.size)),
-            "{longest:?}"
-        );
+        assert!((longest.value - concurrency).abs() < 0.005, "{}", report.text());
+        assert!(longest.formula.ends_with(&format!("a size of {size} tokens")), "{longest:?}");
     }
 }
 
@@ -182,11 +130,7 @@ fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
 
 #[test]
 fn latent_attention_is_not_divided_among_gpus() {
-    let deepseek = LLAMA.replace(
-        "{\"model",
-        "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
-    );
-    let model = ModelShape::read(&deepseek).unwrap();
+    let model = ModelShape::read(&deepseek()).unwrap();
     let error = TuneReport::compute(&model, &request()).unwrap_err();
     assert!(
         error.to_string().contains("experts") && error.to_string().contains("--weights"),

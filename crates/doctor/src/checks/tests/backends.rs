@@ -41,11 +41,8 @@ fn each_fetch_error_has_its_own_advice() {
         assert!(finding.remedy.as_ref().unwrap().contains(advice), "{finding:?}");
         assert!(findings.len() <= 2, "no other check reports it: {findings:#?}");
     }
-    assert_eq!(
-        only_finding(&findings_after(|backend| backend.health = Ok(answer(503, ""))), "health")
-            .severity,
-        FindingSeverity::Error
-    );
+    let unhealthy = findings_after(|backend| backend.health = Ok(answer(503, "")));
+    assert_eq!(severity_of(&unhealthy, "health"), FindingSeverity::Error);
 }
 
 #[test]
@@ -54,25 +51,24 @@ fn other_engines_are_distinguished_from_unknown_servers() {
         backend.models = Ok(answer(404, "<html>"));
         backend.metrics = Ok(answer(404, "<html>"));
     });
-    assert_eq!(only_finding(&nothing, "server").severity, FindingSeverity::Error);
+    assert_eq!(severity_of(&nothing, "server"), FindingSeverity::Error);
     assert!(findings_of(&nothing, "metrics").is_empty(), "only one check reports it: {nothing:#?}");
     let llama = findings_after(|backend| {
         backend.models = Ok(answer(200, r#"{"data":[{"id":"a","owned_by":"llamacpp"}]}"#));
         backend.metrics = Ok(answer(501, ""));
     });
-    assert_eq!(only_finding(&llama, "server").severity, FindingSeverity::Note);
-    let remedy = only_finding(&llama, "metrics").remedy.as_deref();
-    assert_eq!(remedy, Some("start the engine with --metrics"));
+    assert_eq!(severity_of(&llama, "server"), FindingSeverity::Note);
+    assert_eq!(remedy_of(&llama, "metrics"), "start the engine with --metrics");
     let gateway = findings_after(|backend| {
         let mut not_found = answer(404, "{}");
         not_found.headers.insert("x-gateway-error", HeaderValue::from_static("not_found"));
         backend.metrics = Ok(not_found);
     });
-    assert!(only_finding(&gateway, "server").remedy.as_ref().unwrap().contains("--admin"));
+    assert!(remedy_of(&gateway, "server").contains("--admin"));
     let on_purpose = findings_after(|backend| {
         backend.metrics = Ok(answer(200, "tokenweir_build_info 1\n"));
     });
-    assert_eq!(only_finding(&on_purpose, "server").severity, FindingSeverity::Note);
+    assert_eq!(severity_of(&on_purpose, "server"), FindingSeverity::Note);
     assert_eq!(highest_severity(&on_purpose), Some(FindingSeverity::Note), "{on_purpose:#?}");
 }
 
@@ -88,11 +84,8 @@ fn old_new_and_unknown_versions_are_reported() {
     assert_eq!(of_version("0.32.0+cpu"), None);
     assert_eq!(of_version("0.40.0"), Some(FindingSeverity::Note));
     assert_eq!(of_version("nightly"), Some(FindingSeverity::Note));
-    assert_eq!(
-        only_finding(&findings_after(|backend| backend.version = Ok(answer(404, ""))), "version")
-            .severity,
-        FindingSeverity::Note
-    );
+    let without_version = findings_after(|backend| backend.version = Ok(answer(404, "")));
+    assert_eq!(severity_of(&without_version, "version"), FindingSeverity::Note);
 }
 
 #[test]
@@ -100,7 +93,7 @@ fn missing_wrong_and_unneeded_keys_are_reported() {
     let refused = || Ok(answer(401, r#"{"error":"Unauthorized"}"#));
     let known = || TargetKey::Known(HeaderValue::from_static("Bearer sekret"));
     let wanted = findings_after(|backend| backend.models = refused());
-    assert_eq!(only_finding(&wanted, "key").severity, FindingSeverity::Error);
+    assert_eq!(severity_of(&wanted, "key"), FindingSeverity::Error);
     assert!(findings_of(&wanted, "models").is_empty() && findings_of(&wanted, "server").is_empty());
     let wrong = findings_after(|backend| {
         (backend.key, backend.models, backend.models_without_key) =
@@ -111,7 +104,7 @@ fn missing_wrong_and_unneeded_keys_are_reported() {
     let idle = findings_after(|backend| {
         (backend.key, backend.models_without_key) = (known(), Some(Ok(answer(200, MODELS))));
     });
-    assert_eq!(only_finding(&idle, "key").severity, FindingSeverity::Note);
+    assert_eq!(severity_of(&idle, "key"), FindingSeverity::Note);
     let right = findings_after(|backend| {
         (backend.key, backend.models_without_key) = (known(), Some(refused()));
         open_path(backend, "/invocations");
@@ -122,7 +115,7 @@ fn missing_wrong_and_unneeded_keys_are_reported() {
         backend.key = TargetKey::Missing("KEY is not set".into());
         backend.health = Err(GatherError::Timeout(Duration::from_secs(5)));
     });
-    assert_eq!(only_finding(&missing, "key").severity, FindingSeverity::Error);
+    assert_eq!(severity_of(&missing, "key"), FindingSeverity::Error);
 }
 
 fn open_path(backend: &mut BackendFacts, path: &str) {
@@ -145,7 +138,7 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
         assert!(only_finding(&reached, "exposed").observation.ends_with(path), "{reached:?}");
     }
     let adapters = findings_after(|backend| open_path(backend, "/v1/load_lora_adapter"));
-    assert_eq!(only_finding(&adapters, "exposed").severity, FindingSeverity::Warning);
+    assert_eq!(severity_of(&adapters, "exposed"), FindingSeverity::Warning);
     for status in [StatusCode::OK, StatusCode::METHOD_NOT_ALLOWED] {
         let with_equal_responses = findings_after(|backend| {
             backend.options.iter_mut().for_each(|(_, listed)| *listed = Some(status));
@@ -157,12 +150,8 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
             backend.options.iter_mut().for_each(|(_, listed)| *listed = Some(status));
             backend.metrics = Ok(recorded(RUST));
         });
-        let remedy = only_finding(&rust_front_end, "exposed").remedy.as_deref();
-        assert_eq!(
-            remedy,
-            Some("let only the gateway reach the port of vLLM"),
-            "there is no proxy"
-        );
+        let remedy = remedy_of(&rust_front_end, "exposed");
+        assert_eq!(remedy, "let only the gateway reach the port of vLLM", "there is no proxy");
     }
 }
 
@@ -217,11 +206,10 @@ fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
         let none = findings_after(|backend| backend.event_sources = event_sources());
         assert!(findings_of(&none, "exposed").is_empty(), "{sources_without_events}");
     }
-    let finding = only_finding(&findings_after(|_| {}), "key").clone();
-    assert_eq!(
-        (finding.severity, &*finding.observation),
-        (FindingSeverity::Note, "serves without a key")
-    );
+    let healthy = findings_after(|_| {});
+    let finding = only_finding(&healthy, "key");
+    assert_eq!(finding.severity, FindingSeverity::Note);
+    assert_eq!(finding.observation, "serves without a key");
 }
 
 #[test]
@@ -234,14 +222,10 @@ fn missing_metrics_are_reported_with_their_consequences() {
         backend.metrics = Ok(recorded(&PYTHON.replace("vllm:kv_cache_usage_perc{", "vllm:other{")));
     });
     assert!(only_finding(&half, "engine_metrics").observation.contains("kv_usage"), "{half:#?}");
-    assert_eq!(only_finding(&half, "engine_metrics").severity, FindingSeverity::Warning);
+    assert_eq!(severity_of(&half, "engine_metrics"), FindingSeverity::Warning);
     let old = findings_after(|backend| backend.metrics = Ok(answer(200, BEFORE_0_9)));
-    assert!(
-        findings_of(&old, "engine_metrics")
-            .iter()
-            .all(|finding| finding.severity == FindingSeverity::Note)
-    );
-    assert!(!findings_of(&old, "engine_metrics").is_empty());
+    let old = findings_of(&old, "engine_metrics");
+    assert!(!old.is_empty() && old.iter().all(|it| it.severity == FindingSeverity::Note));
     let rust = findings_after(|backend| backend.metrics = Ok(recorded(RUST)));
     let has_capacity = |finding: &&Finding| finding.observation.contains("kv_capacity");
     assert!(findings_of(&rust, "engine_metrics").iter().any(has_capacity));
@@ -250,7 +234,7 @@ fn missing_metrics_are_reported_with_their_consequences() {
             answer.took = Duration::from_millis(1_900);
         }
     });
-    assert_eq!(only_finding(&slow, "scrape_time").severity, FindingSeverity::Warning);
+    assert_eq!(severity_of(&slow, "scrape_time"), FindingSeverity::Warning);
 }
 
 #[test]
@@ -266,7 +250,7 @@ fn an_engine_without_prefix_caching_or_asleep_is_reported() {
     assert_eq!(finding.remedy.as_deref(), Some("vllm serve --enable-prefix-caching"));
     let awake = "engine_sleep_state{engine=\"0\",model_name=\"tiny\",sleep_state=\"awake\"} ";
     let asleep = with(&format!("{awake}1.0"), &format!("{awake}0.0"));
-    assert_eq!(only_finding(&asleep, "sleep").severity, FindingSeverity::Warning);
+    assert_eq!(severity_of(&asleep, "sleep"), FindingSeverity::Warning);
     let refused = "reason=\"max_num_queued_reqs\"} ";
     let limited = with(&format!("{refused}0.0"), &format!("{refused}3.0"));
     assert!(findings_of(&limited, "queue_limit").is_empty(), "it has a limit");
@@ -295,8 +279,8 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
             backend.idle = Some(IdleConnection::Closed(Duration::from_millis(millis)));
         })
     };
-    assert_eq!(only_finding(&closed(2_000), "keep_alive").severity, FindingSeverity::Warning);
-    assert_eq!(only_finding(&closed(3_200), "keep_alive").severity, FindingSeverity::Warning);
+    assert_eq!(severity_of(&closed(2_000), "keep_alive"), FindingSeverity::Warning);
+    assert_eq!(severity_of(&closed(3_200), "keep_alive"), FindingSeverity::Warning);
     let usual = closed(5_000);
     let finding = only_finding(&usual, "keep_alive");
     assert_eq!(finding.severity, FindingSeverity::Note);
@@ -305,14 +289,12 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
         GatewaySettings { idle_connection: Duration::from_secs(10), ..GatewaySettings::default() };
     let mut backend = backend("a");
     backend.idle = Some(IdleConnection::Closed(Duration::from_secs(5)));
-    assert_eq!(
-        only_finding(&findings_with_config(longer, vec![backend]), "keep_alive").severity,
-        FindingSeverity::Warning
-    );
+    let early = findings_with_config(longer, vec![backend]);
+    assert_eq!(severity_of(&early, "keep_alive"), FindingSeverity::Warning);
     assert!(findings_of(&findings_after(|backend| backend.idle = None), "keep_alive").is_empty());
     let short =
         findings_after(|backend| backend.idle = Some(IdleConnection::Open(Duration::from_secs(1))));
-    assert!(only_finding(&short, "keep_alive").remedy.as_ref().unwrap().contains("--idle"));
+    assert!(remedy_of(&short, "keep_alive").contains("--idle"));
 }
 
 #[test]
@@ -323,10 +305,8 @@ fn tokens_that_arrive_together_are_reported_as_buffered() {
     assert!(findings_of(&steady, "stream").is_empty(), "{steady:#?}");
     let burst =
         findings_after(|backend| backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(5)))));
-    assert_eq!(only_finding(&burst, "stream").severity, FindingSeverity::Warning);
-    assert!(
-        only_finding(&burst, "stream").remedy.as_ref().unwrap().contains("proxy_buffering off")
-    );
+    assert_eq!(severity_of(&burst, "stream"), FindingSeverity::Warning);
+    assert!(remedy_of(&burst, "stream").contains("proxy_buffering off"));
     let nginx = findings_after(|backend| {
         let server = HeaderValue::from_static("nginx/1.22");
         backend.models.as_mut().unwrap().headers.insert("server", server);
@@ -338,23 +318,13 @@ fn tokens_that_arrive_together_are_reported_as_buffered() {
 fn each_failure_of_a_probe_is_reported() {
     let cut = STREAM.split_once("data: [DONE]").unwrap().0;
     let gap = Duration::from_millis(3);
+    let without_end = StreamProbe { gave_up_after: Some(gap), ..probe(cut, gap) };
+    let answered = |status| StreamProbe { status, ..probe(cut, gap) };
     for (probe, severity, words) in [
         (probe(cut, gap), FindingSeverity::Error, "broke off"),
-        (
-            StreamProbe { gave_up_after: Some(gap), ..probe(cut, gap) },
-            FindingSeverity::Error,
-            "no end",
-        ),
-        (
-            StreamProbe { status: StatusCode::BAD_GATEWAY, ..probe(cut, gap) },
-            FindingSeverity::Error,
-            "502",
-        ),
-        (
-            StreamProbe { status: StatusCode::BAD_REQUEST, ..probe(cut, gap) },
-            FindingSeverity::Warning,
-            "400",
-        ),
+        (without_end, FindingSeverity::Error, "no end"),
+        (answered(StatusCode::BAD_GATEWAY), FindingSeverity::Error, "502"),
+        (answered(StatusCode::BAD_REQUEST), FindingSeverity::Warning, "400"),
     ] {
         let findings = findings_after(|backend| backend.probe = Some(Ok(probe)));
         let finding = only_finding(&findings, "stream");
@@ -362,7 +332,7 @@ fn each_failure_of_a_probe_is_reported() {
         assert!(finding.observation.contains(words), "{finding:?}");
     }
     let timed_out = findings_after(|backend| backend.probe = Some(Err(GatherError::Timeout(gap))));
-    assert_eq!(only_finding(&timed_out, "stream").severity, FindingSeverity::Error);
+    assert_eq!(severity_of(&timed_out, "stream"), FindingSeverity::Error);
 }
 
 #[test]
@@ -377,10 +347,8 @@ fn flags_for_missing_response_fields_are_suggested() {
     // `STREAM` has both.
     let base = include_str!("../../../../../tests/wire/python/chat-stream-usage.http");
     assert_eq!(flag(base, "cached_tokens"), None);
-    assert_eq!(
-        flag(base, "engine_times").as_deref(),
-        Some("vllm serve --enable-per-request-metrics")
-    );
+    let engine_times = flag(base, "engine_times").unwrap();
+    assert_eq!(engine_times, "vllm serve --enable-per-request-metrics");
     assert_eq!(flag(base, "forced_usage"), None);
     assert_eq!(flag(STREAM, "engine_times"), None);
     assert!(flag(STREAM, "forced_usage").unwrap().contains("--enable-force-include-usage"));
@@ -390,11 +358,9 @@ fn flags_for_missing_response_fields_are_suggested() {
     let no_id = findings_after(|backend| {
         drop(backend.version.as_mut().unwrap().headers.remove("x-request-id"));
     });
-    assert!(
-        only_finding(&no_id, "request_id").remedy.as_ref().unwrap().contains("request-id-headers")
-    );
+    assert!(remedy_of(&no_id, "request_id").contains("request-id-headers"));
     let not_probed = findings_after(|backend| backend.probe = None);
-    assert!(only_finding(&not_probed, "not_probed").remedy.as_ref().unwrap().contains("--probe"));
+    assert!(remedy_of(&not_probed, "not_probed").contains("--probe"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::finding::FindingSeverity;
 use crate::{endpoints, gather};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde_json::Value;
 use std::time::{Duration, SystemTime};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::clock;
@@ -131,6 +132,16 @@ fn only_finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     selected[0]
 }
 
+/// The severity of the finding of `check`, which must have exactly one finding.
+fn severity_of(findings: &[Finding], check: &str) -> FindingSeverity {
+    only_finding(findings, check).severity
+}
+
+/// The remedy of the finding of `check`, which must have exactly one finding with a remedy.
+fn remedy_of<'a>(findings: &'a [Finding], check: &str) -> &'a str {
+    only_finding(findings, check).remedy.as_deref().unwrap()
+}
+
 fn highest_severity(findings: &[Finding]) -> Option<FindingSeverity> {
     findings.iter().map(|finding| finding.severity).max()
 }
@@ -142,6 +153,13 @@ fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredMo
         served_as: Some(served_as.to_owned()),
         backends: backends.map(owned),
     }
+}
+
+/// The findings about a gateway with this status document.
+fn findings_of_gateway(status: Value, backends: Vec<BackendFacts>) -> Vec<Finding> {
+    let url = BackendAddress::parse("http://admin:9090").unwrap();
+    let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
+    examine(&DoctorFacts { gateway, backends, ..DoctorFacts::default() })
 }
 
 fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {

@@ -31,8 +31,9 @@ pub(super) fn pool_of(
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
-            let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
-            pool.set_models(backend, &ids.iter().map(model).collect());
+            let entries: Vec<_> = ids.iter().map(|id| json!({ "id": id })).collect();
+            let list = json!({ "data": entries }).to_string();
+            pool.set_models(backend, &ServedModel::list(list.as_bytes()).unwrap());
         }
     }
     pool
@@ -346,8 +347,8 @@ fn an_update_changes_the_models_and_the_policy() {
     let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
-    let served = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
-    pool.set_models(&pool.backends()[0], &served.into());
+    let served = ServedModel::list(br#"{"data":[{"id":"a"}]}"#).unwrap();
+    pool.set_models(&pool.backends()[0], &served);
     assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     set_backends(&pool, vec![backend_at(8001)]);

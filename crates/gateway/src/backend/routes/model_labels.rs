@@ -173,12 +173,13 @@ mod tests {
     use serde_json::json;
     use tokenweir_protocol::clock;
 
-    fn models(ids: &[&str]) -> Vec<ServedModel> {
+    fn models(ids: &[&str]) -> Arc<[ServedModel]> {
         let entry = |id: &&str| match id.split_once(':') {
             Some((parent, id)) => json!({ "id": id, "parent": parent }),
             None => json!({ "id": id }),
         };
-        ids.iter().map(|id| ServedModel::from_entry(&entry(id)).unwrap()).collect()
+        let entries: Vec<_> = ids.iter().map(entry).collect();
+        ServedModel::list(json!({ "data": entries }).to_string().as_bytes()).unwrap()
     }
 
     fn update_labels(

@@ -8,7 +8,8 @@ use tokenweir_protocol::clock;
 
 fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
     let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
-    ids.iter().filter_map(|id| ServedModel::from_entry(&entry(id))).collect()
+    let entries: Vec<_> = ids.iter().map(entry).collect();
+    ServedModel::list(json!({ "data": entries }).to_string().as_bytes()).unwrap()
 }
 
 /// The routes for these configured models and backends `r0`, `r1`, … with these model lists.

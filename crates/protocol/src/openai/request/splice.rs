@@ -144,9 +144,12 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
 
-    fn with_usage_requested(body: &str) -> Option<String> {
-        let splice = RequestFields::parse(body.as_bytes()).unwrap().usage_splice?;
-        Some(apply(&[splice], body))
+    fn usage_splice(body: &str) -> Option<Splice> {
+        RequestFields::parse(body.as_bytes()).unwrap().usage_splice
+    }
+
+    fn with_usage_requested(body: &str) -> String {
+        apply(&[usage_splice(body).unwrap()], body)
     }
 
     fn apply(edits: &[Splice], body: &str) -> String {
@@ -159,8 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_edit_adds_include_usage() {
+    fn a_minimal_edit_adds_include_usage_and_can_enable_continuous_usage() {
         for (body, expected) in [
+            (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),
             (
                 r#" { "stream": true}"#,
                 r#" {"stream_options":{"include_usage":true}, "stream": true}"#,
@@ -186,32 +190,13 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"y":1},"stream":true}"#,
             ),
         ] {
-            assert_eq!(with_usage_requested(body).as_deref(), Some(expected));
-        }
-    }
-
-    #[test]
-    fn the_edit_can_enable_continuous_usage() {
-        for (body, expected) in [
-            (
-                r#"{"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"stream":true}"#,
-            ),
-            (
-                r#"{"stream":true,"stream_options":null}"#,
-                r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
-            ),
-            (
-                r#"{"stream_options":{"x":{}},"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true,"x":{}},"stream":true}"#,
-            ),
-            (
-                r#"{"stream_options":{"include_usage":false},"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"stream":true}"#,
-            ),
-        ] {
-            let splice = RequestFields::parse(body.as_bytes()).unwrap().usage_splice.unwrap();
-            assert_eq!(apply(&[splice.with_continuous_usage()], body), expected);
+            assert_eq!(with_usage_requested(body), expected, "{body}");
+            let continuous = usage_splice(body).unwrap().with_continuous_usage();
+            let expected = expected.replace(
+                r#""include_usage":true"#,
+                r#""include_usage":true,"continuous_usage_stats":true"#,
+            );
+            assert_eq!(apply(&[continuous], body), expected, "{body}");
         }
     }
 
@@ -255,7 +240,7 @@ mod tests {
             // `include_usage` would add usage to every event.
             r#"{"stream":true,"stream_options":{"continuous_usage_stats":true}}"#,
         ] {
-            assert_eq!(with_usage_requested(body), None, "{body}");
+            assert_eq!(usage_splice(body), None, "{body}");
         }
     }
 
@@ -296,7 +281,7 @@ mod tests {
             let fields = RequestFields::parse(body.as_bytes()).unwrap();
             prop_assert_eq!(fields.model.as_deref(), Some(&*old));
             let edits = [fields.model_slot.unwrap().renamed(&new), fields.usage_splice.unwrap()];
-            let mut expected = members(&with_usage_requested(&body).unwrap());
+            let mut expected = members(&with_usage_requested(&body));
             expected.insert("model".into(), json!(new));
             prop_assert_eq!(members(&apply(&edits, &body)), expected);
         }
@@ -323,7 +308,7 @@ mod tests {
             } else {
                 serde_json::to_string(&body).unwrap()
             };
-            let edited = with_usage_requested(&text).unwrap();
+            let edited = with_usage_requested(&text);
             let mut expected = body.clone();
             let options = expected.entry("stream_options").or_insert(Value::Null);
             if options.is_null() {

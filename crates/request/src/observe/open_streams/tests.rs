@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::record::{BackendCondition, ModelLabel, WaitReports};
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
-use tokenweir_protocol::headers::{RequestId, X_REQUEST_ID};
+use tokenweir_protocol::headers::RequestId;
 
 const MIN_GAP: Duration = Duration::from_millis(100);
 const ABORT_AFTER: Duration = Duration::from_secs(1);
@@ -20,8 +20,8 @@ const OUTPUT_GAP: Duration = Duration::from_millis(590);
 struct RecordingBackend {
     usual_gap: Option<f64>,
     gaps: Mutex<Vec<Duration>>,
-    stalled_streams: AtomicUsize,
-    stall_count: AtomicUsize,
+    /// Number of streams that are stalled, and of stalls so far.
+    counts: Mutex<[usize; 2]>,
 }
 
 impl BackendMonitor for RecordingBackend {
@@ -42,19 +42,12 @@ impl BackendMonitor for RecordingBackend {
     }
 
     fn on_stall(&self, is_stalled: bool) {
+        let mut counts = self.counts.lock().unwrap();
         if is_stalled {
-            self.stall_count.fetch_add(1, Ordering::Relaxed);
-            self.stalled_streams.fetch_add(1, Ordering::Relaxed);
+            *counts = counts.map(|count| count + 1);
         } else {
-            self.stalled_streams.fetch_sub(1, Ordering::Relaxed);
+            counts[0] -= 1;
         }
-    }
-}
-
-impl RecordingBackend {
-    /// Number of streams that are stalled, and of stalls so far.
-    fn counts(&self) -> [usize; 2] {
-        [self.stalled_streams.load(Ordering::Relaxed), self.stall_count.load(Ordering::Relaxed)]
     }
 }
 
@@ -68,10 +61,9 @@ impl Wake for WakeCounter {
     }
 }
 
-fn stream_info(request_id: &'static str, accepted: Instant) -> StreamInfo {
-    let id = HeaderValue::from_static(request_id);
+fn stream_info(accepted: Instant) -> StreamInfo {
     StreamInfo {
-        request_id: RequestId::from_headers(&HeaderMap::from_iter([(X_REQUEST_ID, id)]), 1),
+        request_id: RequestId::from_headers(&HeaderMap::new(), 1),
         model: ModelLabel::known("tiny".into()),
         backend: Some(BackendId::new("vllm-0")),
         caller: None,
@@ -79,6 +71,10 @@ fn stream_info(request_id: &'static str, accepted: Instant) -> StreamInfo {
         prompt_tokens: 0,
         accepted,
     }
+}
+
+fn is_cut(entry: &StreamEntry) -> bool {
+    entry.activity().is_cut(Waker::noop())
 }
 
 struct StreamFixture {
@@ -107,7 +103,7 @@ impl StreamFixture {
     }
 
     fn open_stream_with(&self, terms: StreamPolicy) -> StreamEntry {
-        let info = stream_info("r-1", self.epoch);
+        let info = stream_info(self.epoch);
         self.in_flight.stream(self.backend.clone(), info, terms, None, self.epoch)
     }
 
@@ -117,7 +113,7 @@ impl StreamFixture {
 
     fn sweep(&self, millis: u64) -> [usize; 2] {
         self.registry.sweep(self.at(millis));
-        self.backend.counts()
+        *self.backend.counts.lock().unwrap()
     }
 }
 
@@ -156,9 +152,9 @@ fn no_stall_is_reported_before_the_first_output_or_after_the_end() {
     entry.activity().on_output(fixture.at(60_000), None);
     assert_eq!(entry.activity().on_end(fixture.at(60_001)), None);
     assert_eq!(fixture.sweep(90_000), [0, 0]);
-    assert!(!entry.activity().is_cut(Waker::noop()));
+    assert!(!is_cut(&entry));
     assert_eq!(fixture.sweep(90_001), [0, 0]);
-    assert!(entry.activity().is_cut(Waker::noop()), "the body does not end");
+    assert!(is_cut(&entry), "the body does not end");
 }
 
 #[test]
@@ -168,7 +164,7 @@ fn a_stream_that_its_client_does_not_read_is_not_stalled() {
     entry.activity().on_output(fixture.at(10), None);
     entry.activity().set_waits_for_backend(false);
     assert_eq!(fixture.sweep(60_000), [0, 0]);
-    assert!(!entry.activity().is_cut(Waker::noop()));
+    assert!(!is_cut(&entry));
     entry.activity().set_waits_for_backend(true);
     assert_eq!(fixture.sweep(60_000), [1, 1]);
 }
@@ -185,8 +181,8 @@ fn a_silence_beyond_abort_after_aborts_the_stream_and_wakes_it() {
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     fixture.registry.sweep(fixture.at(1_010));
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-    assert!(silent.activity().is_cut(Waker::noop()));
-    assert!(!active.activity().is_cut(Waker::noop()));
+    assert!(is_cut(&silent));
+    assert!(!is_cut(&active));
 }
 
 #[test]
@@ -215,10 +211,6 @@ fn an_exchange_is_open_as_long_as_its_guard() {
     assert_eq!(fixture.registry.open(), 1);
     fixture.registry.begin_shutdown();
     assert!(fixture.in_flight.is_cutting());
-}
-
-fn is_cut(entry: &StreamEntry) -> bool {
-    entry.activity().is_cut(Waker::noop())
 }
 
 #[test]

@@ -3,12 +3,9 @@
 use super::tests::{
     ONE_TOKEN_EVENT, expected_stream, filter_stream, filter_with, options, read_recorded_body,
 };
-use crate::observe::ResponseObserver;
-use crate::record::{Timings, UsageEventOutcome};
-use bytes::Bytes;
+use crate::record::UsageEventOutcome;
 use serde_json::{Deserializer, Value, json};
 use std::path::Path;
-use tokenweir_protocol::openai::Api;
 
 #[test]
 fn an_event_that_cannot_be_edited_passes_as_it_came_and_is_reported() {
@@ -72,16 +69,9 @@ fn a_usage_event_without_a_blank_line_at_the_end_of_the_stream_is_removed() {
     let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     let usage = r#"{"choices":[],"usage":{"completion_tokens":1}}"#;
     let body = format!("data: {finish}\n\ndata: {usage}");
-    let now = tokenweir_protocol::clock::now();
-    let (mut observer, mut timings) = (ResponseObserver::new(Api::Chat), Timings::begin(now));
-    observer.on_head("text/event-stream", false);
-    observer.remove_injected_usage(&options(true, false), None);
-    observer.on_data(body.as_bytes(), now, &mut timings);
-    let mut filtered = observer.forward(Bytes::from(body)).to_vec();
-    observer.on_end(now, &mut timings);
-    filtered.extend_from_slice(&observer.flush());
-    assert_eq!(String::from_utf8(filtered).unwrap(), format!("data: {finish}\n\n"));
-    assert_eq!(observer.observed().usage.output, Some(1));
+    let (filtered, observed) = filter_with(&options(true, false), None, [body.as_bytes()]);
+    assert_eq!(filtered, format!("data: {finish}\n\n"));
+    assert_eq!(observed.usage.output, Some(1));
 }
 
 /// The members of a JSON object as the text has them: names with quotes, and values.

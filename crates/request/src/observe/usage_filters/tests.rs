@@ -3,9 +3,10 @@
 use super::usage_filter::MAX_HELD_BYTES;
 use crate::observe::ResponseObserver;
 use crate::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome, UsageLayout};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde_json::{Deserializer, Value, json};
 use std::path::Path;
+use tokenweir_protocol::http1::BodyDecoder;
 use tokenweir_protocol::openai::Api;
 
 /// Recorded streams with usage in every event.
@@ -20,17 +21,10 @@ const RECORDED_STREAMS: [&str; 4] = [
 pub(super) fn read_recorded_body(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/wire/{name}.http"));
     let raw = std::fs::read_to_string(path).unwrap();
-    let mut rest = raw.split_once("\r\n\r\n").unwrap().1;
-    let mut body = String::new();
-    loop {
-        let (size, chunks) = rest.split_once("\r\n").unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            return body;
-        }
-        body.push_str(&chunks[..size]);
-        rest = &chunks[size + 2..];
-    }
+    let (_, chunks) = raw.split_once("\r\n\r\n").unwrap();
+    let mut body = BytesMut::new();
+    BodyDecoder::chunked().decode(chunks.as_bytes(), &mut body).unwrap();
+    String::from_utf8(body.to_vec()).unwrap()
 }
 
 /// The options of a request to which the gateway added a request for the usage event or for continuous
@@ -107,14 +101,9 @@ fn filter_frames<'a>(
         observer.on_data(piece, now, &mut timings);
         frames.push(observer.forward(Bytes::copy_from_slice(piece)).to_vec());
     }
+    observer.on_end(now, &mut timings);
     frames.push(observer.flush().to_vec());
     (frames, *observer.into_observed())
-}
-
-/// The observations of a body that arrives in one chunk. The observer then parses the usage of the
-/// events separately.
-fn observed_in_one_chunk(body: &str) -> ObservedResponse {
-    filter_stream([body.as_bytes()]).1
 }
 
 #[test]
@@ -125,10 +114,12 @@ fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
         assert!(!expected.contains("\"usage\"") && expected.len() < body.len() * 3 / 4);
         for ending in ["\n", "\r\n", "\r"] {
             let (body, expected) = (body.replace('\n', ending), expected.replace('\n', ending));
+            // The observer parses the usage of events that arrive in one chunk separately.
+            let (_, in_one_chunk) = filter_stream([body.as_bytes()]);
             for size in (1..24).chain([333, 1_000, body.len()]) {
                 let (filtered, observed) = filter_stream(body.as_bytes().chunks(size));
                 assert_eq!(filtered, expected, "{name} in pieces of {size}, {ending:?}");
-                assert_eq!(observed, observed_in_one_chunk(&body), "{name} in pieces of {size}");
+                assert_eq!(observed, in_one_chunk, "{name} in pieces of {size}");
                 assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
                 assert_eq!(observed.uncounted_events, 0);
                 assert_eq!(u64::from(observed.chunk_tokens.count()), observed.output_events);

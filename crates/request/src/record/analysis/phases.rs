@@ -106,11 +106,14 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Name of the phase, milliseconds, and whether they are estimated.
-    fn phase_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
-        let row =
-            |span: PhaseDuration| (span.phase.as_str(), span.took.as_millis(), span.is_estimated);
-        RequestPhases::from_record(record).iter().map(row).collect()
+    /// The names of the phases and their milliseconds. `~` marks an estimate.
+    fn shown(record: &RequestRecord) -> String {
+        let shown = |span: PhaseDuration| {
+            let mark = if span.is_estimated { "~" } else { "" };
+            format!("{} {mark}{}", span.phase.as_str(), span.took.as_millis())
+        };
+        let phases: Vec<String> = RequestPhases::from_record(record).iter().map(shown).collect();
+        phases.join(", ")
     }
 
     #[test]
@@ -119,20 +122,8 @@ mod tests {
         record.wait_reports.mean_prefill = Some(ms(1));
         record.observed.engine_times =
             Some(EngineTimes { queue: Some(ms(40)), prefill: Some(ms(45)), decode: Some(ms(299)) });
-        let expected = [
-            ("gateway", 8, false),
-            ("front_end", 0, false),
-            ("queue", 40, false),
-            ("prefill", 45, false),
-            ("unexplained", 5, false),
-            ("decode", 299, false),
-        ];
-        assert_eq!(phase_rows(&record), expected);
-    }
-
-    /// The phases before `front_end`, in which the engine has no part.
-    fn gateway_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
-        phase_rows(record).into_iter().take_while(|(phase, ..)| *phase != "front_end").collect()
+        let expected = "gateway 8, front_end 0, queue 40, prefill 45, unexplained 5, decode 299";
+        assert_eq!(shown(&record), expected);
     }
 
     #[test]
@@ -141,7 +132,8 @@ mod tests {
         let accepted = record.timings.accepted;
         record.timings.queued = Some(at(accepted, 2));
         record.timings.dequeued = Some(at(accepted, 8));
-        assert_eq!(gateway_rows(&record), [("gateway_queue", 6, false), ("gateway", 2, false)]);
+        let shown = shown(&record);
+        assert!(shown.starts_with("gateway_queue 6, gateway 2, front_end "), "{shown}");
     }
 
     #[test]
@@ -152,7 +144,8 @@ mod tests {
         failed.started = at(accepted, 3);
         failed.ended = Some(at(accepted, 9));
         record.attempts.insert(0, failed);
-        assert_eq!(gateway_rows(&record), [("gateway", 2, false), ("failed_attempts", 6, false)]);
+        let shown = shown(&record);
+        assert!(shown.starts_with("gateway 2, failed_attempts 6, front_end "), "{shown}");
     }
 
     #[test]
@@ -162,15 +155,11 @@ mod tests {
             let mut record = streamed();
             record.wait_reports.mean_prefill = Some(ms(10));
             record.wait_reports.slots = Some(slots);
-            let expected = [
-                ("gateway", 8, false),
-                ("front_end", 50, false),
-                ("queue", queue, true),
-                ("prefill", 10, true),
-                ("unexplained", unexplained, true),
-                ("decode", 300, false),
-            ];
-            assert_eq!(phase_rows(&record), expected, "{slots} slots");
+            let expected = format!(
+                "gateway 8, front_end 50, queue ~{queue}, prefill ~10, unexplained ~{unexplained}, \
+                 decode 300"
+            );
+            assert_eq!(shown(&record), expected, "{slots} slots");
         }
     }
 
@@ -178,16 +167,10 @@ mod tests {
     fn what_is_not_known_of_the_wait_is_unexplained() {
         let mut record = streamed();
         record.decision = None;
-        let expected = [
-            ("gateway", 8, false),
-            ("front_end", 50, false),
-            ("unexplained", 40, true),
-            ("decode", 300, false),
-        ];
-        assert_eq!(phase_rows(&record), expected);
+        assert_eq!(shown(&record), "gateway 8, front_end 50, unexplained ~40, decode 300");
         record.timings.sent = None;
         record.timings.first_output = None;
-        assert_eq!(phase_rows(&record), []);
+        assert_eq!(shown(&record), "");
     }
 
     #[test]
@@ -196,15 +179,8 @@ mod tests {
         record.wait_reports.slots = Some(5.0);
         record.observed.engine_times =
             Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
-        let expected = [
-            ("gateway", 8, false),
-            ("front_end", 50, false),
-            ("queue", 0, true),
-            ("prefill", 25, false),
-            ("unexplained", 15, true),
-            ("decode", 300, false),
-        ];
-        assert_eq!(phase_rows(&record), expected);
+        let expected = "gateway 8, front_end 50, queue ~0, prefill 25, unexplained ~15, decode 300";
+        assert_eq!(shown(&record), expected);
     }
 
     #[test]
@@ -214,12 +190,6 @@ mod tests {
         record.timings.last_output = None;
         record.observed.engine_times =
             Some(EngineTimes { queue: Some(ms(4)), prefill: Some(ms(5)), decode: Some(ms(6)) });
-        let expected = [
-            ("gateway", 8, false),
-            ("queue", 4, false),
-            ("prefill", 5, false),
-            ("decode", 6, false),
-        ];
-        assert_eq!(phase_rows(&record), expected);
+        assert_eq!(shown(&record), "gateway 8, queue 4, prefill 5, decode 6");
     }
 }

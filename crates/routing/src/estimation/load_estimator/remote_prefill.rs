@@ -60,14 +60,10 @@ impl LoadEstimator {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::new_estimator;
     use super::*;
     use crate::PromptFingerprint;
     use std::time::Duration;
-
-    fn start() -> Instant {
-        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-        Instant::now()
-    }
 
     fn prompt() -> PromptFingerprint {
         PromptFingerprint::new(1, [&[b'x'; 4_000][..]].into_iter())
@@ -75,8 +71,7 @@ mod tests {
 
     #[test]
     fn a_prompt_that_another_backend_computes_is_no_backlog_until_it_comes_back() {
-        let now = start();
-        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
         let whole = load.local_load().backlog;
@@ -98,8 +93,7 @@ mod tests {
 
     #[test]
     fn a_decode_leg_waits_for_what_is_left_of_the_queue_after_the_prefill_leg() {
-        let now = start();
-        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let (load, now) = new_estimator();
         let settings = kv_aware::KvAwareSettings::default();
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
         let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
@@ -113,8 +107,7 @@ mod tests {
 
     #[test]
     fn slow_decode_legs_are_expected_again_for_a_while() {
-        let now = start();
-        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();
         let base = candidate.prefill.base;

@@ -66,15 +66,11 @@ impl ReportedQueues {
 mod tests {
     use super::*;
     use std::time::Duration;
-
-    fn start() -> Instant {
-        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-        Instant::now()
-    }
+    use tokenweir_protocol::clock;
 
     #[test]
     fn a_time_is_compared_with_the_reports_before_during_and_after_it() {
-        let (queues, start) = (ReportedQueues::default(), start());
+        let (queues, start) = (ReportedQueues::default(), clock::epoch());
         let at = |millis| start + Duration::from_millis(millis);
         let reports = [(100, 0.0, 4.0), (200, 3.0, 7.0), (300, 5.0, 8.0), (400, 0.0, 6.0)];
         for (millis, waiting, running) in reports {
@@ -94,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_oldest_period_is_forgotten_first() {
-        let (queues, start) = (ReportedQueues::default(), start());
+        let (queues, start) = (ReportedQueues::default(), clock::epoch());
         let at = |n: usize| start + Duration::from_secs(n as u64);
         for n in 0..=2 * MAX_PERIODS {
             let waiting = if n % 2 == 0 { 1.0 } else { 0.0 };

@@ -6,20 +6,19 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn start() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    Instant::now()
-}
-
-fn estimator(epoch: Instant) -> LoadEstimator {
-    let estimator = LoadEstimator::new(epoch, 5 * SECOND);
-    // Teaches the estimator that a token has one byte.
-    let mut reservation =
-        estimator.reserve(&estimator.candidate(&prompt(1, 0), epoch), &prompt(1, 0), true, epoch);
+/// An estimator that has learned that a token has one byte, and the present instant.
+fn estimator() -> (LoadEstimator, Instant) {
+    let (estimator, now) = new_estimator();
+    let mut reservation = send(&estimator, &prompt(1, 0), now);
     let counts = TokenCounts { prompt: Some(1), cached: None, output: Some(100) };
     estimator.answered(&mut reservation, &counts);
-    estimator.release(reservation, epoch);
-    estimator
+    estimator.release(reservation, now);
+    (estimator, now)
+}
+
+pub(super) fn new_estimator() -> (LoadEstimator, Instant) {
+    let now = clock::epoch();
+    (LoadEstimator::new(now, 5 * SECOND), now)
 }
 
 /// A prompt of `bytes` bytes. Prompts with different seeds share no blocks.
@@ -39,8 +38,8 @@ fn report(kv_usage: f64, waiting: f64, running: f64) -> LoadReport {
 
 #[test]
 fn requests_sent_since_the_report_count_before_the_next_report() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(10_000, 1);
     estimator.on_report(&report(0.5, 0.0, 3.0), &estimator.local_load(), now);
     let before = estimator.candidate(&prompt, now);
     assert_eq!((before.kv_usage, before.waiting, before.running), (Some(0.5), 0.0, 3.0));
@@ -52,8 +51,8 @@ fn requests_sent_since_the_report_count_before_the_next_report() {
 
 #[test]
 fn the_next_report_replaces_reservations() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(10_000, 1);
     let reservation = send(&estimator, &prompt, now);
     estimator.on_report(&report(0.3, 0.0, 1.0), &estimator.local_load(), now);
     assert_eq!(estimator.candidate(&prompt, now).kv_usage, Some(0.3));
@@ -64,8 +63,8 @@ fn the_next_report_replaces_reservations() {
 
 #[test]
 fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
-    let (now, prompt) = (start(), prompt(1_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(1_000, 1);
     estimator.on_report(&report(0.95, 12.0, 30.0), &estimator.local_load(), now);
     let at = |tenths: u32| estimator.candidate(&prompt, now + SECOND * tenths / 10);
     let estimates: Vec<Candidate> = (0..600).map(at).collect();
@@ -80,8 +79,8 @@ fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
 
 #[test]
 fn requests_of_another_gateway_are_seen_in_the_reports() {
-    let (now, prompt) = (start(), prompt(1_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(1_000, 1);
     let mut first = send(&estimator, &prompt, now);
     estimator
         .answered(&mut first, &TokenCounts { prompt: Some(1_000), cached: Some(0), output: None });
@@ -93,8 +92,8 @@ fn requests_of_another_gateway_are_seen_in_the_reports() {
 
 #[test]
 fn the_first_pending_request_reduces_the_backlog_over_time() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(10_000, 1);
     let mut first = send(&estimator, &prompt, now);
     send(&estimator, &prompt, now);
     let backlog = |at| estimator.candidate(&prompt, at).backlog as u64;
@@ -108,8 +107,8 @@ fn the_first_pending_request_reduces_the_backlog_over_time() {
 
 #[test]
 fn a_non_streaming_request_is_prefilled_at_the_learned_speed() {
-    let (now, prompt) = (start(), prompt(10_000, 1));
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
+    let prompt = prompt(10_000, 1);
     let reservation = estimator.reserve(&estimator.candidate(&prompt, now), &prompt, false, now);
     let backlog = |at| estimator.candidate(&prompt, at).backlog as u64;
     assert!(backlog(now) > 9_900 && backlog(now + 100 * SECOND) == 0);
@@ -119,8 +118,7 @@ fn a_non_streaming_request_is_prefilled_at_the_learned_speed() {
 
 #[test]
 fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     let (long, other) = (prompt(51_200, 1), prompt(51_200, 2));
     send(&estimator, &long, now);
     assert_eq!(estimator.candidate(&long, now).cached as u64, 51_200);
@@ -131,8 +129,7 @@ fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
 
 #[test]
 fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     estimator.on_report(&report(0.1, 0.0, 0.0), &estimator.local_load(), now);
     let long = prompt(51_200, 1);
     for seed in 0..120 {
@@ -147,8 +144,7 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
 
 #[test]
 fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
         let prompt = prompt(10_000, seed);
         let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
@@ -168,8 +164,8 @@ fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend
 
 #[test]
 fn a_backend_with_wrong_metrics_is_detected_by_its_first_outputs() {
-    let now = start();
-    let (correct, wrong) = (estimator(now), estimator(now));
+    let (correct, now) = estimator();
+    let (wrong, _) = estimator();
     let idle = report(0.0, 0.0, 0.0);
     for n in 0..20 {
         let sent = now + SECOND * n;
@@ -196,8 +192,7 @@ fn observe(estimator: &LoadEstimator, seed: u64, at: Instant, seconds: f64) {
 
 #[test]
 fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
     let seconds = || estimator.learned().prefill().seconds(5_000.0);
     let freshness =
@@ -210,8 +205,7 @@ fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
 
 #[test]
 fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     let freshness_after_10_s = |last: u32| {
         estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
     };
@@ -227,8 +221,7 @@ fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not()
 
 #[test]
 fn a_wait_for_a_slot_of_an_engine_whose_slots_are_not_known_does_not_count_as_prefill() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     observe(&estimator, 0, now, 0.5);
     let cost = estimator.learned().prefill();
     // Two of forty requests have their first output at once; then one each second.
@@ -250,8 +243,7 @@ fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
 
 #[test]
 fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     let mut first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
     assert!(overdue(&estimator, now + SECOND / 5) <= 0.0, "within twice its prediction");
@@ -262,8 +254,7 @@ fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
 
 #[test]
 fn client_disconnects_do_not_clear_an_overdue_backend() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     let first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
     estimator.release(first, now + 4 * SECOND);
@@ -272,8 +263,7 @@ fn client_disconnects_do_not_clear_an_overdue_backend() {
 
 #[test]
 fn a_non_streaming_request_is_overdue_without_engine_progress() {
-    let now = start();
-    let estimator = LoadEstimator::new(now, 5 * SECOND);
+    let (estimator, now) = new_estimator();
     let report_tokens = |tokens: f64, at| {
         let report = LoadReport { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
         estimator.on_report(&report, &estimator.local_load(), at);
@@ -307,8 +297,7 @@ fn a_non_streaming_request_is_overdue_without_engine_progress() {
 
 #[test]
 fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
-    let now = start();
-    let estimator = estimator(now);
+    let (estimator, now) = estimator();
     for seed in 0..2 {
         let mut reservation = send(&estimator, &prompt(100, seed), now);
         estimator.first_output(&mut reservation, now);
@@ -323,8 +312,7 @@ fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
 
 #[test]
 fn a_request_waits_for_a_slot_once_the_slots_are_known_to_be_taken() {
-    let now = start();
-    let estimator = LoadEstimator::new(now, 5 * SECOND);
+    let (estimator, now) = new_estimator();
     let mut open: Vec<Reservation> =
         (0..6).map(|seed| send(&estimator, &prompt(100, seed), now)).collect();
     let candidate = |at| estimator.candidate(&prompt(100, 99), at);
@@ -358,8 +346,7 @@ proptest! {
             1..80,
         ),
     ) {
-        let mut now = start();
-        let estimator = LoadEstimator::new(now, 5 * SECOND);
+        let (estimator, mut now) = new_estimator();
         let mut open: Vec<Reservation> = Vec::new();
         for (step, bytes, share, millis) in steps {
             now += Duration::from_millis(millis);

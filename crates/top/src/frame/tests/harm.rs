@@ -5,7 +5,6 @@ use tokenweir_api::{HarmLevel, HarmShare};
 
 #[test]
 fn a_figure_has_the_colour_of_its_harm() {
-    let mut state = TopState::new();
     let level = |level| HarmShare { share: Some(0.1), level };
     let harm = Harm {
         failed: level(HarmLevel::Critical),
@@ -13,10 +12,8 @@ fn a_figure_has_the_colour_of_its_harm() {
         slow_first_output: level(HarmLevel::Critical),
         ..Harm::default()
     };
-    state.on_document(GatewaySnapshot { harm, ..document() });
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 40));
-    let options = FrameOptions { has_colour: true, has_keys: true };
-    TopFrame { state: &state, options }.render(buffer.area, &mut buffer);
+    let state = state_with(GatewaySnapshot { harm, ..document() });
+    let buffer = render_cells(&state, 120, true);
     let lines = render_screen(&state, 120, 40);
     for (words, colour) in [
         ("5% failed", Color::Red),

@@ -6,15 +6,14 @@ use super::*;
 fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
     let lines = render_screen(&state_with_snapshot(), 200, 40);
     let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
-    assert!(has_line_with(&lines, expected) && has_line_with(&lines, "  -> Add a backend."));
+    assert_shown(&lines, &[expected, "  -> Add a backend."], &[]);
 }
 
 #[test]
 fn a_flag_is_not_divided_at_its_hyphens() {
-    let mut state = TopState::new();
     let remedy = "Lower --max-num-batched-tokens (chunked prefill in smaller pieces).".into();
     let verdict = Verdict { remedy, ..document().verdicts.remove(0) };
-    state.on_document(GatewaySnapshot { verdicts: vec![verdict], ..document() });
+    let state = state_with(GatewaySnapshot { verdicts: vec![verdict], ..document() });
     for width in 40..100 {
         let lines = render_screen(&state, width, 40);
         assert!(has_line_with(&lines, "--max-num-batched-tokens"), "{lines:?}");
@@ -23,22 +22,18 @@ fn a_flag_is_not_divided_at_its_hyphens() {
 
 #[test]
 fn many_verdicts_leave_space_for_the_backends() {
-    let mut state = TopState::new();
     let verdict = document().verdicts.remove(0);
     let verdicts =
         (0..40).map(|rule| Verdict { verdict: rule.to_string().into(), ..verdict.clone() });
-    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
-    let lines = render_screen(&state, 80, 40);
-    assert!(has_line_with(&lines, "37 more verdicts") && has_line_with(&lines, "gpu-0"));
+    let state = state_with(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
+    assert_shown(&render_screen(&state, 80, 40), &["37 more verdicts", "gpu-0"], &[]);
 }
 
 #[test]
 fn one_finding_at_many_backends_is_one_line() {
-    let mut state = TopState::new();
     let verdict = document().verdicts.remove(0);
     let verdicts = (0..5).map(|i| Verdict { backend: format!("gpu-{i}"), ..verdict.clone() });
-    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
+    let state = state_with(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
     let lines = render_screen(&state, 120, 40);
-    assert!(has_line_with(&lines, "gpu-0, gpu-1, gpu-2 and 2 more: "), "{lines:?}");
-    assert!(!has_line_with(&lines, "more verdicts"));
+    assert_shown(&lines, &["gpu-0, gpu-1, gpu-2 and 2 more: "], &["more verdicts"]);
 }

@@ -106,19 +106,14 @@ impl PublishedLookup<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_routing::PromptFingerprint;
+    use crate::tests::prompt;
     use tokenweir_sim::engine::StoredBlock;
 
     #[test]
     fn a_block_is_cached_from_the_arrival_of_its_event_until_that_of_its_removal() {
         let job = TraceRequest {
             prompt_tokens: 33,
-            prompt: PromptFingerprint {
-                bytes: 33,
-                blocks: [5].into(),
-                block_bytes: 512,
-                ..Default::default()
-            },
+            prompt: prompt(33, [5].into()),
             ..TraceRequest::default()
         };
         let hashes = job.request(16).block_hashes;

@@ -78,19 +78,18 @@ mod tests {
     use crate::engine_groups::EngineGroup;
     use crate::results::{RunResults, ServedRequest};
     use crate::routers::RouterKind;
+    use crate::tests::prompt;
     use crate::trace::TraceRequest;
     use std::time::Duration;
     use tokenweir_protocol::clock;
-    use tokenweir_routing::{PolicyKind, PromptFingerprint};
+    use tokenweir_routing::PolicyKind;
 
     fn request(at_millis: u64, prompt_tokens: u32, output_tokens: u32) -> TraceRequest {
-        let blocks = (1..=u64::from(prompt_tokens / 512)).collect();
-        let bytes = u64::from(prompt_tokens);
         TraceRequest {
             at: Duration::from_millis(at_millis),
             prompt_tokens,
             output_tokens,
-            prompt: PromptFingerprint { bytes, blocks, block_bytes: 512, ..Default::default() },
+            prompt: prompt(prompt_tokens.into(), (1..=u64::from(prompt_tokens / 512)).collect()),
             ..TraceRequest::default()
         }
     }

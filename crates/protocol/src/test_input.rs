@@ -1,0 +1,23 @@
+//! Input for tests.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// These headers. A name that occurs several times keeps all its values.
+pub(crate) fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    let header = |&(name, value): &(&'static str, &str)| {
+        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+    };
+    pairs.iter().map(header).collect()
+}
+
+/// The bytes, divided at these places. A place after the end is the end.
+pub(crate) fn pieces(bytes: &[u8], mut cuts: Vec<usize>) -> Vec<&[u8]> {
+    cuts.sort_unstable();
+    let (mut pieces, mut start) = (Vec::new(), 0);
+    for cut in cuts.into_iter().map(|cut| cut.min(bytes.len())) {
+        pieces.push(&bytes[start..cut]);
+        start = cut;
+    }
+    pieces.push(&bytes[start..]);
+    pieces
+}
