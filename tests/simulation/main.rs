@@ -13,6 +13,8 @@
 mod engine;
 mod fleet;
 mod network;
+#[path = "../suite/support/request_reader.rs"]
+mod request_reader;
 
 use bytes::Bytes;
 use engine::{Asked, PROMPT};

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::proxy::{BodyMemory, ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_gateway::server::DrainOutcome;
 use tokenweir_protocol::http1::websocket;
 use tokenweir_request::access::{KeyFile, TenantEntry};
@@ -121,7 +121,7 @@ async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
     let setup = Setup {
         routes: ConfiguredRoutes::new(routes.into_iter()),
-        body_memory: Arc::new(BodyMemory::new(64 << 10)),
+        body_memory: 64 << 10,
         max_body: 32 << 10,
         ..setup
     };
