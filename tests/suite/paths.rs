@@ -90,21 +90,14 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
     ] {
         // The request has no other `connection` header, so `headers` decides.
         let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
-        let mut client = gateway.connect().await;
-        let answer = answer_of(&mut client, &request).await;
+        let mut client = gateway.send(request).await;
+        let answer = text(&read_until(&mut client, "\r\n\r\n").await);
         assert_eq!(status(answer.as_bytes()), expected, "{path} {headers}");
         assert_eq!(answer.contains("\r\nupgrade: HTTP/1.1\r\n"), expected == 426, "{answer}");
         let has_allow = answer.contains("\r\nallow: POST\r\n");
         assert_eq!(has_allow, matches!(expected, 405 | 426), "{answer}");
     }
     assert!(fake.seen().is_empty());
-}
-
-/// Sends a request on a connection that stays open. Returns the head of the response.
-async fn answer_of(client: &mut tokio::net::TcpStream, request: &str) -> String {
-    use tokio::io::AsyncWriteExt;
-    client.write_all(request.as_bytes()).await.unwrap();
-    text(&read_until(client, "\r\n\r\n").await)
 }
 
 #[tokio::test]

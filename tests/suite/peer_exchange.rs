@@ -1,8 +1,10 @@
 //! What gateways with the same key learn about each other's requests, over a real Redis server and from the
 //! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
 
+use crate::metrics::sum;
 use crate::restart::{Port, model, start_backends, start_simulator};
 use crate::support::process::{GatewayProcess, folder};
+use crate::support::test_gateway::{self, CHAT};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -57,37 +59,22 @@ impl Bus {
         Some(Self { port, process })
     }
 
-    async fn stop(&mut self) {
-        self.process.kill().await.unwrap();
-    }
-
     /// Publishes a message to the Redis channel of the gateways.
     async fn publish(&self, message: &[u8]) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
-        let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
-        write!(PrintBytes(&mut request), "*3\r\n$7\r\nPUBLISH\r\n").unwrap();
         let channel = ExchangeKey::new(KEY.as_bytes()).unwrap().channel();
-        write!(PrintBytes(&mut request), "${}\r\n{channel}\r\n", channel.len()).unwrap();
-        write!(PrintBytes(&mut request), "${}\r\n", message.len()).unwrap();
-        request.extend(message);
-        request.extend(b"\r\n");
-        stream.write_all(&request).await.unwrap();
+        let (channel_length, length) = (channel.len(), message.len());
+        let head = format!(
+            "AUTH {PASSWORD}\r\n*3\r\n$7\r\nPUBLISH\r\n${channel_length}\r\n{channel}\r\n\
+             ${length}\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), message, b"\r\n"].concat()).await.unwrap();
         let mut response = Vec::new();
         // The second line of Redis's response has the number of subscribers.
         while String::from_utf8_lossy(&response).lines().count() < 2 {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
         }
         assert!(response.starts_with(b"+OK\r\n:"), "{}", String::from_utf8_lossy(&response));
-    }
-}
-
-/// Lets `write!` append text to a byte vector.
-struct PrintBytes<'a>(&'a mut Vec<u8>);
-
-impl Write for PrintBytes<'_> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.extend(text.as_bytes());
-        Ok(())
     }
 }
 
@@ -152,11 +139,7 @@ impl Gateways {
 
 /// Number of requests that a gateway sent to a backend, from its metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
-    let label = format!("backend=\"{backend}\"");
-    let series = page
-        .lines()
-        .filter(|line| line.starts_with("tokenweir_attempts_total{") && line.contains(&label));
-    series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    sum(page, "tokenweir_attempts_total", &[&format!("backend=\"{backend}\"")])
 }
 
 async fn post(addr: SocketAddr, prompt: &str) -> String {
@@ -165,12 +148,7 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
         model()
     );
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    let request = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.write_all(test_gateway::post(CHAT, &body).as_bytes()).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     response
@@ -220,7 +198,7 @@ async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_whe
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
     let Some(mut pair) = Pair::start("away").await else { return };
-    pair.bus.stop().await;
+    pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
         wait_until!(gateway.value("tokenweir_peer_exchange_connected").await < 0.5);
         assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));

@@ -2,12 +2,12 @@
 //! abandoned by their client.
 
 use crate::support::recording;
-use crate::support::scripted_backend::{FINISH, paused};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
-use crate::support::test_gateway::{CHAT, gateway_following};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+};
 use crate::support::test_gateway::{
-    Setup, body, gateway_answering, gateway_answering_with, gateway_scripted, post, read_until,
-    start, start_with, status, with_paused_time,
+    CHAT, Setup, body, gateway_answering, gateway_answering_with, gateway_following,
+    gateway_scripted, post, read_until, start, start_with, status, with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;

@@ -3,9 +3,8 @@
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::metrics::value;
-use crate::support::scripted_backend::{FINISH, begin, begun_stream};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, begun_stream, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, body, post, read_until, start_with, status,
@@ -53,10 +52,6 @@ async fn pausing() -> ScriptedBackend {
     ScriptedBackend::start(|_| paused(&EVENTS[..2], &EVENTS[2..])).await
 }
 
-fn resume_of(record: &RequestRecord) -> Option<&'static str> {
-    record.resume_outcome()
-}
-
 fn text(answer: &[u8]) -> String {
     String::from_utf8(body(answer).0).unwrap()
 }
@@ -65,7 +60,7 @@ fn text(answer: &[u8]) -> String {
 /// attached to the run of the first request, then the record of that run.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
-    records.sort_by_key(|record| resume_of(record) == Some("resumed"));
+    records.sort_by_key(|record| record.resume_outcome() == Some("resumed"));
     records
 }
 
@@ -88,7 +83,7 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
     assert!(head.contains("idempotent-replayed: true"), "{head}");
     assert!(!String::from_utf8_lossy(&begun).to_ascii_lowercase().contains("idempotent-replayed"));
     let [attached, run] = attached_and_run(&gateway).await;
-    assert_eq!((attached.outcome, resume_of(&attached)), (Outcome::Ok, Some("attached")));
+    assert_eq!((attached.outcome, attached.resume_outcome()), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
     // The gateway keeps the response even after the end of the run.
@@ -117,7 +112,7 @@ async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
     fake.closed().await;
     assert!(left_at.elapsed() >= window);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, resume_of(&record)), (Outcome::Cancelled, Some("abandoned")));
+    assert_eq!((record.outcome, record.resume_outcome()), (Outcome::Cancelled, Some("abandoned")));
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
 }
 
@@ -229,7 +224,7 @@ async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_return
     for runs in 1..=2 {
         let answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
         assert_eq!(body(&answer), (expected.clone(), true));
-        assert_eq!(resume_of(&gateway.record().await), Some("response_memory"));
+        assert_eq!(gateway.record().await.resume_outcome(), Some("response_memory"));
         assert_eq!(fake.seen().len(), runs);
     }
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
@@ -277,7 +272,7 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
                 request = request.replace(&format!("authorization: Bearer {KEY}\r\n"), "");
             }
             assert_eq!(text(&gateway.raw(request).await), WHOLE);
-            assert_eq!(resume_of(&gateway.record().await), Some(expected));
+            assert_eq!(gateway.record().await.resume_outcome(), Some(expected));
         }
         assert_eq!(fake.seen().len(), 2, "{expected}");
     }
@@ -304,7 +299,7 @@ async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
             |line: &&str| line.starts_with("x-request-id") || line.starts_with("date");
         answers
             .push(answer.lines().filter(|line| !is_variable(line)).collect::<Vec<_>>().join("\n"));
-        assert_eq!(resume_of(&gateway.record().await), None);
+        assert_eq!(gateway.record().await.resume_outcome(), None);
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(fake.seen().len(), lines.len());

@@ -1,6 +1,7 @@
 //! Stalled streams: the gateway detects a stall while the stream is silent, finds out which party causes it,
 //! reports it, and notices its end.
 
+use crate::metrics::value;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, event_stream_head, framed,
     paused, stream_of,
@@ -44,17 +45,12 @@ fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
 
-async fn value(gateway: &Running, name: &str) -> u64 {
-    let page = gateway.admin("/metrics").await;
-    let is_sample = |line: &&str| line.starts_with(&format!("{name}{{"));
-    let line = page.lines().find(is_sample).expect("the series exists");
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 /// How many streams are stalled now, and how many stalls there were since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
-    let silent = value(gateway, "tokenweir_streams_stalled").await;
-    [silent, value(gateway, "tokenweir_stalls_total").await]
+    let (page, backend) = (gateway.admin("/metrics").await, &gateway.pool.backends()[0]);
+    let series = |name: &str| format!("{name}{{backend=\"{}\"}}", backend.identity.id);
+    ["tokenweir_streams_stalled", "tokenweir_stalls_total"]
+        .map(|name| value(&page, &series(name)) as u64)
 }
 
 /// Waits until at least this many streams are stalled.
@@ -90,38 +86,29 @@ fn assert_reported(stall: &Stall) {
 }
 
 #[tokio::test]
-async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
-    let steps = paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"]);
-    let fake = ScriptedBackend::following(steps).await;
-    let gateway = stall_gateway(&fake).await;
-    let client = gateway.begin(CHAT, ASK).await;
-    until_stalled(&gateway, 1).await;
-    assert_eq!(stalls(&gateway).await, [1, 1]);
-    fake.go();
-    read_rest(client).await;
-    let record = gateway.record().await;
-    assert_eq!(record.outcome, Outcome::Ok);
-    let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
-    assert_reported(stall);
-    assert_eq!(Some(stall.last_output_at), record.timings.first_output);
-    assert_eq!(stall.ended_at, record.timings.last_output);
-    assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
-}
-
-#[tokio::test]
-async fn a_stall_that_ends_without_further_output_is_recorded() {
-    for rest in [&[FINISH, "[DONE]"][..], &[r#"{"error":{"message":"dead"}}"#, "[DONE]"]] {
+async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the_end() {
+    let next_output: fn(&Timings) -> Option<Instant> = |timings| timings.last_output;
+    let end: fn(&Timings) -> Option<Instant> = |timings| timings.terminal;
+    let error = r#"{"error":{"message":"dead"}}"#;
+    for (rest, outcome, ended_at) in [
+        (&[WORD, FINISH, USAGE, "[DONE]"][..], Outcome::Ok, next_output),
+        (&[FINISH, "[DONE]"], Outcome::Ok, end),
+        (&[error, "[DONE]"], Outcome::StreamError, end),
+    ] {
         let fake = ScriptedBackend::following(paused(&[ROLE, WORD], rest)).await;
         let gateway = stall_gateway(&fake).await;
         let client = gateway.begin(CHAT, ASK).await;
         until_stalled(&gateway, 1).await;
+        assert_eq!(stalls(&gateway).await, [1, 1], "{rest:?}");
         fake.go();
         read_rest(client).await;
         let record = gateway.record().await;
+        assert_eq!(record.outcome, outcome, "{rest:?}");
         let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
         assert_reported(stall);
-        assert_eq!(stall.ended_at, record.timings.terminal);
-        assert_eq!(stalls(&gateway).await, [0, 1]);
+        assert_eq!(Some(stall.last_output_at), record.timings.first_output, "{rest:?}");
+        assert_eq!(stall.ended_at, ended_at(&record.timings), "{rest:?}");
+        assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
     }
 }
 

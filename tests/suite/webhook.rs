@@ -2,7 +2,7 @@
 //! the webhook accepts it, then never again, and with the secrets of the configuration. A webhook that does
 //! not respond delays no other one.
 
-use crate::support::process::GatewayProcess;
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use axum::Router;
 use axum::body::Bytes;
@@ -125,9 +125,7 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
     let backend =
         ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
     let mut webhook = ScriptedWebhook::start().await;
-    let folder = std::env::temp_dir().join(format!("tokenweir-webhook-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("gateway.yaml");
+    let file = folder("webhook").join("gateway.yaml");
     let write = |secrets: &str| {
         let text = format!(
             "listen: 127.0.0.1:0\nbackends: [{{ url: \"http://{}\" }}]\n\
@@ -156,5 +154,4 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
         assert!(reloaded.contains(problem), "{reloaded}");
     }
     assert!(webhook.received.try_recv().is_err(), "no verdict holds");
-    let _ = std::fs::remove_dir_all(folder);
 }
