@@ -6,7 +6,7 @@ mod secret_responses;
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::post;
-use program::{Collector, Ended, Program};
+use program::{Ended, Program};
 use secret_responses::{APIS, Api, answer, secret};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -154,11 +154,21 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
 }
 
+/// A server that accepts everything that the gateway exports to it.
+async fn collector() -> ScriptedBackend {
+    ScriptedBackend::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await
+}
+
+/// The bytes of a received request.
+fn bytes(seen: &Seen) -> Vec<u8> {
+    [seen.head.as_bytes(), &seen.body].concat()
+}
+
 /// Sends all requests, and asserts that no output but the permitted ones contains secrets. [`Program::start`]
 /// describes `more`.
 async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let fake = ScriptedBackend::start(play).await;
-    let collector = Collector::start().await;
+    let collector = collector().await;
     let mut program = Program::start(format, more, fake.addr, collector.addr).await;
     let got = send_all_requests(&program).await;
     program.wait_for_requests(got.len()).await;
@@ -167,10 +177,10 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
         places.push((page.to_owned(), program.process.get(page).await.into_bytes()));
     }
     let ended = program.stop().await;
-    places.push(("spans".into(), collector.received()));
+    places.push(("spans".into(), collector.seen().iter().flat_map(bytes).collect()));
     assert!(fake.seen().len() > got.len() / 2, "the backend received the requests");
     let seen = fake.seen();
-    let sent = seen.iter().map(|seen| [seen.head.as_bytes(), &seen.body].concat());
+    let sent = seen.iter().map(bytes);
     let arrived: BTreeSet<String> =
         sent.chain(got.clone()).flat_map(|text| leaked(&text)).collect();
     assert!(arrived.len() >= 47, "the secrets reached the backend: {arrived:?}");
@@ -239,7 +249,7 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
         let refusal = crate::support::scripted_backend::json("500 Oh", &error.to_string());
         let fake = ScriptedBackend::answering(refusal).await;
         fake.set_models(&["tiny", CONTROL_SEQUENCE]);
-        let collector = Collector::start().await;
+        let collector = collector().await;
         let mut program = Program::start(format, "", fake.addr, collector.addr).await;
         let body = json!({ "model": CONTROL_SEQUENCE, "messages": [] }).to_string();
         for id in ["\u{9b}2J", "a\tb", "a\" b=\"c", "{\"outcome\":\"ok\"}"] {

@@ -1,16 +1,11 @@
-//! The real program with every output about requests enabled, and a collector that receives its exports.
+//! The real program with every output about requests enabled.
 
 use super::secret_responses::secret;
 use crate::metrics::sum;
 use crate::support::process::{self, GatewayProcess, folder};
-use crate::support::request_reader::read_request;
-use bytes::BytesMut;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
 
 /// A running gateway with every output about requests enabled.
 pub(super) struct Program {
@@ -25,13 +20,6 @@ pub(super) struct Ended {
     pub(super) log: String,
     pub(super) capture: Vec<u8>,
     pub(super) content: Vec<u8>,
-}
-
-/// An HTTP server that stores everything that the gateway exports to it.
-pub(super) struct Collector {
-    pub(super) addr: SocketAddr,
-    received: Arc<Mutex<Vec<u8>>>,
-    accepting: tokio::task::JoinHandle<()>,
 }
 
 impl Program {
@@ -104,41 +92,5 @@ impl Drop for Program {
         if let Some(folder) = self.capture.parent() {
             let _ = fs::remove_dir_all(folder);
         }
-    }
-}
-
-impl Collector {
-    /// Starts the server. It answers each request with 200.
-    pub(super) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let all = received.clone();
-        let accepting = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(take(stream, all.clone()));
-            }
-        });
-        Self { addr, received, accepting }
-    }
-
-    /// All bytes that the server has received.
-    pub(super) fn received(&self) -> Vec<u8> {
-        self.received.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-async fn take(mut stream: TcpStream, all: Arc<Mutex<Vec<u8>>>) {
-    let mut buffer = BytesMut::new();
-    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
-        all.lock().unwrap().extend([head.as_bytes(), &body].concat());
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
     }
 }
