@@ -4,7 +4,7 @@ use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_answering, post, read_until, start, start_with, status,
+    CHAT, Setup, body, post, read_until, start, start_with, status,
 };
 use bytes::Bytes;
 use http_body_util::Full;
@@ -173,25 +173,5 @@ async fn a_body_without_coding_passes_however_it_is_named_and_an_encoded_one_sta
         let answer = text(&answer);
         assert!(answer.contains("\r\naccept-encoding: identity\r\n"), "{answer}");
         assert!(answer.contains("without a Content-Encoding"), "{answer}");
-    }
-}
-
-#[tokio::test]
-async fn headers_of_a_backend_do_not_pass_as_those_of_the_gateway() {
-    let answer = "HTTP/1.1 200 OK\r\nx-gateway-error: fake\r\nx-request-id: of-engine\r\n\
-                  x-ratelimit-remaining-tokens: 1\r\nx-tokenweir-backend: b\r\nx-other: kept\r\n\
-                  content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-    let (_fake, gateway) = gateway_answering(answer).await;
-    let answer = text(
-        &gateway.raw(post(CHAT, ASK).replacen("host:", "x-request-id: mine\r\nhost:", 1)).await,
-    );
-    for (header, is_kept) in [
-        ("x-gateway-error", false),
-        ("x-ratelimit-remaining-tokens", false),
-        ("x-tokenweir-backend", false),
-        ("x-request-id: mine", true),
-        ("x-other: kept", true),
-    ] {
-        assert_eq!(answer.contains(&format!("\r\n{header}")), is_kept, "{header}: {answer}");
     }
 }
