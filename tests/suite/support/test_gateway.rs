@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
-use tokenweir::config;
+use tokenweir::config::{self, Config};
 use tokenweir_diagnose::LatestDiagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
@@ -271,16 +271,11 @@ impl Default for Setup {
 pub(crate) fn admission_settings(
     configured: &config::AdmissionConfig,
 ) -> admission::AdmissionSettings {
-    admission::AdmissionSettings {
-        thresholds: configured.marks(),
-        queue_capacity: configured.queue_capacity,
-        max_wait: configured.max_wait,
-        // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
-        max_backend_wait: configured.max_backend_wait.unwrap_or_default(),
-        objectives: Vec::new(),
-        classes: configured.classes(),
-        tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
-    }
+    let config = Config { admission: configured.clone(), ..Config::default() };
+    let settings = config.proxy_settings(None, |_| None).unwrap().admission.unwrap();
+    // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
+    let max_backend_wait = configured.max_backend_wait.unwrap_or_default();
+    admission::AdmissionSettings { max_backend_wait, ..settings }
 }
 
 /// An admin listener that requires the token `operator`.
@@ -594,9 +589,7 @@ impl Running {
 
     /// Sends raw bytes on a new connection. Returns the connection, from which the test reads the response.
     pub(crate) async fn send(&self, request: impl AsRef<[u8]>) -> TcpStream {
-        let mut client = self.connect().await;
-        client.write_all(request.as_ref()).await.unwrap();
-        client
+        send_to(self.addr, request).await
     }
 
     /// Fetches a page of the admin listener. Returns the whole response as text.
@@ -645,13 +638,19 @@ pub(crate) const AS_JSON: &str = "content-type: application/json\r\n";
 
 /// Sends a request with these header lines to an admin listener. Returns the response.
 pub(crate) async fn operate(admin: SocketAddr, method: &str, path: &str, headers: &str) -> Vec<u8> {
-    let mut stream = TcpStream::connect(admin).await.unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\
          connection: close\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    read_rest(stream).await
+    read_rest(send_to(admin, request).await).await
+}
+
+/// Sends raw bytes to `addr` on a new connection. Returns the connection, from which the test reads the
+/// response.
+pub(crate) async fn send_to(addr: SocketAddr, request: impl AsRef<[u8]>) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(request.as_ref()).await.unwrap();
+    stream
 }
 
 /// A POST request with a JSON body and `connection: close`.
