@@ -4,7 +4,7 @@
 use crate::metrics::sum;
 use crate::restart::{Port, model, start_backends, start_simulator};
 use crate::support::process::{GatewayProcess, folder};
-use crate::support::test_gateway::{self, CHAT};
+use crate::support::test_gateway::{self, CHAT, read_rest, send_to};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -120,6 +120,19 @@ impl Gateways {
         Self { processes, backends }
     }
 
+    /// Asserts that the second gateway sends each prompt to the backend to which the first gateway sent it.
+    /// The counter `learned` of the second gateway shows that it has learned of a prompt.
+    async fn assert_shared(&self, learned: &str) {
+        let (_, second) = &self.processes[1];
+        for number in 0..6 {
+            let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
+            let before = second.value(learned).await;
+            let chosen = self.backend_of(0, &prompt).await;
+            wait_until!(second.value(learned).await > before);
+            assert_eq!(self.backend_of(1, &prompt).await, chosen, "prompt {number}");
+        }
+    }
+
     /// Sends a prompt to the gateway with this number. Returns the backend that got the request.
     async fn backend_of(&self, number: usize, prompt: &str) -> SocketAddr {
         let (port, gateway) = &self.processes[number];
@@ -147,25 +160,14 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
         r#"{{"model":"{}","max_tokens":2,"messages":[{{"role":"user","content":"{prompt}"}}]}}"#,
         model()
     );
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    stream.write_all(test_gateway::post(CHAT, &body).as_bytes()).await.unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    response
+    let connection = send_to(addr, test_gateway::post(CHAT, &body)).await;
+    String::from_utf8(read_rest(connection).await).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
-    let (_, second) = &gateways.processes[1];
-    let received = "tokenweir_peer_decisions_total{result=\"received\"}";
-    for number in 0..6 {
-        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
-        let before = second.value(received).await;
-        let chosen = gateways.backend_of(0, &prompt).await;
-        wait_until!(second.value(received).await > before);
-        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
-    }
+    gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,15 +186,7 @@ async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_whe
             states.filter(|line| line.ends_with("state=\"exact\"} 1")).count() == 4
         });
     }
-    let (_, second) = &gateways.processes[1];
-    let outlines = "tokenweir_kv_events_outlines_total";
-    for number in 0..6 {
-        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
-        let before = second.value(outlines).await;
-        let chosen = gateways.backend_of(0, &prompt).await;
-        wait_until!(second.value(outlines).await > before);
-        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
-    }
+    gateways.assert_shared("tokenweir_kv_events_outlines_total").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 use crate::support::crashable_backend::bind_shared;
 use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{CHAT, post};
+use crate::support::test_gateway::{CHAT, post, read_rest, send_to};
 use serde_json::Value;
 use socket2::Socket;
 use std::collections::BTreeSet;
@@ -12,8 +12,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use tokenweir_sim::{Simulator, SimulatorSettings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixDatagram};
+use tokio::net::UnixDatagram;
 use tokio::process::Command;
 
 /// A port that several gateway processes can share. As long as this value exists, no other program can get
@@ -252,10 +251,8 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
 
 /// Sends a request. Returns the API key with which the backend received it.
 async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> String {
-    let mut client = TcpStream::connect(gateway).await.unwrap();
     let request = post(CHAT, r#"{"model":"tiny","messages":[]}"#);
-    client.write_all(request.as_bytes()).await.unwrap();
-    client.read_to_end(&mut Vec::new()).await.unwrap();
+    read_rest(send_to(gateway, request).await).await;
     let seen = backend.take_received().pop().expect("a request");
     let line = seen.head.lines().find(|line| line.starts_with("authorization: "));
     line.unwrap_or_default().replace("authorization: Bearer ", "")

@@ -5,13 +5,12 @@ mod program;
 mod secret_responses;
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
-use crate::support::test_gateway::post;
+use crate::support::test_gateway::{post, read_rest, send_to};
 use program::{Ended, Program};
 use secret_responses::{APIS, Api, answer, secret};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 
 /// The behaviours of the backend. The header `x-play` of a request selects one of them.
 const BEHAVIOURS: [&str; 7] =
@@ -89,8 +88,7 @@ async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     let extra = format!("\r\nx-play: {play}\r\n{}", headers());
     let request =
         post(&format!("{path}?key={}", secret("query")), body).replacen("\r\n", &extra, 1);
-    let mut stream = TcpStream::connect(to.process.clients()).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut stream = send_to(to.process.clients(), request).await;
     let mut answer = Vec::new();
     if play == "hang" {
         stream.read_buf(&mut answer).await.unwrap();
@@ -255,9 +253,7 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
         for id in ["\u{9b}2J", "a\tb", "a\" b=\"c", "{\"outcome\":\"ok\"}"] {
             let extra = format!("\r\nx-request-id: {id}\r\nx-tier: {id}\r\ntraceparent: {id}\r\n");
             let request = post(APIS[0].path, &body).replacen("\r\n", &extra, 1);
-            let mut stream = TcpStream::connect(program.process.clients()).await.unwrap();
-            stream.write_all(request.as_bytes()).await.unwrap();
-            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            read_rest(send_to(program.process.clients(), request).await).await;
         }
         program.wait_for_requests(4).await;
         let Ended { access_log, log, .. } = program.stop().await;

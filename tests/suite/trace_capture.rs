@@ -95,7 +95,8 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
         lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
     assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "the lines are in the order of arrival");
     let prompts: u64 = lines.iter().map(|line| line["input_length"].as_u64().unwrap()).sum();
-    assert_eq!(prompts, fleet.prompt_tokens(), "the engines count as many prompt tokens");
+    let counted = fleet.sum(|load| load.prompt_tokens) as u64;
+    assert_eq!(prompts, counted, "the engines count as many prompt tokens");
     for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
         let (earlier, later) = (&lines[earlier], &lines[later]);
         assert_eq!(common(earlier, later), blocks(earlier).len());

@@ -2,13 +2,13 @@
 
 use super::valid_headers;
 use crate::proxy::{assert_only_the_backend_stops, flooding};
-use crate::smuggling::{echo, victim};
+use crate::smuggling::{echo_gateway, victim};
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, Http2, PING,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, encode_headers, frame,
 };
 use crate::support::strict::answers;
-use crate::support::test_gateway::{Running, start};
+use crate::support::test_gateway::Running;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
@@ -67,8 +67,7 @@ async fn assert_serves(gateway: &Running) {
 
 #[tokio::test]
 async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backend() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| {
         let stream = u32::try_from(2 * number + 1).unwrap();
         [
@@ -91,8 +90,7 @@ async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backen
 
 #[tokio::test]
 async fn endless_headers_close_the_connection() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, 0, 1, &encode_headers(&valid_headers())),
         _ => frame(CONTINUATION, 0, 1, &encode_headers(&[("x", "a".repeat(16_000).as_str())])),
@@ -107,8 +105,7 @@ async fn endless_headers_close_the_connection() {
 #[tokio::test]
 async fn frame_floods_without_a_request_do_not_affect_other_clients() {
     type Make = fn(usize) -> Vec<u8>;
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let floods: [(&str, Make); 3] = [
         ("PING", |_| frame(PING, 0, 0, &[7; 8])),
         ("SETTINGS", |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
@@ -123,8 +120,7 @@ async fn frame_floods_without_a_request_do_not_affect_other_clients() {
 
 #[tokio::test]
 async fn empty_data_frames_close_the_connection_or_have_no_effect() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers())),
         _ => frame(DATA, 0, 1, b""),
@@ -136,8 +132,7 @@ async fn empty_data_frames_close_the_connection_or_have_no_effect() {
 
 #[tokio::test]
 async fn invalid_window_updates_are_rejected() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     for wrong in [
         frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
         frame(WINDOW_UPDATE, 0, 0, &[127, 255, 255, 255]),

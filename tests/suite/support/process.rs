@@ -1,6 +1,7 @@
 //! The gateway as a separate process, and clients that put load on it and note every failed request.
 
 use super::scripted_backend::ScriptedBackend;
+use super::test_gateway::{CHAT, post};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
@@ -297,12 +298,8 @@ fn request(model: &str, reuses_connection: bool) -> String {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"max_tokens":12,"messages":[{{"role":"user","content":"hi"}}]}}"#
     );
-    let connection = if reuses_connection { "keep-alive" } else { "close" };
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n\
-         connection: {connection}\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    let request = post(CHAT, &body);
+    if reuses_connection { request.replace("connection: close\r\n", "") } else { request }
 }
 
 /// Sends one request and reads its response to the last byte. Keeps the connection unless the response closes
