@@ -6,11 +6,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
+#[path = "suite/support/chunked_body.rs"]
+mod chunked_body;
 #[path = "allocations/models.rs"]
 mod models;
 
 use allocation_counter::{AllocationInfo, measure};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
 use std::collections::VecDeque;
@@ -61,23 +63,11 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
 /// The HTTP chunks of a recorded stream, as slices of one buffer: hyper delivers them so.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
-    let mut rest = BytesMut::from(&fs::read(path).unwrap()[..]);
-    let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|part| part == what);
-    let head = find(&rest, b"\r\n\r\n").unwrap() + 4;
-    drop(rest.split_to(head));
-    let mut chunks = Vec::new();
-    loop {
-        let line = find(&rest, b"\r\n").unwrap();
-        let size = usize::from_str_radix(str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
-        drop(rest.split_to(line + 2));
-        if size == 0 {
-            break;
-        }
-        chunks.push(rest.split_to(size).freeze());
-        drop(rest.split_to(2));
-    }
+    let raw = Bytes::from(fs::read(path).unwrap());
+    let head = memchr::memmem::find(&raw, b"\r\n\r\n").unwrap() + 4;
+    let (chunks, _) = chunked_body::chunks(&raw[head..]);
     assert!(chunks.len() > 100, "{name} has more than 100 chunks");
-    chunks
+    chunks.into_iter().map(|chunk| raw.slice_ref(chunk)).collect()
 }
 
 /// Asserts that no chunk after the first [`FIRST_CHUNKS`] allocated. `costs` has the allocations of each

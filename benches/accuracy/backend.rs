@@ -3,6 +3,8 @@
 
 use super::generated_streams::exchange_case::{Case, Close};
 use super::plan::{Plan, Write};
+use super::request_reader::read_request;
+use bytes::BytesMut;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +61,8 @@ pub(crate) async fn serve(
 
 async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<Played>) {
     let (mut reader, mut writer) = stream.into_split();
-    while let Some((head, body)) = request(&mut reader).await {
+    let mut buffer = BytesMut::with_capacity(4 << 10);
+    while let Some((head, body)) = read_request(&mut reader, &mut buffer).await {
         let path = head.split(' ').nth(1).unwrap();
         if let Some((_, page)) = PAGES.iter().find(|(page, _)| *page == path) {
             let length = page.len();
@@ -129,32 +132,9 @@ async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     }
 }
 
-/// Reads a request with a content length. Returns its head and its body, or `None` if the gateway has closed
-/// the connection.
-async fn request(reader: &mut OwnedReadHalf) -> Option<(String, Vec<u8>)> {
-    let mut bytes = Vec::with_capacity(4 << 10);
-    loop {
-        if let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") {
-            let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-            let length = header(&head, "content-length").map_or(0, |text| text.parse().unwrap());
-            if bytes.len() >= end + 4 + length {
-                return Some((head, bytes.split_off(end + 4)));
-            }
-        }
-        if reader.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    }
-}
-
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-    lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-}
-
 fn plan_of(head: &str) -> usize {
-    let id = header(head, "x-request-id").unwrap();
-    id.strip_prefix("accuracy-").unwrap().parse().unwrap()
+    let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: accuracy-"));
+    id.unwrap().parse().unwrap()
 }
 
 fn asks_for_usage(body: &[u8]) -> bool {

@@ -3,6 +3,7 @@
 
 use super::gateway::sum;
 use super::generated_streams::expected_record::RecordFields;
+use super::plan::has_usage_option;
 use super::truth::{Exchange, TIMES, Times};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -57,7 +58,7 @@ impl Certificate {
         let fields = RecordFields::expected(case);
         self.check(
             "usage is requested",
-            exchange.played.was_usage_requested == exchange.plan.expects_usage_request(),
+            exchange.played.was_usage_requested == has_usage_option(case.api),
             || id.clone(),
         );
         self.add("tokenweir_requests_total", "outcome", fields.outcome, 1);

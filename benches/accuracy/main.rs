@@ -28,6 +28,8 @@ mod gateway;
 mod generated_streams;
 mod noise;
 mod plan;
+#[path = "../../tests/suite/support/request_reader.rs"]
+mod request_reader;
 mod truth;
 
 use backend::Played;

@@ -64,14 +64,8 @@ fn plan(index: usize, rng: &mut Rng) -> Plan {
     Plan { id: format!("accuracy-{index}"), path, request: request(&case), think, case, writes }
 }
 
-impl Plan {
-    /// Whether the gateway must request usage, which shows in the request that arrives at the backend.
-    pub(crate) fn expects_usage_request(&self) -> bool {
-        has_usage_option(self.case.api)
-    }
-}
-
-fn has_usage_option(api: Api) -> bool {
+/// Whether requests of an API can ask for usage. If the client does not, the gateway does.
+pub(crate) fn has_usage_option(api: Api) -> bool {
     matches!(api, Api::Chat | Api::Completions)
 }
 

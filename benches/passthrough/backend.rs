@@ -29,6 +29,9 @@ struct Script {
 }
 
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
+/// The head of a response that is a stream.
+pub(crate) const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n\
+    content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 /// Only this many bytes at the beginning of a request body are searched for a script.
 const SCRIPT: usize = 256;
 
@@ -120,12 +123,7 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
     if script.chunks >= FLOOD {
         socket2::SockRef::from(&*stream).set_send_buffer_size(FLOOD_BUFFER)?;
     }
-    stream
-        .write_all(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
-              transfer-encoding: chunked\r\n\r\n",
-        )
-        .await?;
+    stream.write_all(STREAM_HEAD).await?;
     let begin = Instant::from_std(clock::now());
     let mut ready = String::new();
     for number in 0..script.chunks {

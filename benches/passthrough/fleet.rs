@@ -1,6 +1,6 @@
 //! Measurements of the gateway with more backends and with more cores.
 
-use super::loads;
+use super::loads::{self, SMALL};
 use super::subject::{Kind, Subject};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +9,6 @@ use tokio::time::sleep;
 /// The time until an idle gateway uses constant CPU time, and the duration of the measurement after it.
 const SETTLING: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(15);
-/// Number of connections that send small requests, and for how long.
-const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 
 /// CPU usage of an idle gateway in percent of a core.
 pub(crate) async fn idle(kind: Kind, backends: &[SocketAddr]) -> f64 {

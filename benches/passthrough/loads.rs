@@ -24,7 +24,7 @@ const PACED: (usize, usize, usize) = (200, 200, 20_000);
 const FLAT_OUT: (usize, usize) = (8, 10_000);
 const AHEAD: usize = 8 << 10;
 /// Number of connections that send small requests, and for how long.
-const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
+pub(crate) const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 /// Load of a latency measurement: number of streams, chunks per stream, microseconds between two chunks, and
 /// microseconds between the starts of two streams. 50 streams are open at the same time. The two periods
 /// differ, so that streams do not synchronize.

@@ -1,6 +1,6 @@
 //! Scripts of the backend for the section `behavior`: streams that show what a proxy does to unusual events.
 
-use super::backend::framed;
+use super::backend::{STREAM_HEAD, framed};
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -39,8 +39,7 @@ pub(crate) static LEFT: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Plays the backend: writes the response of the script with this number.
 pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(STREAM_HEAD).await?;
     if let Some(text) = STREAMS.get(number) {
         return stream.write_all(format!("{}0\r\n\r\n", framed(text)).as_bytes()).await;
     }

@@ -119,20 +119,25 @@ impl Section {
         Self::Cores,
     ];
 
+    /// The name of the section in tables and in environment variables, and its quantities.
+    const fn row(self) -> (&'static str, &'static [Figure]) {
+        match self {
+            Self::Behavior => ("behavior", BEHAVIOR),
+            Self::Chunks => ("chunks", CHUNKS),
+            Self::Requests => ("requests", REQUESTS),
+            Self::Latency => ("latency", LATENCY),
+            Self::Memory => ("memory", MEMORY),
+            Self::Prompts => ("prompts", PROMPTS),
+            Self::Idle => ("idle", IDLE),
+            Self::Fleet => ("fleet", FLEET),
+            Self::Cores => ("cores", CORES),
+            Self::Long => ("long", LONG),
+        }
+    }
+
     /// The name of the section in tables and in environment variables.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Behavior => "behavior",
-            Self::Chunks => "chunks",
-            Self::Requests => "requests",
-            Self::Latency => "latency",
-            Self::Memory => "memory",
-            Self::Prompts => "prompts",
-            Self::Idle => "idle",
-            Self::Fleet => "fleet",
-            Self::Cores => "cores",
-            Self::Long => "long",
-        }
+        self.row().0
     }
 
     /// The subjects that the section measures: those that `only` names, separated by commas, or by default
@@ -158,71 +163,44 @@ impl Section {
 
     /// The quantities, in the order of the values that [`Section::round`] returns.
     pub(crate) const fn figures(self) -> &'static [Figure] {
-        match self {
-            Self::Behavior => BEHAVIOR,
-            Self::Chunks => CHUNKS,
-            Self::Requests => REQUESTS,
-            Self::Latency => LATENCY,
-            Self::Memory => MEMORY,
-            Self::Prompts => PROMPTS,
-            Self::Idle => IDLE,
-            Self::Fleet => FLEET,
-            Self::Cores => CORES,
-            Self::Long => LONG,
-        }
+        self.row().1
     }
 
     /// Runs one round: measures the subjects `kinds` in front of some or all of these backends. Returns the
     /// values of each subject. The subjects run one after the other; only for latency they all run at the
-    /// same time.
+    /// same time. If a proxy other than the gateway fails under the load, its values are NaN.
     pub(crate) async fn round(self, kinds: &[Kind], backends: &[SocketAddr]) -> Vec<Vec<f64>> {
+        if self == Self::Latency {
+            let start = |kind| Subject::start(kind, &backends[..1]);
+            let subjects = join_all(kinds.iter().copied().map(start)).await;
+            let figures = loads::latency(&subjects, backends[0]).await;
+            return figures.into_iter().map(Vec::from).collect();
+        }
+        let mut figures = Vec::new();
+        for kind in kinds {
+            let values = AssertUnwindSafe(self.measure(*kind, backends)).catch_unwind();
+            let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
+            assert!(values.is_some() || matches!(kind, Kind::Other(_)), "{} failed", kind.name());
+            figures.push(values.unwrap_or_else(|| vec![f64::NAN; self.figures().len()]));
+        }
+        figures
+    }
+
+    /// Measures one subject, in any section but that of the latency.
+    async fn measure(self, kind: Kind, backends: &[SocketAddr]) -> Vec<f64> {
         let one = &backends[..1];
-        let start = |kind| Subject::start(kind, one);
+        let start = Subject::start(kind, one);
         match self {
-            Self::Latency => {
-                let subjects = join_all(kinds.iter().copied().map(start)).await;
-                let figures = loads::latency(&subjects, backends[0]).await;
-                figures.into_iter().map(Vec::from).collect()
-            }
-            Self::Behavior => {
-                in_turn(kinds, async |kind| behavior::of(&start(kind).await).await).await
-            }
-            Self::Chunks => {
-                in_turn(kinds, async |kind| loads::chunks(&start(kind).await).await).await
-            }
-            Self::Requests => {
-                in_turn(kinds, async |kind| loads::requests(&start(kind).await).await).await
-            }
-            Self::Memory => {
-                in_turn(kinds, async |kind| memory::turn(&start(kind).await).await).await
-            }
-            Self::Prompts => {
-                in_turn(kinds, async |kind| loads::prompts(&start(kind).await).await).await
-            }
-            Self::Idle => {
-                in_turn(kinds, async |kind| [fleet::idle(kind, &backends[..16]).await]).await
-            }
-            Self::Fleet => in_turn(kinds, async |kind| fleet::larger(kind, backends).await).await,
-            Self::Cores => in_turn(kinds, async |kind| [fleet::cores(kind, one).await]).await,
-            Self::Long => {
-                in_turn(kinds, async |kind| [memory::long(&start(kind).await).await]).await
-            }
+            Self::Behavior => behavior::of(&start.await).await.into(),
+            Self::Chunks => loads::chunks(&start.await).await.into(),
+            Self::Requests => loads::requests(&start.await).await.into(),
+            Self::Latency => unreachable!("the subjects of this section run at the same time"),
+            Self::Memory => memory::turn(&start.await).await.into(),
+            Self::Prompts => loads::prompts(&start.await).await.into(),
+            Self::Idle => vec![fleet::idle(kind, &backends[..16]).await],
+            Self::Fleet => fleet::larger(kind, backends).await.into(),
+            Self::Cores => vec![fleet::cores(kind, one).await],
+            Self::Long => vec![memory::long(&start.await).await],
         }
     }
-}
-
-/// Measures one subject after the other. If a proxy other than the gateway fails under the load, its values
-/// are NaN.
-async fn in_turn<const NUMBERS: usize>(
-    kinds: &[Kind],
-    measure: impl AsyncFn(Kind) -> [f64; NUMBERS],
-) -> Vec<Vec<f64>> {
-    let mut figures = Vec::new();
-    for kind in kinds {
-        let values = AssertUnwindSafe(measure(*kind)).catch_unwind();
-        let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
-        assert!(values.is_some() || matches!(kind, Kind::Other(_)), "{} failed", kind.name());
-        figures.push(values.unwrap_or([f64::NAN; NUMBERS]).into());
-    }
-    figures
 }

@@ -1,5 +1,4 @@
-//! A collector of spans. It accepts OTLP over gRPC and counts spans by their field numbers in the protobuf
-//! message: field 1 has the resources, field 2 of a resource the scopes, and field 2 of a scope the spans.
+//! A collector of spans. It accepts OTLP over gRPC and counts the spans.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -8,11 +7,34 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
+
+/// The message `ExportTraceServiceRequest`. These messages have only the fields that contain spans.
+#[derive(prost::Message)]
+struct Exported {
+    #[prost(message, repeated, tag = "1")]
+    resources: Vec<ResourceSpans>,
+}
+
+#[derive(prost::Message)]
+struct ResourceSpans {
+    #[prost(message, repeated, tag = "2")]
+    scopes: Vec<ScopeSpans>,
+}
+
+#[derive(prost::Message)]
+struct ScopeSpans {
+    #[prost(message, repeated, tag = "2")]
+    spans: Vec<Span>,
+}
+
+#[derive(prost::Message)]
+struct Span {}
 
 /// A running collector.
 pub(crate) struct Collector {
@@ -57,7 +79,7 @@ async fn answer(
 {
     let body = request.into_body().collect().await?.to_bytes();
     // The gRPC prefix of the message: one compression byte and four length bytes.
-    spans.fetch_add(count(&body[5..], &[1, 2, 2]), Ordering::Relaxed);
+    spans.fetch_add(count(&body[5..]), Ordering::Relaxed);
     let mut response =
         Response::new(Full::new(Bytes::from_static(&[0; 5])).with_trailers(trailers()));
     let grpc = HeaderValue::from_static("application/grpc");
@@ -71,42 +93,9 @@ fn trailers() -> std::future::Ready<Option<Result<HeaderMap, Infallible>>> {
     std::future::ready(Some(Ok(trailers)))
 }
 
-/// The number of messages at a path of protobuf field numbers. All fields on the path must be messages.
-fn count(mut message: &[u8], path: &[u64]) -> u64 {
-    let Some((first, rest)) = path.split_first() else { return 1 };
-    let mut message_count = 0;
-    while !message.is_empty() {
-        let tag = varint(&mut message);
-        let length = match tag & 7 {
-            0 => {
-                varint(&mut message);
-                0
-            }
-            1 => 8,
-            2 => varint(&mut message) as usize,
-            5 => 4,
-            other => unreachable!("wire type {other}"),
-        };
-        let (value, after) = message.split_at(length);
-        message = after;
-        if tag >> 3 == *first && tag & 7 == 2 {
-            message_count += count(value, rest);
-        }
-    }
-    message_count
-}
-
-/// Decodes a varint of protobuf: each byte has seven bits of the number, the lowest first. Its eighth bit
-/// says that another byte follows.
-fn varint(message: &mut &[u8]) -> u64 {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = message.split_first().unwrap();
-        *message = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            break;
-        }
-    }
-    value
+/// The number of spans in a message.
+fn count(message: &[u8]) -> u64 {
+    let exported = Exported::decode(message).unwrap();
+    let scopes = exported.resources.iter().flat_map(|resource| &resource.scopes);
+    scopes.map(|scope| scope.spans.len() as u64).sum()
 }

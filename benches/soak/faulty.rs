@@ -1,7 +1,9 @@
 //! A backend that fails as a request selects with `"fault":"…"` in its body. Its model is named `faulty`.
 
+use super::request_reader::read_request;
+use bytes::BytesMut;
 use std::net::SocketAddr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 /// The names of the faults that a request can select.
@@ -32,33 +34,18 @@ pub(crate) async fn start() -> SocketAddr {
 
 async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut request = Vec::with_capacity(4 << 10);
-    loop {
-        request.clear();
-        // A small request normally arrives in one read, because the gateway writes its head and body at once.
-        while !is_whole(&request) {
-            if stream.read_buf(&mut request).await? == 0 {
-                return Ok(());
-            }
-        }
-        let text = String::from_utf8_lossy(&request).into_owned();
-        let page = match text.split(' ').nth(1) {
+    let mut buffer = BytesMut::with_capacity(4 << 10);
+    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
+        let page = match head.split(' ').nth(1) {
             Some("/v1/models") => MODELS,
             Some("/metrics") => METRICS,
             Some("/version") => r#"{"version":"0.33.0"}"#,
             Some("/health") => "",
-            _ => return fail(stream, &text).await,
+            _ => return fail(stream, &String::from_utf8_lossy(&body)).await,
         };
         stream.write_all(whole("200 OK", page).as_bytes()).await?;
     }
-}
-
-/// Whether the request head and the whole body have arrived.
-fn is_whole(request: &[u8]) -> bool {
-    let Some(end) = memchr::memmem::find(request, b"\r\n\r\n") else { return false };
-    let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    request.len() >= end + 4 + length.map_or(0, |length| length.trim().parse().unwrap())
+    Ok(())
 }
 
 fn whole(status: &str, body: &str) -> String {
@@ -66,8 +53,8 @@ fn whole(status: &str, body: &str) -> String {
 }
 
 /// Executes the fault of the request and closes the connection.
-async fn fail(mut stream: TcpStream, request: &str) -> std::io::Result<()> {
-    let fault = request.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
+async fn fail(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
+    let fault = body.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
     let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
     let answer = match fault {
         Some("reset") => return stream.set_zero_linger(),

@@ -21,6 +21,8 @@ mod collector;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
 mod gateway;
+#[path = "../../tests/suite/support/request_reader.rs"]
+mod request_reader;
 mod trend;
 
 use clients::{Clients, Sent};

@@ -19,7 +19,7 @@ use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
 use tokenweir_gateway::telemetry::metrics_registry::ExpositionFormat;
 use tokenweir_gateway::telemetry::metrics_registry::Prometheus;
 use tokenweir_gateway::telemetry::status::StatusSnapshot;
-use tokenweir_net::client::{self, HttpClient};
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_request::observe::Sink;
 use tokio::runtime::Runtime;
 
@@ -85,22 +85,13 @@ impl ModelFixture {
             Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
         };
         let telemetry = Arc::new(Telemetry::new(prometheus(), Vec::new()));
-        let seconds = Duration::from_secs;
-        let limits = client::HttpClientTimeouts {
-            connect: seconds(5),
-            response_headers: seconds(5),
-            first_output: None,
-            total: None,
-            idle_connection: seconds(3),
-            ..client::HttpClientTimeouts::default()
-        };
         let interval = Duration::from_millis(20);
         let settings = health_checker::ScrapeSettings {
             min_interval: interval,
             max_interval: interval,
             ..health_checker::ScrapeSettings::default()
         };
-        let client = HttpClient::new(limits);
+        let client = HttpClient::new(HttpClientTimeouts::default());
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client,
@@ -108,7 +99,7 @@ impl ModelFixture {
             telemetry,
             CacheKnowledge::new(KvEventsSettings::default(), None),
         );
-        health_checks.wait_first_checks(seconds(10)).await;
+        health_checks.wait_first_checks(Duration::from_secs(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }
 

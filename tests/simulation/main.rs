@@ -13,6 +13,8 @@
 mod engine;
 mod fleet;
 mod network;
+#[path = "../suite/support/request_reader.rs"]
+mod request_reader;
 
 use bytes::Bytes;
 use engine::{Asked, PROMPT};
@@ -32,7 +34,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokenweir::config::AdmissionConfig;
+use tokenweir::config::Config;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -229,16 +231,8 @@ fn access(limits: UsageLimits) -> Arc<AccessControl> {
 }
 
 fn admission() -> AdmissionSettings {
-    let configured = AdmissionConfig::default();
-    AdmissionSettings {
-        thresholds: configured.marks(),
-        queue_capacity: configured.queue_capacity,
-        max_wait: configured.max_wait,
-        max_backend_wait: Duration::from_secs(5),
-        objectives: Vec::new(),
-        classes: configured.classes(),
-        tenant_header: None,
-    }
+    let settings = Config::default().proxy_settings(None, |_| None).unwrap().admission.unwrap();
+    AdmissionSettings { max_backend_wait: Duration::from_secs(5), ..settings }
 }
 
 /// The TLS settings for connections to backends. All histories share them, because reading the root

@@ -2,6 +2,8 @@
 //! decides which reads and writes wait, are short, or fail.
 
 use super::engine::{Received, chunk};
+use super::request_reader::read_request;
+use bytes::BytesMut;
 use futures_util::FutureExt;
 use http::Uri;
 use std::collections::HashMap;
@@ -283,7 +285,8 @@ async fn serve(
     backend: usize,
     is_reset: Arc<AtomicBool>,
 ) {
-    while let Some((head, body)) = read_request(&mut stream).await {
+    let mut buffer = BytesMut::new();
+    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
         let path = head.split(' ').nth(1).unwrap_or_default();
         world.tell(format_args!("{backend} gets {path}"));
         let page = match path {
@@ -366,29 +369,4 @@ async fn answer(
         Some((_, Ending::Silence)) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
     }
     None
-}
-
-/// Reads the head and the body of a request. Returns `None` if the connection has ended.
-async fn read_request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
-    let mut bytes = Vec::new();
-    let end = loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-    let length = head
-        .to_ascii_lowercase()
-        .split("content-length: ")
-        .nth(1)
-        .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse().unwrap());
-    while bytes.len() < end + length {
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    }
-    Some((head, bytes[end..end + length].to_vec()))
 }

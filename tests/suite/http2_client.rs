@@ -6,12 +6,12 @@
 
 mod floods;
 
-use crate::smuggling::{echo, victim};
+use crate::smuggling::{echo_gateway, victim};
 use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, Ended, HEADERS, Http2, encode_headers, frame,
 };
 use crate::support::strict::{answers, check_forwarded_request};
-use crate::support::test_gateway::{CHAT, start};
+use crate::support::test_gateway::CHAT;
 use std::time::Duration;
 
 const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
@@ -133,8 +133,7 @@ fn pseudo_headers() -> Vec<Case> {
 
 #[tokio::test]
 async fn an_http2_request_is_rejected_or_becomes_one_well_formed_http1_request() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     for (name, headers, verdict) in [framings(), characters(), pseudo_headers()].concat() {
         fake.take_received();
         let mut client = Http2::connect(gateway.addr, &[]).await;
@@ -170,8 +169,7 @@ async fn an_http2_request_is_rejected_or_becomes_one_well_formed_http1_request()
 
 #[tokio::test]
 async fn http2_trailers_are_not_forwarded() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let mut client = Http2::connect(gateway.addr, &[]).await;
     let trailers = encode_headers(&[("content-length", "0"), ("x-trailer", "1")]);
     let frames = [

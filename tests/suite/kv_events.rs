@@ -257,10 +257,10 @@ async fn publishers_that_cannot_be_reached_change_nothing() {
         source(&format!("tcp://{}", other.local_addr().unwrap())),
     ];
     for sources in lists {
-        fake.set_event_sources(sources.clone());
-        let asked_before = fake.event_sources_asked();
+        fake.set_page("/kv_event_sources", "200 OK", &sources);
+        let asked_before = fake.asked("/kv_event_sources");
         let gateway = start_with(&[fake.addr], using_offered_events()).await;
-        wait_until!(fake.event_sources_asked() > asked_before);
+        wait_until!(fake.asked("/kv_event_sources") > asked_before);
         let answer = gateway.raw(post("/v1/completions", r#"{"prompt":"x"}"#)).await;
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
         let seen = fake.take_received().pop().unwrap();

@@ -2,9 +2,9 @@
 //! draining of backends.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
-use crate::support::test_gateway::{AS_JSON, CHAT, operate};
 use crate::support::test_gateway::{
-    Running, body, gateway_answering, gateway_scripted, post, read_rest, start, status,
+    AS_JSON, CHAT, Running, body, gateway_answering, gateway_scripted, operate, post, read_rest,
+    start, status,
 };
 use serde_json::Value;
 use tokenweir_api::{

@@ -94,6 +94,7 @@ mod webhook;
 
 mod support {
     pub(crate) mod certificates;
+    pub(crate) mod chunked_body;
     pub(crate) mod corrupted_bytes;
     pub(crate) mod crashable_backend;
     pub(crate) mod fault_injection_proxy;
@@ -102,11 +103,11 @@ mod support {
     #[cfg(feature = "kubernetes")]
     pub(crate) mod kubernetes_api_server;
     pub(crate) mod process;
-    pub(crate) mod program_log;
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
     pub(crate) mod record_facts;
     pub(crate) mod recording;
+    pub(crate) mod request_reader;
     pub(crate) mod scripted_backend;
     pub(crate) mod simulated_fleet;
     pub(crate) mod strict;

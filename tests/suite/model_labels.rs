@@ -3,13 +3,9 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, start, start_with, status};
 use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
-
-async fn start(fake: &ScriptedBackend, setup: Setup) -> Running {
-    start_with(&[fake.addr], setup).await
-}
 
 async fn ask(gateway: &Running, model: &str) -> tokenweir_request::record::ModelLabel {
     let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
@@ -22,17 +18,13 @@ fn requests(page: &str, model: &str) -> usize {
     page.lines().filter(|line| line.contains(&label)).count()
 }
 
-async fn until_listed(gateway: &Running, count: usize) {
-    wait_until!(gateway.pool.routes().models().len() == count);
-}
-
 #[tokio::test]
 async fn a_model_beyond_the_limit_is_served_and_recorded_with_the_label_other() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(&["base", "base:a", "base:b", "base:c"]);
     let alias = ModelConfig { name: "c".into(), ..ModelConfig::default() };
-    let gateway =
-        start(&fake, Setup { max_models: 2, models: vec![alias], ..Setup::default() }).await;
+    let setup = Setup { max_models: 2, models: vec![alias], ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
     for (model, label) in [("base", "base"), ("a", "a"), ("b", "_other"), ("c", "c")] {
         let found = ask(&gateway, model).await;
         assert_eq!((found.as_str(), found.name()), (label, model));
@@ -52,7 +44,7 @@ async fn a_model_beyond_the_limit_is_served_and_recorded_with_the_label_other() 
 async fn an_adapter_has_no_series_before_its_first_request() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(&["base", "base:a"]);
-    let gateway = start(&fake, Setup::default()).await;
+    let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/metrics").await;
     assert!(requests(&page, "base") > 100, "counters of the base model are 0 from the start");
     assert_eq!(requests(&page, "a"), 0);
@@ -64,11 +56,11 @@ async fn an_adapter_has_no_series_before_its_first_request() {
 async fn the_series_of_a_removed_model_end_after_ten_minutes() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(&["base", "base:a"]);
-    let gateway = start(&fake, Setup::default()).await;
+    let gateway = start(&[fake.addr]).await;
     ask(&gateway, "a").await;
     fake.set_models(&["base"]);
     advance_time(Duration::from_secs(10)).await;
-    until_listed(&gateway, 1).await;
+    wait_until!(gateway.pool.routes().models().len() == 1);
     assert!(
         requests(&gateway.admin("/metrics").await, "a") > 0,
         "the last values are still exported"

@@ -210,14 +210,14 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     };
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);
     one.set_models(&["base"]);
-    let models_requests = one.models_asked();
+    let models_requests = one.asked("/v1/models");
     // Only one second passes, much less than the time until the gateway reads the list of models again. So
     // the 404 of the backend must be the cause of the reading.
     advance_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));
     wait_until!(adapter(&gateway) == [None]);
-    assert_eq!(one.models_asked(), models_requests + 1);
+    assert_eq!(one.asked("/v1/models"), models_requests + 1);
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert!(message(&answer).contains("available models: `base`"));
     assert_eq!(one.seen().len(), 1, "the gateway has the new model list");

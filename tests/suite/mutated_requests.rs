@@ -6,10 +6,10 @@
 
 mod mutator;
 
-use crate::smuggling::{echo, requests, victim};
+use crate::smuggling::{echo_gateway, requests, victim};
 use crate::support::scripted_backend::ScriptedBackend;
 use crate::support::strict::{answers, check_forwarded_request};
-use crate::support::test_gateway::{Running, start};
+use crate::support::test_gateway::Running;
 use futures_util::{StreamExt, stream};
 use mutator::Mutator;
 use std::time::Duration;
@@ -33,8 +33,7 @@ const MAX_GROWTH_KIB: usize = 16 << 10;
 #[tokio::test]
 async fn mutated_requests_do_no_harm() {
     let count = std::env::var("MUTATIONS").map_or(COUNT, |count| count.parse().unwrap());
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let bases = requests::all().into_iter().filter(|case| case.verdict.requests() > 0);
     let mutator = Mutator::new(bases.map(|case| case.bytes).collect());
     let mut tally = Tally::default();

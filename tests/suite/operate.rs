@@ -1,34 +1,21 @@
 //! The commands `tokenweir status`, `explain`, `drain`, `undrain` and `reload`, run as programs against a
 //! gateway.
 
-use crate::support::process::folder;
+use crate::support::process::{self, Ended, folder};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
 use crate::support::test_gateway::{
     Running, Setup, gateway_answering, gateway_answering_with, operator_token,
 };
 use serde_json::Value;
-use std::process::Stdio;
 use tokenweir::admin::AdminAuthorizer;
-use tokio::process::Command;
-
-/// How a command ended: exit code, standard output and standard error.
-type Ended = (Option<i32>, String, String);
 
 async fn run(admin: &str, arguments: &[&str]) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.args(arguments).args(["--admin", admin]).env_clear().stdin(Stdio::null());
-    let output = command.output().await.unwrap();
-    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    (output.status.code(), out, err)
+    process::run(&[arguments, &["--admin", admin]].concat(), &[]).await
 }
 
 async fn gateway_with(guard: AdminAuthorizer) -> (ScriptedBackend, Running) {
-    let (fake, gateway) = gateway_answering_with(
-        Setup { guard, ..Setup::default() },
-        stream_of(&[ROLE, WORD, FINISH, "[DONE]"]),
-    )
-    .await;
-    (fake, gateway)
+    let setup = Setup { guard, ..Setup::default() };
+    gateway_answering_with(setup, stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +155,7 @@ async fn a_reader_that_closes_the_pipe_is_no_error() {
     for arguments in [&["status", "--admin", &admin][..], &["keygen"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        let mut command = process::program();
         let output = command.args(arguments).env_clear().stdout(writer).output().await.unwrap();
         let problem = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), problem.as_str()), (Some(0), ""), "{arguments:?}");

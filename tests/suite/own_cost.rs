@@ -3,8 +3,9 @@
 
 use crate::metrics::value;
 use crate::support::http2_client;
-use crate::support::scripted_backend::{FINISH, begin};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, chunk, json};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, begin, chunk, json,
+};
 use crate::support::test_gateway::{CHAT, gateway_answering, read_rest, read_until, start};
 
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;

@@ -1,8 +1,10 @@
 //! What gateways with the same key learn about each other's requests, over a real Redis server and from the
 //! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
 
+use crate::metrics::sum;
 use crate::restart::{Port, model, start_backends, start_simulator};
 use crate::support::process::{GatewayProcess, folder};
+use crate::support::test_gateway::{self, CHAT, read_rest, send_to};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -57,37 +59,22 @@ impl Bus {
         Some(Self { port, process })
     }
 
-    async fn stop(&mut self) {
-        self.process.kill().await.unwrap();
-    }
-
     /// Publishes a message to the Redis channel of the gateways.
     async fn publish(&self, message: &[u8]) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
-        let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
-        write!(PrintBytes(&mut request), "*3\r\n$7\r\nPUBLISH\r\n").unwrap();
         let channel = ExchangeKey::new(KEY.as_bytes()).unwrap().channel();
-        write!(PrintBytes(&mut request), "${}\r\n{channel}\r\n", channel.len()).unwrap();
-        write!(PrintBytes(&mut request), "${}\r\n", message.len()).unwrap();
-        request.extend(message);
-        request.extend(b"\r\n");
-        stream.write_all(&request).await.unwrap();
+        let (channel_length, length) = (channel.len(), message.len());
+        let head = format!(
+            "AUTH {PASSWORD}\r\n*3\r\n$7\r\nPUBLISH\r\n${channel_length}\r\n{channel}\r\n\
+             ${length}\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), message, b"\r\n"].concat()).await.unwrap();
         let mut response = Vec::new();
         // The second line of Redis's response has the number of subscribers.
         while String::from_utf8_lossy(&response).lines().count() < 2 {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
         }
         assert!(response.starts_with(b"+OK\r\n:"), "{}", String::from_utf8_lossy(&response));
-    }
-}
-
-/// Lets `write!` append text to a byte vector.
-struct PrintBytes<'a>(&'a mut Vec<u8>);
-
-impl Write for PrintBytes<'_> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.extend(text.as_bytes());
-        Ok(())
     }
 }
 
@@ -133,6 +120,19 @@ impl Gateways {
         Self { processes, backends }
     }
 
+    /// Asserts that the second gateway sends each prompt to the backend to which the first gateway sent it.
+    /// The counter `learned` of the second gateway shows that it has learned of a prompt.
+    async fn assert_shared(&self, learned: &str) {
+        let (_, second) = &self.processes[1];
+        for number in 0..6 {
+            let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
+            let before = second.value(learned).await;
+            let chosen = self.backend_of(0, &prompt).await;
+            wait_until!(second.value(learned).await > before);
+            assert_eq!(self.backend_of(1, &prompt).await, chosen, "prompt {number}");
+        }
+    }
+
     /// Sends a prompt to the gateway with this number. Returns the backend that got the request.
     async fn backend_of(&self, number: usize, prompt: &str) -> SocketAddr {
         let (port, gateway) = &self.processes[number];
@@ -152,11 +152,7 @@ impl Gateways {
 
 /// Number of requests that a gateway sent to a backend, from its metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
-    let label = format!("backend=\"{backend}\"");
-    let series = page
-        .lines()
-        .filter(|line| line.starts_with("tokenweir_attempts_total{") && line.contains(&label));
-    series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    sum(page, "tokenweir_attempts_total", &[&format!("backend=\"{backend}\"")])
 }
 
 async fn post(addr: SocketAddr, prompt: &str) -> String {
@@ -164,30 +160,14 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
         r#"{{"model":"{}","max_tokens":2,"messages":[{{"role":"user","content":"{prompt}"}}]}}"#,
         model()
     );
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    let request = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    response
+    let connection = send_to(addr, test_gateway::post(CHAT, &body)).await;
+    String::from_utf8(read_rest(connection).await).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
-    let (_, second) = &gateways.processes[1];
-    let received = "tokenweir_peer_decisions_total{result=\"received\"}";
-    for number in 0..6 {
-        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
-        let before = second.value(received).await;
-        let chosen = gateways.backend_of(0, &prompt).await;
-        wait_until!(second.value(received).await > before);
-        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
-    }
+    gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,21 +186,13 @@ async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_whe
             states.filter(|line| line.ends_with("state=\"exact\"} 1")).count() == 4
         });
     }
-    let (_, second) = &gateways.processes[1];
-    let outlines = "tokenweir_kv_events_outlines_total";
-    for number in 0..6 {
-        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
-        let before = second.value(outlines).await;
-        let chosen = gateways.backend_of(0, &prompt).await;
-        wait_until!(second.value(outlines).await > before);
-        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
-    }
+    gateways.assert_shared("tokenweir_kv_events_outlines_total").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
     let Some(mut pair) = Pair::start("away").await else { return };
-    pair.bus.stop().await;
+    pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
         wait_until!(gateway.value("tokenweir_peer_exchange_connected").await < 0.5);
         assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));

@@ -2,7 +2,9 @@
 //! fault of the prefill leg must neither fail the request nor let an engine read the same blocks twice.
 
 use crate::metrics::value;
-use crate::support::scripted_backend::{self, ScriptedBackend, Seen, Step, stream_of};
+use crate::support::scripted_backend::{
+    self, FINISH, ScriptedBackend, Seen, Step, WORD, stream_of,
+};
 use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -16,11 +18,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::record::{RequestPhase, RequestPhases, RequestRecord};
 use tokenweir_routing::{PromptFingerprint, TokenCounts};
 
-const EVENTS: [&str; 3] = [
-    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#,
-    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
-    "[DONE]",
-];
+const EVENTS: [&str; 3] = [WORD, FINISH, "[DONE]"];
 
 /// The KV blocks that prefill engines keep until a decode engine has read them.
 #[derive(Default)]

@@ -2,12 +2,12 @@
 //! abandoned by their client.
 
 use crate::support::recording;
-use crate::support::scripted_backend::{FINISH, paused};
-use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of};
-use crate::support::test_gateway::{CHAT, gateway_following};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+};
 use crate::support::test_gateway::{
-    Setup, body, gateway_answering, gateway_answering_with, gateway_scripted, post, read_until,
-    start, start_with, status, with_paused_time,
+    CHAT, Running, Setup, body, gateway_answering, gateway_answering_with, gateway_following,
+    gateway_scripted, post, read_until, start, start_with, status, with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -299,27 +299,40 @@ async fn a_client_that_expects_100_continue_gets_it() {
     assert!(!fake.seen()[0].head.to_ascii_lowercase().contains("expect"));
 }
 
-#[tokio::test]
-async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
+/// A backend whose response is much larger than all buffers between it and a client, and a gateway.
+pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
-    let (fake, gateway) = gateway_scripted(|_| {
-        let flood = vec![b'x'; FLOOD];
+    gateway_scripted(|_| {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
-        vec![Step::Send([head.as_bytes(), &flood].concat()), Step::AwaitClose]
+        vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
     })
-    .await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    read_until(&mut client, "xxxx").await;
-    // The client of the stream does not read now. The gateway must serve another client meanwhile.
-    assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
+    .await
+}
+
+/// Asserts that a client of [`flooding`] that does not read stops the backend and not the gateway. Then
+/// disconnects the client.
+pub(crate) async fn assert_only_the_backend_stops<C>(
+    fake: &ScriptedBackend,
+    gateway: &Running,
+    client: C,
+) {
+    assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404, "another client is served");
     gateway.record().await;
     drop(client);
     fake.closed().await;
     let record = gateway.record().await;
-    assert_eq!(record.outcome, Outcome::Cancelled);
+    assert_eq!((record.outcome, record.route), (Outcome::Cancelled, Some(CHAT)));
     // Sockets and buffers hold a part of the stream. The gateway must not have read more than that from the
     // backend.
     assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
+}
+
+#[tokio::test]
+async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
+    let (fake, gateway) = flooding().await;
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    read_until(&mut client, "xxxx").await;
+    assert_only_the_backend_stops(&fake, &gateway, client).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The quality monitor over real sockets: which requests it sends to a judge, and that a faulty judge does
 //! not affect the requests of clients.
 
-use crate::metrics::samples;
+use crate::metrics::sum;
 use crate::support::process::folder;
 use crate::support::scripted_backend::json as whole;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, chunk, event_stream_head};
@@ -40,18 +40,12 @@ fn setup(judge: &ScriptedBackend, file: PathBuf, judge_timeout: Duration) -> Set
     Setup { quality, injects_usage: true, ..Setup::default() }
 }
 
-/// The sum of all samples on a metrics page whose time series begin with `series`.
-fn count(page: &str, series: &str) -> u64 {
-    let all = samples(page).into_iter();
-    all.filter(|(name, _)| name.starts_with(series)).map(|(_, count)| count as u64).sum()
-}
-
 /// Waits until the gateway has processed this many quality samples. Returns the metrics page.
 async fn settled(gateway: &Running, count: u64) -> String {
     wait_for!({
         let page = gateway.admin("/metrics").await;
-        let processed = self::count(&page, "tokenweir_quality_samples_total");
-        (processed >= count).then_some(page)
+        let processed = sum(&page, "tokenweir_quality_samples_total", &[]);
+        (processed as u64 >= count).then_some(page)
     })
 }
 
@@ -80,7 +74,8 @@ async fn the_judge_and_the_file_get_redacted_prompts_and_responses() {
         "the client gets the unredacted response"
     );
     let page = settled(&gateway, 1).await;
-    assert_eq!(count(&page, "tokenweir_quality_samples_total{result=\"done\"}"), 1);
+    let done = sum(&page, "tokenweir_quality_samples_total", &["result=\"done\""]);
+    assert_eq!(done as u64, 1);
     let seen: Vec<Seen> = judge.seen();
     let line = fs::read_to_string(&file).unwrap();
     let judge_request =
@@ -151,7 +146,7 @@ async fn model_refusals_are_detected_by_response_fields_in_every_api_and_not_by_
             "{path} {response_text}"
         );
         let page = gateway.admin("/metrics").await;
-        refused += count(&page, "tokenweir_model_refusals_total");
+        refused += sum(&page, "tokenweir_model_refusals_total", &[]) as u64;
         assert!(!page.contains("tokenweir_quality_"), "the quality monitor is off");
     }
     assert_eq!(refused, 6);

@@ -1,10 +1,9 @@
 //! Metrics of requests: successes without requests whose client disconnected, HTTP status, tokens per
 //! request, tokens that were computed for nobody, slow readers, and the age of the oldest request.
 
-use crate::metrics::{samples, value};
-use crate::support::scripted_backend::{FINISH, begin};
+use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
@@ -17,13 +16,9 @@ use tokenweir_request::record::{Outcome, TierResolver};
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
-/// The sum of the samples of a metric whose labels contain each of these texts.
+/// As [`sum`], of the metrics page of this gateway.
 async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
-    let page = gateway.admin("/metrics").await;
-    let is_it = |(series, _): &&(String, f64)| {
-        series.starts_with(&format!("{metric}{{")) && labels.iter().all(|it| series.contains(it))
-    };
-    samples(&page).iter().filter(is_it).map(|(_, value)| value).sum()
+    sum(&gateway.admin("/metrics").await, metric, labels)
 }
 
 /// Sends a streaming request and disconnects after the first output.

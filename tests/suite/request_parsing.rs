@@ -2,7 +2,7 @@
 //! hyper must accept it with the same meaning, for any split or corruption of the bytes. Also tests what a
 //! client sees if its request is answered before it was read.
 
-use crate::support::corrupted_bytes::corrupted;
+use crate::support::corrupted_bytes::{chunked, corrupted};
 use crate::support::scripted_backend::json;
 use crate::support::test_gateway::{
     CHAT, Setup, body, gateway_answering, gateway_answering_with, post, read_rest, status,
@@ -106,12 +106,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
             if framing == 0 {
                 wire.extend(body);
             } else if framing == 1 && !is_old {
-                for chunk in body.chunks(size) {
-                    wire.extend(format!("{:x};a=b\r\n", chunk.len()).bytes());
-                    wire.extend(chunk);
-                    wire.extend(b"\r\n");
-                }
-                wire.extend(b"0\r\nx-trailer: a\r\n\r\n");
+                wire.extend(chunked(&body, size));
             }
             wire
         },
@@ -146,9 +141,8 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
         json("200 OK", "{}"),
     )
     .await;
-    let mut client = gateway.connect().await;
     let (length, head) = (8 << 20, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:");
-    client.write_all(format!("{head} {length}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut client = gateway.send(format!("{head} {length}\r\n\r\n")).await;
     // The socket buffers of both sides cannot hold the body. If the gateway did not read it, this write would
     // not end.
     client.write_all(&vec![b' '; length]).await.unwrap();

@@ -1,7 +1,7 @@
 //! Compares the gateway's parser of HTTP/1.1 responses with hyper's client, for any split or corruption of
 //! the bytes.
 
-use crate::support::corrupted_bytes::corrupted;
+use crate::support::corrupted_bytes::{chunked, corrupted};
 use crate::support::scripted_backend::{FINISH, WORD, chunk, event_stream_head, json};
 use crate::support::test_gateway::{Setup, body, start_with, status};
 use bytes::{Buf, Bytes, BytesMut};
@@ -91,12 +91,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
                 _ => wire.extend(b"\r\n"),
             }
             if framing == 1 {
-                for chunk in body.chunks(size) {
-                    wire.extend(format!("{:x};a=b\r\n", chunk.len()).bytes());
-                    wire.extend(chunk);
-                    wire.extend(b"\r\n");
-                }
-                wire.extend(b"0\r\nx-trailer: a\r\n\r\n");
+                wire.extend(chunked(&body, size));
             } else {
                 wire.extend(body);
             }

@@ -1,19 +1,18 @@
 //! Reloads and restarts of a gateway under load. The configuration changes and processes replace each other,
 //! and clients must notice nothing.
 
-use crate::support::process::{GatewayProcess, Load, folder};
+use crate::support::crashable_backend::bind_shared;
+use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::test_gateway::{CHAT, post, read_rest, send_to};
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Stdio;
 use tokenweir_sim::{Simulator, SimulatorSettings};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpStream, UnixDatagram};
+use tokio::net::UnixDatagram;
 use tokio::process::Command;
 
 /// A port that several gateway processes can share. As long as this value exists, no other program can get
@@ -25,10 +24,7 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn reserve() -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.set_reuse_port(true).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let socket = bind_shared(SocketAddr::from(([127, 0, 0, 1], 0)));
         let addr = socket.local_addr().unwrap().as_socket().unwrap();
         Self { addr, _reserved: socket }
     }
@@ -256,12 +252,8 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
 
 /// Sends a request. Returns the API key with which the backend received it.
 async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> String {
-    let mut client = TcpStream::connect(gateway).await.unwrap();
-    let body = r#"{"model":"tiny","messages":[]}"#;
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nconnection: close\r\n";
-    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    client.write_all(request.as_bytes()).await.unwrap();
-    client.read_to_end(&mut Vec::new()).await.unwrap();
+    let request = post(CHAT, r#"{"model":"tiny","messages":[]}"#);
+    read_rest(send_to(gateway, request).await).await;
     let seen = backend.take_received().pop().expect("a request");
     let line = seen.head.lines().find(|line| line.starts_with("authorization: "));
     line.unwrap_or_default().replace("authorization: Bearer ", "")
@@ -346,21 +338,6 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     assert_eq!(gateway.ended().await.code(), Some(0));
 }
 
-/// The log lines from the start of the gateway to the line about the state of its backend.
-async fn start_lines(file: &Path) -> Vec<Value> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.args(["serve", "--log-format", "json", "--config"]).arg(file).env("OPERATOR", "token");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.kill_on_drop(true).spawn().unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut lines: Vec<Value> = Vec::new();
-    while lines.last().is_none_or(|line| line["message"] != "backend at start") {
-        let line = log.next_line().await.unwrap().expect("a line about the backend");
-        lines.push(serde_json::from_str(&line).unwrap());
-    }
-    lines
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
     let file = folder("fields").join("gateway.yaml");
@@ -368,11 +345,19 @@ async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
                 access: { admin_token: { env: OPERATOR } }\n\
                 backends: [{ name: gpu-0, url: \"http://127.0.0.1:9\" }]\n";
     fs::write(&file, text).unwrap();
-    let lines = tokio::time::timeout(crate::waiting::WAIT_LIMIT, start_lines(&file)).await.unwrap();
-    // The line is searched, because other tasks log at the same time, for example a verdict about the
+    let mut command = process::program();
+    command.args(["serve", "--log-format", "json", "--config"]).arg(&file).env("OPERATOR", "token");
+    let process = GatewayProcess::spawn(command).await;
+    // The lines are searched, because other tasks log at the same time, for example a verdict about the
     // backend.
-    let gateway = lines.iter().find(|line| line["message"] == "gateway started").unwrap();
-    let backend = lines.last().unwrap();
+    let line = async |message: &str| {
+        wait_for!({
+            let log = process.log();
+            let mut lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            lines.find(|line| line["message"] == message)
+        })
+    };
+    let (gateway, backend) = (line("gateway started").await, line("backend at start").await);
     assert!(gateway["clients"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{gateway}");
     assert_eq!((&gateway["admin_token"], &gateway["policy"]), (&true.into(), &"kv_aware".into()));
     assert_eq!((&backend["backend"], &backend["health"]), (&"gpu-0".into(), &"down".into()));

@@ -3,12 +3,13 @@
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::metrics::value;
-use crate::support::scripted_backend::{FINISH, begin, begun_stream};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, begin, begun_stream, json, paused,
+    stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, body, post, read_until, start_with, status,
+    CHAT, Running, Setup, WHOLE, body, gateway_answering_with, gateway_following_with,
+    gateway_scripted_with, post, read_until, status,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,8 +36,9 @@ fn setup(access: Arc<AccessControl>) -> Setup {
     Setup { access, resume: Some(RESUME), ..Setup::default() }
 }
 
-async fn gateway(backend: &ScriptedBackend) -> Running {
-    start_with(&[backend.addr], setup(access(allowed()))).await
+/// A backend that follows these steps for each request, and a gateway whose tenant may resume.
+async fn resumable(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
+    gateway_following_with(setup(access(allowed())), steps).await
 }
 
 /// A request with this body, the key of the tenant and these additional header lines.
@@ -48,13 +50,10 @@ fn ask(body: &str, lines: &str) -> String {
     post(CHAT, body).replacen("\r\n", &head, 1)
 }
 
-/// A backend that sends the first two events of its stream at once, and the others when the test releases it.
-async fn pausing() -> ScriptedBackend {
-    ScriptedBackend::start(|_| paused(&EVENTS[..2], &EVENTS[2..])).await
-}
-
-fn resume_of(record: &RequestRecord) -> Option<&'static str> {
-    record.resume_outcome()
+/// A backend that sends the first two events of its stream at once, and the others when the test releases it,
+/// and a gateway.
+async fn pausing() -> (ScriptedBackend, Running) {
+    resumable(paused(&EVENTS[..2], &EVENTS[2..])).await
 }
 
 fn text(answer: &[u8]) -> String {
@@ -65,14 +64,13 @@ fn text(answer: &[u8]) -> String {
 /// attached to the run of the first request, then the record of that run.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
-    records.sort_by_key(|record| resume_of(record) == Some("resumed"));
+    records.sort_by_key(|record| record.resume_outcome() == Some("resumed"));
     records
 }
 
 #[tokio::test]
 async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
-    let fake = pausing().await;
-    let gateway = gateway(&fake).await;
+    let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
     let begun = read_until(&mut first, "Hi").await;
@@ -88,7 +86,7 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
     assert!(head.contains("idempotent-replayed: true"), "{head}");
     assert!(!String::from_utf8_lossy(&begun).to_ascii_lowercase().contains("idempotent-replayed"));
     let [attached, run] = attached_and_run(&gateway).await;
-    assert_eq!((attached.outcome, resume_of(&attached)), (Outcome::Ok, Some("attached")));
+    assert_eq!((attached.outcome, attached.resume_outcome()), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
     // The gateway keeps the response even after the end of the run.
@@ -105,11 +103,11 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
 
 #[tokio::test]
 async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
-    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let window = Duration::from_millis(300);
     let resume = Some(ResumeSettings { window, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
+    let (fake, gateway) = gateway_following_with(setup, steps).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
     read_until(&mut client, "Hi").await;
     let left_at = Instant::now();
@@ -117,7 +115,7 @@ async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
     fake.closed().await;
     assert!(left_at.elapsed() >= window);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, resume_of(&record)), (Outcome::Cancelled, Some("abandoned")));
+    assert_eq!((record.outcome, record.resume_outcome()), (Outcome::Cancelled, Some("abandoned")));
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
 }
 
@@ -125,8 +123,7 @@ async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
 async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
     let keys = KeyFile { tenants: vec![allowed(), other_tenant(allowed())] };
     let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
-    let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
-    let gateway = start_with(&[fake.addr], setup(access)).await;
+    let (fake, gateway) = gateway_answering_with(setup(access), json("200 OK", WHOLE)).await;
     let request = ask(ASK, "idempotency-key: a");
     assert_eq!(status(&gateway.raw(&request).await), 200);
     for changed in [ask(STREAM, "idempotency-key: a"), request.replace(CHAT, "/v1/completions")] {
@@ -144,11 +141,10 @@ async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
 
 #[tokio::test]
 async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests() {
-    let fake =
-        ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", WHOLE))]).await;
     let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
     let access = access(TenantEntry { limits, ..allowed() });
-    let gateway = start_with(&[fake.addr], setup(access)).await;
+    let steps = [Step::Wait, Step::Send(json("200 OK", WHOLE))];
+    let (fake, gateway) = gateway_following_with(setup(access), steps).await;
     let request = ask(ASK, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
     fake.until_received(1).await;
@@ -171,13 +167,12 @@ async fn a_request_that_failed_runs_again() {
     let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
     let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
     for failure in failures {
-        let fake = ScriptedBackend::start(move |seen| {
+        let script = move |seen: &Seen| {
             let is_first = seen.head.contains("x-first");
             let bytes = if is_first { failure.clone() } else { stream_of(&EVENTS) };
             vec![Step::Send(bytes), Step::Close]
-        })
-        .await;
-        let gateway = gateway(&fake).await;
+        };
+        let (fake, gateway) = gateway_scripted_with(setup(access(allowed())), script).await;
         gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
@@ -194,8 +189,7 @@ async fn a_request_that_failed_runs_again() {
 
 #[tokio::test]
 async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
-    let fake = pausing().await;
-    let gateway = gateway(&fake).await;
+    let (fake, gateway) = pausing().await;
     let with_id = |id: &str| ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"));
     let mut first = gateway.send(with_id("0")).await;
     let begun = String::from_utf8(read_until(&mut first, "id: 2\n").await).unwrap();
@@ -222,14 +216,13 @@ async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_return
     let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
     let stream = stream_of(&events);
     let expected = body(&stream).0;
-    let fake = ScriptedBackend::answering(stream).await;
     let resume = Some(ResumeSettings { memory: 1 << 20, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, stream).await;
     for runs in 1..=2 {
         let answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
         assert_eq!(body(&answer), (expected.clone(), true));
-        assert_eq!(resume_of(&gateway.record().await), Some("response_memory"));
+        assert_eq!(gateway.record().await.resume_outcome(), Some("response_memory"));
         assert_eq!(fake.seen().len(), runs);
     }
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
@@ -237,8 +230,7 @@ async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_return
 
 #[tokio::test]
 async fn connections_beyond_the_most_readers_are_refused_and_the_others_get_everything() {
-    let fake = pausing().await;
-    let gateway = gateway(&fake).await;
+    let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut readers = Vec::new();
     for _ in 0..8 {
@@ -269,22 +261,20 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
         (access(allowed()), "idempotency-key:", "invalid_key"),
         (everybody.clone(), "idempotency-key: a", "no_identity"),
     ] {
-        let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
-        let gateway = start_with(&[fake.addr], setup(access)).await;
+        let (fake, gateway) = gateway_answering_with(setup(access), json("200 OK", WHOLE)).await;
         for _ in 0..2 {
             let mut request = ask(ASK, lines);
             if expected == "no_identity" {
                 request = request.replace(&format!("authorization: Bearer {KEY}\r\n"), "");
             }
             assert_eq!(text(&gateway.raw(request).await), WHOLE);
-            assert_eq!(resume_of(&gateway.record().await), Some(expected));
+            assert_eq!(gateway.record().await.resume_outcome(), Some(expected));
         }
         assert_eq!(fake.seen().len(), 2, "{expected}");
     }
     // If the gateway checks no API keys, it tells clients apart by the credentials that it forwards to the
     // backend.
-    let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
-    let gateway = start_with(&[fake.addr], setup(everybody)).await;
+    let (fake, gateway) = gateway_answering_with(setup(everybody), json("200 OK", WHOLE)).await;
     for (key, runs) in [(KEY, 1), (KEY, 1), (OTHER_KEY, 2)] {
         gateway.raw(ask(ASK, "idempotency-key: a").replace(KEY, key)).await;
         assert_eq!(fake.seen().len(), runs);
@@ -293,9 +283,8 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
 
 #[tokio::test]
 async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
-    let fake = ScriptedBackend::answering(stream_of(&EVENTS)).await;
     let off = Setup { access: access(allowed()), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], off).await;
+    let (fake, gateway) = gateway_answering_with(off, stream_of(&EVENTS)).await;
     let lines = ["", "idempotency-key: a", "idempotency-key: a\r\nlast-event-id: 2"];
     let mut answers = Vec::new();
     for lines in lines {
@@ -304,7 +293,7 @@ async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
             |line: &&str| line.starts_with("x-request-id") || line.starts_with("date");
         answers
             .push(answer.lines().filter(|line| !is_variable(line)).collect::<Vec<_>>().join("\n"));
-        assert_eq!(resume_of(&gateway.record().await), None);
+        assert_eq!(gateway.record().await.resume_outcome(), None);
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(fake.seen().len(), lines.len());
@@ -312,8 +301,7 @@ async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
 
 #[tokio::test]
 async fn a_run_without_a_client_does_not_delay_the_shutdown_and_leaves_its_record() {
-    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
-    let mut gateway = gateway(&fake).await;
+    let (fake, mut gateway) = resumable([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
     read_until(&mut client, "Hi").await;
     client.shutdown().await.unwrap();

@@ -174,8 +174,7 @@ async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
     other.set_healthy(false);
-    let setup = Setup { scrape_interval: Duration::from_millis(20), ..Setup::default() };
-    let gateway = start_with(&[frozen.addr, other.addr], setup).await;
+    let gateway = start(&[frozen.addr, other.addr]).await;
     let asking = gateway.post(CHAT, ASK);
     let falling = async {
         frozen.until_received(1).await;
@@ -200,8 +199,7 @@ async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
     let other = ScriptedBackend::answering(json("200 OK", "{}")).await;
     other.set_healthy(false);
-    let setup = Setup { scrape_interval: Duration::from_millis(20), ..Setup::default() };
-    let gateway = start_with(&[slow.addr, other.addr], setup).await;
+    let gateway = start(&[slow.addr, other.addr]).await;
     let (answer, ()) = tokio::join!(gateway.post(CHAT, STORE), async {
         slow.until_received(1).await;
         slow.set_healthy(false);

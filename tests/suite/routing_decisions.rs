@@ -3,7 +3,9 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
-use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering, post, start, start_with,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tokenweir_gateway::telemetry::access_log::AccessLog;
@@ -22,11 +24,8 @@ async fn ask(gateway: &Running, request_id: &str) {
 }
 
 async fn send(gateway: &Running, request_id: &str, body: &str) {
-    let request = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: gateway\r\nx-request-id: {request_id}\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
+    let id = format!("x-request-id: {request_id}\r\nhost:");
+    let request = post(CHAT, body).replacen("host:", &id, 1);
     gateway.raw(request).await;
 }
 

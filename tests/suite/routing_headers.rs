@@ -27,19 +27,21 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
 async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let response = String::from_utf8(response).unwrap();
-    // The backend sends such a header itself, as another gateway would.
-    let response = response.replacen("\r\n", "\r\nx-tokenweir-backend: inner\r\n", 1);
+    // The backend sends such headers itself, as another gateway would.
+    let own = "\r\nx-tokenweir-backend: inner\r\nx-gateway-error: inner\r\n";
+    let response = response.replacen("\r\n", own, 1);
     let fake = ScriptedBackend::answering(response).await;
     let allowed = [Permission::RoutingHeaders];
     let head = response_head(&fake, &allowed, true).await;
     let expected = format!("x-tokenweir-backend: {}\r\n", fake.addr);
     assert!(head.contains(&expected), "{head}");
     assert!(head.contains("x-tokenweir-reason: only_candidate"), "{head}");
-    assert!(head.contains("x-tokenweir-queue-ms: 0"), "{head}");
+    assert!(head.contains("x-tokenweir-queue-ms: 0") && !head.contains("inner"), "{head}");
     assert_eq!(head.matches("x-tokenweir-").count(), 3, "{head}");
     for (permissions, asks) in [(&allowed[..], false), (&[], true), (&[Permission::Lora], true)] {
         let head = response_head(&fake, permissions, asks).await;
         assert!(head.starts_with("http/1.1 200") && !head.contains("x-tokenweir-"), "{head}");
+        assert!(!head.contains("inner"), "{head}");
     }
     assert!(fake.seen().iter().all(|it| !it.head.contains("x-tokenweir-explain")));
 }

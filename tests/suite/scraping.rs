@@ -1,5 +1,6 @@
 //! Scrapes over real sockets: unusable metrics pages, sleeping backends, and the intervals between scrapes.
 
+use crate::metrics::sum;
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, stream_of,
 };
@@ -21,13 +22,8 @@ fn sampled(gateway: &Running) -> Instant {
 }
 
 async fn errors(gateway: &Running, kind: &str) -> u64 {
-    let page = gateway.admin("/metrics").await;
-    let is_of_kind = |line: &&str| {
-        line.starts_with("tokenweir_scrape_errors_total{")
-            && line.contains(&format!("kind=\"{kind}\""))
-    };
-    let counts = page.lines().filter(is_of_kind).filter_map(|line| line.rsplit(' ').next());
-    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    let (page, kind) = (gateway.admin("/metrics").await, format!("kind=\"{kind}\""));
+    sum(&page, "tokenweir_scrape_errors_total", &[&kind]) as u64
 }
 
 /// Waits until a scrape that began after this call has ended. It waits for several requests, because a scrape

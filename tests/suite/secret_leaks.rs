@@ -5,46 +5,43 @@ mod program;
 mod secret_responses;
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
-use crate::support::test_gateway::post;
-use program::{Collector, Ended, Program};
+use crate::support::test_gateway::{post, read_rest, send_to};
+use program::{Ended, Program};
 use secret_responses::{APIS, Api, answer, secret};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 
 /// The behaviours of the backend. The header `x-play` of a request selects one of them.
 const BEHAVIOURS: [&str; 7] =
     ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
 
-/// The header lines that every request has. Each value contains a secret.
+/// The headers that every request has. Each has a secret after this text.
+const HEADERS: [(&str, &str); 18] = [
+    ("authorization", "Bearer "),
+    ("x-api-key", ""),
+    ("cookie", "session="),
+    ("x-custom", ""),
+    ("referer", "http://"),
+    ("x-session-id", ""),
+    ("proxy-authorization", ""),
+    ("x-tier", ""),
+    ("x-tenant", ""),
+    ("baggage", "user="),
+    ("x-forwarded-for", ""),
+    ("api-key", ""),
+    ("x-goog-api-key", ""),
+    ("x-auth-token", ""),
+    ("openai-organization", ""),
+    ("openai-project", ""),
+    ("origin", "http://"),
+    ("x-amz-security-token", ""),
+];
+
+/// The lines of [`HEADERS`].
 fn headers() -> String {
-    let value = |name: &str| secret(&format!("header-{name}"));
-    format!(
-        "authorization: Bearer {}\r\nx-api-key: {}\r\ncookie: session={}\r\nx-custom: {}\r\n\
-         referer: http://{}/\r\nx-session-id: {}\r\nproxy-authorization: {}\r\n\
-         x-tier: {}\r\nx-tenant: {}\r\nbaggage: user={}\r\nx-forwarded-for: {}\r\n\
-         api-key: {}\r\nx-goog-api-key: {}\r\nx-auth-token: {}\r\nopenai-organization: {}\r\n\
-         openai-project: {}\r\norigin: http://{}\r\nx-amz-security-token: {}\r\n",
-        value("authorization"),
-        value("x-api-key"),
-        value("cookie"),
-        value("custom"),
-        value("referer"),
-        value("session"),
-        value("proxy-authorization"),
-        value("tier"),
-        value("tenant"),
-        value("baggage"),
-        value("forwarded-for"),
-        value("api-key"),
-        value("goog-api-key"),
-        value("auth-token"),
-        value("organization"),
-        value("project"),
-        value("origin"),
-        value("amz-security-token"),
-    )
+    let secret = |name: &str| secret(&format!("header-{name}"));
+    HEADERS.map(|(name, before)| format!("{name}: {before}{}\r\n", secret(name))).concat()
 }
 
 /// A request body of this API. Each field that may have a secret has one.
@@ -91,8 +88,7 @@ async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     let extra = format!("\r\nx-play: {play}\r\n{}", headers());
     let request =
         post(&format!("{path}?key={}", secret("query")), body).replacen("\r\n", &extra, 1);
-    let mut stream = TcpStream::connect(to.clients).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut stream = send_to(to.process.clients(), request).await;
     let mut answer = Vec::new();
     if play == "hang" {
         stream.read_buf(&mut answer).await.unwrap();
@@ -156,31 +152,40 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
 }
 
+/// A server that accepts everything that the gateway exports to it.
+async fn collector() -> ScriptedBackend {
+    ScriptedBackend::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await
+}
+
+/// The bytes of a received request.
+fn bytes(seen: &Seen) -> Vec<u8> {
+    [seen.head.as_bytes(), &seen.body].concat()
+}
+
 /// Sends all requests, and asserts that no output but the permitted ones contains secrets. [`Program::start`]
 /// describes `more`.
 async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let fake = ScriptedBackend::start(play).await;
-    let collector = Collector::start().await;
+    let collector = collector().await;
     let mut program = Program::start(format, more, fake.addr, collector.addr).await;
     let got = send_all_requests(&program).await;
     program.wait_for_requests(got.len()).await;
     let mut places = Vec::new();
     for page in ["/metrics", "/status", "/streams", "/cache", "/decisions", "/config", "/readyz"] {
-        places.push((page.to_owned(), program.admin(page).await.into_bytes()));
+        places.push((page.to_owned(), program.process.get(page).await.into_bytes()));
     }
-    let ended = program.stop();
-    places.push(("spans".into(), collector.received()));
+    let ended = program.stop().await;
+    places.push(("spans".into(), collector.seen().iter().flat_map(bytes).collect()));
     assert!(fake.seen().len() > got.len() / 2, "the backend received the requests");
     let seen = fake.seen();
-    let sent = seen.iter().map(|seen| [seen.head.as_bytes(), &seen.body].concat());
+    let sent = seen.iter().map(bytes);
     let arrived: BTreeSet<String> =
         sent.chain(got.clone()).flat_map(|text| leaked(&text)).collect();
     assert!(arrived.len() >= 47, "the secrets reached the backend: {arrived:?}");
-    let count = |text: &[u8]| String::from_utf8_lossy(text).lines().count();
-    assert_eq!(count(&ended.access_log), got.len(), "one line per request");
-    assert!(count(&ended.log) > got.len(), "the program logs verbosely");
-    places.push(("access log".into(), ended.access_log.clone()));
-    places.push(("log".into(), ended.log.clone()));
+    assert_eq!(ended.access_log.lines().count(), got.len(), "one line per request");
+    assert!(ended.log.lines().count() > got.len(), "the program logs verbosely");
+    places.push(("access log".into(), ended.access_log.clone().into_bytes()));
+    places.push(("log".into(), ended.log.clone().into_bytes()));
     places.push(("capture".into(), ended.capture.clone()));
     for (place, text) in places {
         assert!(text.len() > 20, "{place} says something");
@@ -242,19 +247,16 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
         let refusal = crate::support::scripted_backend::json("500 Oh", &error.to_string());
         let fake = ScriptedBackend::answering(refusal).await;
         fake.set_models(&["tiny", CONTROL_SEQUENCE]);
-        let collector = Collector::start().await;
+        let collector = collector().await;
         let mut program = Program::start(format, "", fake.addr, collector.addr).await;
         let body = json!({ "model": CONTROL_SEQUENCE, "messages": [] }).to_string();
         for id in ["\u{9b}2J", "a\tb", "a\" b=\"c", "{\"outcome\":\"ok\"}"] {
             let extra = format!("\r\nx-request-id: {id}\r\nx-tier: {id}\r\ntraceparent: {id}\r\n");
             let request = post(APIS[0].path, &body).replacen("\r\n", &extra, 1);
-            let mut stream = TcpStream::connect(program.clients).await.unwrap();
-            stream.write_all(request.as_bytes()).await.unwrap();
-            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            read_rest(send_to(program.process.clients(), request).await).await;
         }
         program.wait_for_requests(4).await;
-        let ended = program.stop();
-        let access_log = String::from_utf8(ended.access_log).unwrap();
+        let Ended { access_log, log, .. } = program.stop().await;
         assert_eq!(access_log.lines().count(), 4, "{access_log}");
         for line in access_log.lines() {
             if format == "json" {
@@ -267,7 +269,6 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
                 assert!(line.starts_with("20") && line.contains(" 500 upstream_error "), "{line}");
             }
         }
-        let log = String::from_utf8(ended.log).unwrap();
         for line in access_log.lines().chain(log.lines()) {
             let is_order = |c: char| c.is_control() || c == '\u{202e}';
             assert!(!line.chars().any(is_order), "{line:?}");

@@ -5,7 +5,7 @@
 use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
 use crate::support::scripted_backend::SGLANG;
 use crate::support::test_gateway::CHAT;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 use tokenweir_request::record::{RequestRecord, UninspectedReason};
 
@@ -13,10 +13,6 @@ const COMPLETIONS: &str = "/v1/completions";
 
 async fn streamed(path: &str, sent: &str) -> RequestRecord {
     record_of_response(path, "text/event-stream; charset=utf-8", sent).await
-}
-
-async fn facts_of(path: &str, sent: &str) -> Value {
-    facts(&streamed(path, sent).await)
 }
 
 /// SGLang 0.5.23, `entrypoints/openai/serving_chat.py`. It writes explicit nulls, a finish chunk of its own,
@@ -108,7 +104,7 @@ async fn openai_writes_null_usage_and_padding_in_every_chunk() {
         "outcome": "ok", "outputs": 1, "finish": ["stop"], "tokens": [9, 10, 0, 8],
         "source": "exact",
     });
-    assert_eq!(facts_of(CHAT, sent).await, expected);
+    assert_eq!(facts(&streamed(CHAT, sent).await), expected);
 }
 
 /// A line can be this long: `return_token_ids` writes the ids of a whole prompt into one line, and logprobs

@@ -41,12 +41,7 @@ async fn recorded_tokens_and_finish_reasons_equal_those_of_the_engine() {
         assert_eq!(record.observed.finish_reasons.len(), 1, "{path}");
         generated += 20;
     }
-    let metrics: f64 = fleet
-        .backends
-        .iter()
-        .map(|backend| tokenweir_engine::dialect::EngineLoad::read(backend.metrics().as_bytes()))
-        .filter_map(|load| load.generation_tokens)
-        .sum();
+    let metrics = fleet.sum(|load| load.generation_tokens);
     assert!((metrics - f64::from(generated)).abs() < 1e-9, "{metrics}");
 }
 

@@ -65,9 +65,8 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
     let admission =
         AdmissionConfig { max_backend_wait: Some(max_wait), ..AdmissionConfig::default() };
     let admission = Some(admission_settings(&admission));
-    let scrape_interval = Duration::from_millis(20);
     let addrs: Vec<_> = engines.iter().map(|engine| engine.fake.addr).collect();
-    start_with(&addrs, Setup { admission, scrape_interval, sleep, ..Setup::default() }).await
+    start_with(&addrs, Setup { admission, sleep, ..Setup::default() }).await
 }
 
 #[tokio::test]

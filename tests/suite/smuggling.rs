@@ -22,6 +22,13 @@ pub(crate) async fn echo() -> ScriptedBackend {
     .await
 }
 
+/// The backend of [`echo`], and a gateway in front of it.
+pub(crate) async fn echo_gateway() -> (ScriptedBackend, Running) {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    (fake, gateway)
+}
+
 /// A valid request with this name in its body, and the response that it must get.
 pub(crate) fn victim(name: &str) -> (String, Answered) {
     let body = format!(r#"{{"model":"tiny","user":"{name}"}}"#);
@@ -87,8 +94,7 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
 
 #[tokio::test]
 async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_response() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let cases = requests::all();
     for case in &cases {
         judge(&gateway, &fake, case).await;
@@ -104,8 +110,7 @@ async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_
 /// On its connection, each case follows a valid request.
 #[tokio::test]
 async fn a_pipelined_request_is_checked_like_the_first() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");
     for case in requests::all() {

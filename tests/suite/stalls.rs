@@ -1,12 +1,14 @@
 //! Stalled streams: the gateway detects a stall while the stream is silent, finds out which party causes it,
 //! reports it, and notices its end.
 
+use crate::metrics::value;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, event_stream_head, framed,
     paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, post, read_rest, read_until, start_with, with_paused_time,
+    CHAT, Running, Setup, body, gateway_following_with, gateway_scripted_with, post, read_rest,
+    read_until, with_paused_time,
 };
 use bytes::Bytes;
 use http::Request;
@@ -23,20 +25,12 @@ use tokio::net::{TcpSocket, TcpStream};
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const MIN_GAP: Duration = Duration::from_millis(50);
 
-/// A gateway that treats a silence of [`MIN_GAP`] as a stall.
-async fn stall_gateway(fake: &ScriptedBackend) -> Running {
-    stall_gateway_with(fake, StallLimits::default(), false).await
-}
-
-async fn stall_gateway_with(
-    fake: &ScriptedBackend,
-    limits: StallLimits,
-    injects_usage: bool,
-) -> Running {
-    let stalls = StallLimits { min_gap: MIN_GAP, ..limits };
+/// The settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
+fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
+    let stalls = StallLimits { min_gap: MIN_GAP, abort_after, ..StallLimits::default() };
     let observation =
         observe::ObservationSettings { stalls, ..observe::ObservationSettings::default() };
-    start_with(&[fake.addr], Setup { injects_usage, observation, ..Setup::default() }).await
+    Setup { injects_usage, observation, ..Setup::default() }
 }
 
 /// A streaming request. Its field `user` selects the script of the backend.
@@ -44,17 +38,12 @@ fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
 
-async fn value(gateway: &Running, name: &str) -> u64 {
-    let page = gateway.admin("/metrics").await;
-    let is_sample = |line: &&str| line.starts_with(&format!("{name}{{"));
-    let line = page.lines().find(is_sample).expect("the series exists");
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 /// How many streams are stalled now, and how many stalls there were since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
-    let silent = value(gateway, "tokenweir_streams_stalled").await;
-    [silent, value(gateway, "tokenweir_stalls_total").await]
+    let (page, backend) = (gateway.admin("/metrics").await, &gateway.pool.backends()[0]);
+    let series = |name: &str| format!("{name}{{backend=\"{}\"}}", backend.identity.id);
+    ["tokenweir_streams_stalled", "tokenweir_stalls_total"]
+        .map(|name| value(&page, &series(name)) as u64)
 }
 
 /// Waits until at least this many streams are stalled.
@@ -90,45 +79,36 @@ fn assert_reported(stall: &Stall) {
 }
 
 #[tokio::test]
-async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
-    let steps = paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"]);
-    let fake = ScriptedBackend::following(steps).await;
-    let gateway = stall_gateway(&fake).await;
-    let client = gateway.begin(CHAT, ASK).await;
-    until_stalled(&gateway, 1).await;
-    assert_eq!(stalls(&gateway).await, [1, 1]);
-    fake.go();
-    read_rest(client).await;
-    let record = gateway.record().await;
-    assert_eq!(record.outcome, Outcome::Ok);
-    let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
-    assert_reported(stall);
-    assert_eq!(Some(stall.last_output_at), record.timings.first_output);
-    assert_eq!(stall.ended_at, record.timings.last_output);
-    assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
-}
-
-#[tokio::test]
-async fn a_stall_that_ends_without_further_output_is_recorded() {
-    for rest in [&[FINISH, "[DONE]"][..], &[r#"{"error":{"message":"dead"}}"#, "[DONE]"]] {
-        let fake = ScriptedBackend::following(paused(&[ROLE, WORD], rest)).await;
-        let gateway = stall_gateway(&fake).await;
+async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the_end() {
+    let next_output: fn(&Timings) -> Option<Instant> = |timings| timings.last_output;
+    let end: fn(&Timings) -> Option<Instant> = |timings| timings.terminal;
+    let error = r#"{"error":{"message":"dead"}}"#;
+    for (rest, outcome, ended_at) in [
+        (&[WORD, FINISH, USAGE, "[DONE]"][..], Outcome::Ok, next_output),
+        (&[FINISH, "[DONE]"], Outcome::Ok, end),
+        (&[error, "[DONE]"], Outcome::StreamError, end),
+    ] {
+        let steps = paused(&[ROLE, WORD], rest);
+        let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
         let client = gateway.begin(CHAT, ASK).await;
         until_stalled(&gateway, 1).await;
+        assert_eq!(stalls(&gateway).await, [1, 1], "{rest:?}");
         fake.go();
         read_rest(client).await;
         let record = gateway.record().await;
+        assert_eq!(record.outcome, outcome, "{rest:?}");
         let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
         assert_reported(stall);
-        assert_eq!(stall.ended_at, record.timings.terminal);
-        assert_eq!(stalls(&gateway).await, [0, 1]);
+        assert_eq!(Some(stall.last_output_at), record.timings.first_output, "{rest:?}");
+        assert_eq!(stall.ended_at, ended_at(&record.timings), "{rest:?}");
+        assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
     }
 }
 
 #[tokio::test]
 async fn a_client_disconnect_ends_a_stall() {
-    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
-    let gateway = stall_gateway(&fake).await;
+    let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
+    let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
     let client = gateway.begin(CHAT, ASK).await;
     until_stalled(&gateway, 1).await;
     drop(client);
@@ -145,9 +125,8 @@ async fn a_client_disconnect_ends_a_stall() {
 
 #[tokio::test]
 async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
-    let fake = ScriptedBackend::following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
-    let limits = StallLimits { abort_after: Some(2 * MIN_GAP), ..StallLimits::default() };
-    let gateway = stall_gateway_with(&fake, limits, false).await;
+    let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
+    let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
     let answer = gateway.post(CHAT, ASK).await;
     let (bytes, is_whole) = body(&answer);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
@@ -168,9 +147,8 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
 async fn an_abort_loses_no_buffered_byte() {
     let (begun, part) = (format!("data: {WORD}\n\n"), "data: {\"choices\":[],");
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
-    let fake = ScriptedBackend::following([Step::Send(sent), Step::AwaitClose]).await;
-    let limits = StallLimits { abort_after: Some(MIN_GAP), ..StallLimits::default() };
-    let gateway = stall_gateway_with(&fake, limits, true).await;
+    let steps = [Step::Send(sent), Step::AwaitClose];
+    let (_fake, gateway) = gateway_following_with(setup(Some(MIN_GAP), true), steps).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("{begun}{part}"));
     assert!(!is_whole);
@@ -185,8 +163,7 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let rest = [framed(&[&usage[20..]]), chunk(WORD), chunk(FINISH), chunk("[DONE]")].concat();
     let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
     let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
-    let fake = ScriptedBackend::following(steps).await;
-    let gateway = stall_gateway_with(&fake, StallLimits::default(), true).await;
+    let (fake, gateway) = gateway_following_with(setup(None, true), steps).await;
     // hyper polls an HTTP/2 body once. It polls the body again only after the body has woken its task.
     let client: Client<_, Full<Bytes>> =
         Client::builder(TokioExecutor::new()).http2_only(true).build_http();
@@ -206,12 +183,13 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-/// A backend with one stream that is larger than the socket buffers. Its other streams stall.
-async fn flooding() -> ScriptedBackend {
+/// A backend with one stream that is larger than the socket buffers, and a gateway. The other streams of the
+/// backend stall.
+async fn flooding() -> (ScriptedBackend, Running) {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();
     let flood = stream_of(&[&flood[..], &[FINISH, USAGE, "[DONE]"]].concat());
-    ScriptedBackend::start(move |request| {
+    gateway_scripted_with(setup(None, false), move |request| {
         if String::from_utf8_lossy(&request.body).contains("flood") {
             return vec![Step::Send(flood.clone())];
         }
@@ -241,8 +219,7 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
 
 #[tokio::test]
 async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
-    let fake = flooding().await;
-    let gateway = stall_gateway(&fake).await;
+    let (fake, gateway) = flooding().await;
     let answer =
         with_paused_time(async { read_rest(start_slow_client(&fake, &gateway).await).await });
     assert!(body(&answer.await).1);
@@ -257,8 +234,7 @@ async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
 
 #[tokio::test]
 async fn a_slow_client_that_disconnects_is_recorded_as_slow_until_the_disconnect() {
-    let fake = flooding().await;
-    let gateway = stall_gateway(&fake).await;
+    let (fake, gateway) = flooding().await;
     drop(with_paused_time(start_slow_client(&fake, &gateway)).await);
     let record = gateway.record().await;
     assert_eq!(

@@ -3,8 +3,7 @@
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::capabilities::round_robin;
-use crate::support::scripted_backend::{ScriptedBackend, begin};
-use crate::support::scripted_backend::{Step, json};
+use crate::support::scripted_backend::{ScriptedBackend, Step, begin, json};
 use crate::support::test_gateway::{
     Running, Setup, body, post, read_until, start, start_with, status,
 };

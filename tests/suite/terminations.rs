@@ -1,9 +1,11 @@
 //! Terminations: how requests end, and which party ends them first, as records have it.
 
-use crate::support::scripted_backend::{FINISH, begin, begun_stream};
-use crate::support::scripted_backend::{ROLE, Step, WORD, json, stream_of};
-use crate::support::test_gateway::{CHAT, gateway_following, gateway_following_with, status};
-use crate::support::test_gateway::{Setup, body, read_until};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, Step, WORD, begin, begun_stream, json, stream_of,
+};
+use crate::support::test_gateway::{
+    CHAT, Setup, body, gateway_following, gateway_following_with, read_until, status,
+};
 use std::time::Duration;
 use tokenweir_gateway::server::DrainOutcome;
 use tokenweir_request::record::{Outcome, RequestRecord, TerminationInitiator};

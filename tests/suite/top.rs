@@ -1,20 +1,13 @@
 //! `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
 
+use crate::support::process::{Ended, run};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
-use crate::support::test_gateway::gateway_answering;
-use crate::support::test_gateway::{Setup, gateway_answering_with, operator_token};
-use std::process::{Output, Stdio};
-use tokio::process::Command;
+use crate::support::test_gateway::{
+    Setup, gateway_answering, gateway_answering_with, operator_token,
+};
 
-async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.args(["top", "--admin", admin]).args(arguments);
-    command.env_remove("TOKENWEIR_ADMIN_TOKEN").envs(variables.iter().copied());
-    command.stdin(Stdio::null()).output().await.unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    run(&[&["top", "--admin", admin], arguments].concat(), variables).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,9 +16,8 @@ async fn a_pipe_gets_one_frame_of_text_without_colours() {
     let body = r#"{"model":"tiny","stream":true,"messages":[]}"#;
     gateway.post("/v1/chat/completions", body).await;
     gateway.record().await;
-    let shown = top(&gateway.admin.to_string(), &[], &[]).await;
-    let lines = text(&shown.stdout);
-    assert!(shown.status.success() && shown.stderr.is_empty());
+    let (code, lines, errors) = top(&gateway.admin.to_string(), &[], &[]).await;
+    assert_eq!((code, &*errors), (Some(0), ""));
     for words in ["ready", "TTFT", &fake.addr.to_string(), "no stream is open", "tiny", "ok"] {
         assert!(lines.contains(words), "{words}: {lines}");
     }
@@ -48,9 +40,8 @@ async fn the_exit_code_says_why_there_is_no_frame() {
         ("http://a/v1", &[], &[], 2),
         (&admin, &[], &["--interval", "1ms"], 2),
     ] {
-        let shown = top(target, variables, flags).await;
-        let message = text(&shown.stderr);
-        assert_eq!(shown.status.code(), Some(code), "{target} {flags:?}: {message}");
+        let (ended, _, message) = top(target, variables, flags).await;
+        assert_eq!(ended, Some(code), "{target} {flags:?}: {message}");
         assert_eq!(message.is_empty(), code == 0, "{target} {flags:?}: {message}");
     }
 }
@@ -60,8 +51,7 @@ async fn a_pipe_gets_lines_of_the_width_in_columns() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {
-        let shown = top(&admin, &[("COLUMNS", columns)], &[]).await;
-        let lines = text(&shown.stdout);
+        let (_, lines, _) = top(&admin, &[("COLUMNS", columns)], &[]).await;
         let longest = lines.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(longest <= most && lines.contains("ready"), "{columns}: {lines}");
     }

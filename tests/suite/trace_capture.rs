@@ -3,11 +3,10 @@
 
 use crate::support::process::folder;
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{CHAT, Setup, post};
+use crate::support::test_gateway::{CHAT, Setup, post, read_until_times};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokio::io::AsyncReadExt;
 
 /// This text is in every value that a client chooses. The capture must not contain it.
 const CANARY: &str = "canary-7f3a";
@@ -96,7 +95,8 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
         lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
     assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "the lines are in the order of arrival");
     let prompts: u64 = lines.iter().map(|line| line["input_length"].as_u64().unwrap()).sum();
-    assert_eq!(prompts, fleet.prompt_tokens(), "the engines count as many prompt tokens");
+    let counted = fleet.sum(|load| load.prompt_tokens) as u64;
+    assert_eq!(prompts, counted, "the engines count as many prompt tokens");
     for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
         let (earlier, later) = (&lines[earlier], &lines[later]);
         assert_eq!(common(earlier, later), blocks(earlier).len());
@@ -131,10 +131,7 @@ async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
     let file = file("order");
     let fleet = capturing(&file).await;
     let mut first = fleet.gateway.send(chat("one", &["go on".to_owned()], 2_000)).await;
-    let mut answer = Vec::new();
-    while String::from_utf8_lossy(&answer).matches("data: ").count() < 4 {
-        first.read_buf(&mut answer).await.unwrap();
-    }
+    read_until_times(&mut first, "data: ", 4).await;
     fleet.gateway.raw(chat("two", &["be brief".to_owned()], 3)).await;
     fleet.gateway.record().await;
     drop(first);

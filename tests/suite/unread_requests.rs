@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::proxy::{BodyMemory, ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_gateway::server::DrainOutcome;
 use tokenweir_protocol::http1::websocket;
 use tokenweir_request::access::{KeyFile, TenantEntry};
@@ -121,11 +121,18 @@ async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
     let setup = Setup {
         routes: ConfiguredRoutes::new(routes.into_iter()),
-        body_memory: Arc::new(BodyMemory::new(64 << 10)),
+        body_memory: 64 << 10,
         max_body: 32 << 10,
         ..setup
     };
     start_with(&[backend.addr], setup).await
+}
+
+/// Starts a backend, and a gateway in front of it.
+async fn start(setup: Setup) -> (Backend, Running) {
+    let backend = backend().await;
+    let gateway = gateway(&backend, setup).await;
+    (backend, gateway)
 }
 
 fn upload_head(framing: &str) -> String {
@@ -148,11 +155,8 @@ async fn read_rest(client: &mut TcpStream) -> String {
 #[tokio::test]
 async fn a_large_upload_passes_without_memory_for_its_body() {
     const LENGTH: usize = 256 * MIB;
-    let mut backend = backend().await;
-    let gateway = gateway(&backend, Setup::default()).await;
-    let mut client = gateway.connect().await;
-    let head = upload_head(&format!("content-length: {LENGTH}"));
-    client.write_all(head.as_bytes()).await.unwrap();
+    let (mut backend, gateway) = start(Setup::default()).await;
+    let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
     let (part, mut sent) = (vec![b'x'; MIB], 0);
     // The backend does not read. So the client can send only what the sockets and one part in the gateway can
     // hold.
@@ -178,9 +182,8 @@ async fn a_large_upload_passes_without_memory_for_its_body() {
 
 #[tokio::test]
 async fn a_chunked_upload_passes_in_chunks() {
-    let mut backend = backend().await;
+    let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
-    let gateway = gateway(&backend, Setup::default()).await;
     let body = "5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n";
     let answer = gateway.raw(upload_head("transfer-encoding: chunked") + body).await;
     assert_eq!(status(&answer), 200);
@@ -190,12 +193,9 @@ async fn a_chunked_upload_passes_in_chunks() {
 
 #[tokio::test]
 async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
-    let mut backend = backend().await;
+    let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
-    let gateway = gateway(&backend, Setup::default()).await;
-    let mut client = gateway.connect().await;
-    let head = upload_head("content-length: 1000");
-    client.write_all((head + "only this").as_bytes()).await.unwrap();
+    let mut client = gateway.send(upload_head("content-length: 1000") + "only this").await;
     client.shutdown().await.unwrap();
     assert_eq!(backend.next_end().await, Err(9));
     let record = record(&gateway).await;
@@ -205,8 +205,7 @@ async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
 
 #[tokio::test]
 async fn an_upload_has_a_limit_and_the_rules_of_models_hold() {
-    let backend = backend().await;
-    let gateway = gateway(&backend, Setup::default()).await;
+    let (backend, gateway) = start(Setup::default()).await;
     let head = upload_head(&format!("content-length: {}", 513 * MIB));
     assert_eq!(status(&gateway.raw(head).await), 413);
     let restricted = TenantEntry { models: Some(vec!["other".into()]), ..tenant() };
@@ -238,9 +237,8 @@ async fn open(gateway: &Running, query: &str) -> TcpStream {
 
 /// As [`open`], with these additional header lines in the handshake.
 async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
-    let mut client = gateway.connect().await;
     let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
-    client.write_all(head.as_bytes()).await.unwrap();
+    let mut client = gateway.send(head).await;
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\nfirst") {
         let reading = tokio::time::timeout(SOON, client.read_buf(&mut answer)).await;
@@ -270,8 +268,7 @@ async fn exchange(client: &mut TcpStream, text: &[u8]) {
 
 #[tokio::test]
 async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_closes() {
-    let mut backend = backend().await;
-    let gateway = gateway(&backend, Setup::default()).await;
+    let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "?model=tiny").await;
     exchange(&mut client, b"second").await;
     exchange(&mut client, &vec![0x81; 40_000]).await;
@@ -287,8 +284,7 @@ async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_clos
 
 #[tokio::test]
 async fn a_client_that_closes_a_websocket_closes_the_one_of_the_backend() {
-    let mut backend = backend().await;
-    let gateway = gateway(&backend, Setup::default()).await;
+    let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "").await;
     exchange(&mut client, b"x").await;
     drop(client);
@@ -300,9 +296,8 @@ async fn a_client_that_closes_a_websocket_closes_the_one_of_the_backend() {
 
 #[tokio::test]
 async fn a_websocket_without_bytes_ends_after_the_idle_timeout_and_one_with_bytes_does_not() {
-    let backend = backend().await;
     let websocket_idle = Duration::from_millis(600);
-    let gateway = gateway(&backend, Setup { websocket_idle, ..Setup::default() }).await;
+    let (_backend, gateway) = start(Setup { websocket_idle, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
     let began = std::time::Instant::now();
     while began.elapsed() < 2 * websocket_idle {
@@ -316,8 +311,7 @@ async fn a_websocket_without_bytes_ends_after_the_idle_timeout_and_one_with_byte
 
 #[tokio::test]
 async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
-    let backend = backend().await;
-    let mut gateway = gateway(&backend, Setup { drain: SOON * 10, ..Setup::default() }).await;
+    let (_backend, mut gateway) = start(Setup { drain: SOON * 10, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
     let stopping = tokio::time::timeout(SOON, gateway.stop()).await;
     assert_eq!(stopping.expect("the drain does not wait for the connection"), DrainOutcome::Whole);
@@ -328,9 +322,8 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
 
 #[tokio::test]
 async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
-    let backend = backend().await;
     let access = access(tenant());
-    let gateway = gateway(&backend, Setup { access: access.clone(), ..Setup::default() }).await;
+    let (_backend, gateway) = start(Setup { access: access.clone(), ..Setup::default() }).await;
     let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
     let reload = |tenants: Vec<TenantEntry>| access.replace_keys(Some(&KeyFile { tenants }));
     reload(vec![tenant()]);
@@ -343,8 +336,7 @@ async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_n
 
 #[tokio::test]
 async fn only_a_websocket_that_the_backend_accepts_passes() {
-    let backend = backend().await;
-    let gateway = gateway(&backend, Setup::default()).await;
+    let (_backend, gateway) = start(Setup::default()).await;
     for handshake in [
         String::new(),
         HANDSHAKE.replace("upgrade: websocket", "upgrade: h2c"),

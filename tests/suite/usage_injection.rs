@@ -4,7 +4,9 @@
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
+};
 use crate::support::{http2_client, record_facts};
 use std::time::Duration;
 use tokenweir_request::record::{Outcome, RequestRecord, UsageSource};
@@ -15,8 +17,9 @@ const EDITED: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
 const ANSWER: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
-async fn injecting(fake: &ScriptedBackend) -> Running {
-    start_with(&[fake.addr], Setup { injects_usage: true, ..Setup::default() }).await
+/// A backend that answers with these bytes, and a gateway that requests usage from it.
+async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
+    gateway_answering_with(Setup { injects_usage: true, ..Setup::default() }, bytes).await
 }
 
 /// The body of an event stream that consists of these events.
@@ -46,8 +49,7 @@ const COUNTED: (UsageSource, Option<u64>, Option<u64>) = (UsageSource::Exact, So
 
 #[tokio::test]
 async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
-    let fake = ScriptedBackend::answering(stream_of(&ANSWER)).await;
-    let gateway = injecting(&fake).await;
+    let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
     let answer = text(&gateway.post(CHAT, PLAIN).await);
     assert_eq!(answer, (without_usage(), true));
     let seen = &fake.seen()[0];
@@ -64,8 +66,7 @@ async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
 #[tokio::test]
 async fn a_client_that_requests_usage_gets_every_byte_and_its_request_is_unchanged() {
     for options in [r#"{"include_usage":true}"#, r#"{ "include_usage" : true, "x":{}}"#] {
-        let fake = ScriptedBackend::answering(stream_of(&ANSWER)).await;
-        let gateway = injecting(&fake).await;
+        let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
         let ask = format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
         assert_eq!(text(&gateway.post(CHAT, &ask).await), (lines(&ANSWER), true));
         assert_eq!(fake.seen()[0].body, ask.as_bytes());
@@ -92,8 +93,7 @@ async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
         signed("Digest"),
         signed("x-amz-content-sha256"),
     ];
-    let fake = ScriptedBackend::answering(stream_of(&ANSWER)).await;
-    let gateway = injecting(&fake).await;
+    let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
     for request in cases {
         let answer = text(&gateway.raw(&request).await);
         assert_eq!(answer, (lines(&ANSWER), true), "{request}");
@@ -126,8 +126,7 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
         let events = lines(&ANSWER);
         let head =
             format!("HTTP/1.1 200 OK\r\n{label}\r\ncontent-length: {}\r\n\r\n", events.len());
-        let fake = ScriptedBackend::answering((head + &events).into_bytes()).await;
-        let gateway = injecting(&fake).await;
+        let (fake, gateway) = injecting((head + &events).into_bytes()).await;
         for sent in [EDITED, PLAIN] {
             assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (events.clone(), true), "{label}");
             let seen = fake.seen().pop().expect("a request");
@@ -140,8 +139,7 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
 #[tokio::test]
 async fn an_error_response_to_an_edited_request_passes_unchanged() {
     let error = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
-    let fake = ScriptedBackend::answering(json("400 Bad Request", error)).await;
-    let gateway = injecting(&fake).await;
+    let (_fake, gateway) = injecting(json("400 Bad Request", error)).await;
     let answer = gateway.post(CHAT, PLAIN).await;
     assert_eq!((status(&answer), text(&answer)), (400, (error.to_owned(), true)));
     let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
@@ -157,8 +155,7 @@ async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{all}",
         all.len()
     );
-    let fake = ScriptedBackend::answering(answer).await;
-    let gateway = injecting(&fake).await;
+    let (_fake, gateway) = injecting(answer).await;
     assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (without_usage(), true));
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
@@ -166,8 +163,7 @@ async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
 #[tokio::test]
 async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
     for events in [&ANSWER[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
-        let fake = ScriptedBackend::answering(stream_of(events)).await;
-        let gateway = injecting(&fake).await;
+        let (_fake, gateway) = injecting(stream_of(events)).await;
         let mut sender = http2_client::handshake(gateway.connect().await).await;
         let answer = http2_client::post(&mut sender, CHAT, PLAIN).await;
         assert_eq!(http2_client::whole(answer).await.1, without_usage().as_bytes());

@@ -2,16 +2,14 @@
 //! the webhook accepts it, then never again, and with the secrets of the configuration. A webhook that does
 //! not respond delays no other one.
 
-use crate::support::process::GatewayProcess;
-use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use axum::Router;
-use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
+use crate::support::process::{GatewayProcess, folder};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, json, stream_of,
+};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_diagnose::{Diagnosis, Verdict};
 use tokenweir_engine::address::BackendAddress;
@@ -19,38 +17,40 @@ use tokenweir_gateway::webhook::{
     BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
 };
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 
-/// A request that the webhook received: its `Authorization` header, and its JSON message.
-type Received = (Option<String>, Value);
-
-/// A webhook that responds with `status`.
+/// A webhook that accepts messages, or responds to them with status 503.
 struct ScriptedWebhook {
-    addr: SocketAddr,
-    status: Arc<AtomicU16>,
-    received: mpsc::UnboundedReceiver<Received>,
+    server: ScriptedBackend,
+    is_failing: Arc<AtomicBool>,
+    /// Number of messages that the test has taken.
+    taken: usize,
 }
 
 impl ScriptedWebhook {
     async fn start() -> Self {
-        let (sender, received) = mpsc::unbounded_channel();
-        let status = Arc::new(AtomicU16::new(200));
-        let answered = status.clone();
-        let accept = move |headers: HeaderMap, body: Bytes| async move {
-            assert_eq!(headers["content-type"], "application/json");
-            let token = headers.get("authorization").map(|it| it.to_str().unwrap().to_owned());
-            let _ = sender.send((token, serde_json::from_slice(&body).unwrap()));
-            StatusCode::from_u16(answered.load(Ordering::Relaxed)).unwrap()
-        };
-        let router = Router::new().route("/hook/secret", post(accept));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        tokio::spawn(async { axum::serve(listener, router).await });
-        Self { addr, status, received }
+        let is_failing = Arc::<AtomicBool>::default();
+        let fails = is_failing.clone();
+        let server = ScriptedBackend::start(move |_| {
+            let fails = fails.load(Ordering::Relaxed);
+            let status = if fails { "503 Service Unavailable" } else { "200 OK" };
+            vec![Step::Send(json(status, ""))]
+        })
+        .await;
+        Self { server, is_failing, taken: 0 }
     }
 
-    async fn next(&mut self) -> Received {
-        tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await.unwrap().unwrap()
+    /// Waits for the next message.
+    async fn next(&mut self) -> Value {
+        self.server.until_received(self.taken + 1).await;
+        let Seen { head, body, .. } = self.server.seen().swap_remove(self.taken);
+        self.taken += 1;
+        assert!(head.starts_with("POST /hook/secret "), "{head}");
+        assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{head}");
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn assert_no_more_messages(&self) {
+        assert_eq!(self.server.seen().len(), self.taken);
     }
 }
 
@@ -84,15 +84,15 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
 #[tokio::test]
 async fn begin_and_end_of_a_verdict_are_each_one_message() {
     let mut webhook = ScriptedWebhook::start().await;
-    let (notifier, start) = (notifier(&[webhook.addr], 3), Instant::now());
+    let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
     notifier.update(&Diagnosis::default(), start + BEGINS_AFTER + ENDS_AFTER, SystemTime::now());
-    let (first, last) = (webhook.next().await.1, webhook.next().await.1);
+    let (first, last) = (webhook.next().await, webhook.next().await);
     assert_eq!((&first["event"], &first["verdict"]), (&"begin".into(), &"kv_thrashing".into()));
     assert_eq!((&last["event"], &last["backend"]), (&"end".into(), &"gpu-0".into()));
     assert!(first["text"].as_str().unwrap().contains("kv_thrashing at gpu-0"), "{first}");
     wait_until!(notifier.status()[0].ok == 2);
-    assert!(webhook.received.try_recv().is_err());
+    webhook.assert_no_more_messages();
 }
 
 #[tokio::test]
@@ -101,22 +101,22 @@ async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_web
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut failing, mut healthy) =
         (ScriptedWebhook::start().await, ScriptedWebhook::start().await);
-    failing.status.store(503, Ordering::Relaxed);
-    let addresses = [silent.local_addr().unwrap(), failing.addr, healthy.addr];
+    failing.is_failing.store(true, Ordering::Relaxed);
+    let addresses = [silent.local_addr().unwrap(), failing.server.addr, healthy.server.addr];
     let (notifier, start) = (notifier(&addresses, 3), Instant::now());
     begin(&notifier, start);
     healthy.next().await;
     for _ in 0..3 {
-        assert_eq!(failing.next().await.1["event"], "begin");
+        assert_eq!(failing.next().await["event"], "begin");
     }
     wait_until!(notifier.status()[1].failed == 1);
     let status = notifier.status();
     let error = status[1].error.as_deref();
     assert_eq!(error, Some("it responded with status 503 Service Unavailable"));
     assert_eq!((status[0].ok, status[1].ok, status[2].error.is_none()), (0, 0, true), "{status:?}");
-    failing.status.store(200, Ordering::Relaxed);
+    failing.is_failing.store(false, Ordering::Relaxed);
     notifier.update(&Diagnosis::default(), start + BEGINS_AFTER + ENDS_AFTER, SystemTime::now());
-    assert_eq!(failing.next().await.1["event"], "end", "the begin was dropped");
+    assert_eq!(failing.next().await["event"], "end", "the begin was dropped");
     wait_until!(notifier.status()[1].error.is_none());
 }
 
@@ -124,10 +124,8 @@ async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_web
 async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
     let backend =
         ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let mut webhook = ScriptedWebhook::start().await;
-    let folder = std::env::temp_dir().join(format!("tokenweir-webhook-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("gateway.yaml");
+    let webhook = ScriptedWebhook::start().await;
+    let file = folder("webhook").join("gateway.yaml");
     let write = |secrets: &str| {
         let text = format!(
             "listen: 127.0.0.1:0\nbackends: [{{ url: \"http://{}\" }}]\n\
@@ -137,7 +135,7 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
         std::fs::write(&file, text).unwrap();
     };
     write("url: { env: HOOK }, token: { env: TOKEN }");
-    let hook = format!("http://{}/hook/secret", webhook.addr);
+    let hook = format!("http://{}/hook/secret", webhook.server.addr);
     let gateway =
         GatewayProcess::start_with(&file, &[("HOOK", &hook), ("TOKEN", "abc"), ("WORD", "x")])
             .await;
@@ -145,7 +143,9 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
         let shown = gateway.get(page).await;
         assert!(!shown.contains("hook/secret") && !shown.contains("abc"), "{page}: {shown}");
     }
-    assert!(gateway.get("/status").await.contains(&format!("\"webhook\":\"{}\"", webhook.addr)));
+    assert!(
+        gateway.get("/status").await.contains(&format!("\"webhook\":\"{}\"", webhook.server.addr))
+    );
     for (secrets, problem) in [
         ("url: { env: ABSENT }", "cannot read the URL of webhooks[0]"),
         ("url: { env: HOOK }, token: { env: ABSENT }", "cannot read the token of webhooks[0]"),
@@ -155,6 +155,5 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
         let reloaded = gateway.reload().await;
         assert!(reloaded.contains(problem), "{reloaded}");
     }
-    assert!(webhook.received.try_recv().is_err(), "no verdict holds");
-    let _ = std::fs::remove_dir_all(folder);
+    webhook.assert_no_more_messages();
 }

@@ -1,5 +1,7 @@
 //! The parts of the hot path, each as work that a bench can repeat.
 
+#[path = "../../../tests/suite/support/chunked_body.rs"]
+mod chunked_body;
 mod routing;
 mod sinks;
 mod wire;

@@ -1,6 +1,6 @@
 //! The parts that parse streams, requests and metrics pages.
 
-use super::Part;
+use super::{Part, chunked_body};
 use bytes::Bytes;
 use std::fs;
 use std::hint::black_box;
@@ -71,18 +71,9 @@ fn recorded(name: &str) -> Vec<u8> {
 /// The HTTP chunks of a recorded stream, one event each, as a gateway receives them.
 pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
     let raw = recorded(name);
-    let head = raw.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
-    let mut rest = &raw[head..];
-    let mut chunks = Vec::new();
-    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
-        let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
-        if size == 0 {
-            break;
-        }
-        chunks.push(rest[line + 2..line + 2 + size].to_vec());
-        rest = &rest[line + size + 4..];
-    }
-    chunks
+    let head = memchr::memmem::find(&raw, b"\r\n\r\n").unwrap() + 4;
+    let (chunks, _) = chunked_body::chunks(&raw[head..]);
+    chunks.into_iter().map(<[u8]>::to_vec).collect()
 }
 
 /// A chat request of about this many bytes.

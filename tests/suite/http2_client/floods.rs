@@ -1,16 +1,15 @@
 //! Floods of HTTP/2 frames that cost the server more than the client.
 
 use super::valid_headers;
-use crate::smuggling::{echo, victim};
+use crate::proxy::{assert_only_the_backend_stops, flooding};
+use crate::smuggling::{echo_gateway, victim};
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, Http2, PING,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, encode_headers, frame,
 };
-use crate::support::scripted_backend::Step;
 use crate::support::strict::answers;
-use crate::support::test_gateway::{CHAT, Running, gateway_scripted, start};
+use crate::support::test_gateway::Running;
 use std::time::Duration;
-use tokenweir_request::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
@@ -68,8 +67,7 @@ async fn assert_serves(gateway: &Running) {
 
 #[tokio::test]
 async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backend() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| {
         let stream = u32::try_from(2 * number + 1).unwrap();
         [
@@ -92,8 +90,7 @@ async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backen
 
 #[tokio::test]
 async fn endless_headers_close_the_connection() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, 0, 1, &encode_headers(&valid_headers())),
         _ => frame(CONTINUATION, 0, 1, &encode_headers(&[("x", "a".repeat(16_000).as_str())])),
@@ -108,8 +105,7 @@ async fn endless_headers_close_the_connection() {
 #[tokio::test]
 async fn frame_floods_without_a_request_do_not_affect_other_clients() {
     type Make = fn(usize) -> Vec<u8>;
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let floods: [(&str, Make); 3] = [
         ("PING", |_| frame(PING, 0, 0, &[7; 8])),
         ("SETTINGS", |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
@@ -124,8 +120,7 @@ async fn frame_floods_without_a_request_do_not_affect_other_clients() {
 
 #[tokio::test]
 async fn empty_data_frames_close_the_connection_or_have_no_effect() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers())),
         _ => frame(DATA, 0, 1, b""),
@@ -137,8 +132,7 @@ async fn empty_data_frames_close_the_connection_or_have_no_effect() {
 
 #[tokio::test]
 async fn invalid_window_updates_are_rejected() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     for wrong in [
         frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
         frame(WINDOW_UPDATE, 0, 0, &[127, 255, 255, 255]),
@@ -163,21 +157,10 @@ async fn invalid_window_updates_are_rejected() {
 /// backend, and close the connection to it when the client disconnects.
 #[tokio::test]
 async fn a_closed_window_stops_the_backend_and_not_the_gateway() {
-    const FLOOD: usize = 64 << 20;
-    let (flooding, gateway) = gateway_scripted(|_| {
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
-        vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
-    })
-    .await;
+    let (flooding, gateway) = flooding().await;
     let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers()));
     client.send(&[head, frame(DATA, END_STREAM, 1, br#"{"model":"tiny"}"#)].concat()).await;
     while client.reader.next().await.expect("a head").kind != HEADERS {}
-    assert!(gateway.post("/v1/nothing", "{}").await.starts_with(b"HTTP/1.1 404"));
-    gateway.record().await;
-    drop(client);
-    flooding.closed().await;
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.route), (Outcome::Cancelled, Some(CHAT)));
-    assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
+    assert_only_the_backend_stops(&flooding, &gateway, client).await;
 }

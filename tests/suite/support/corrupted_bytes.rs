@@ -1,4 +1,4 @@
-//! Corrupts bytes at random, for property tests.
+//! Messages for property tests: bodies with chunked framing, and bytes that are corrupted at random.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -13,4 +13,14 @@ pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<V
         }
         wire
     })
+}
+
+/// A body in chunks of `size` bytes, with an extension in each chunk and a trailer at the end.
+pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
+    let mut framed = Vec::new();
+    for chunk in body.chunks(size) {
+        framed.extend([format!("{:x};a=b\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat());
+    }
+    framed.extend(b"0\r\nx-trailer: a\r\n\r\n");
+    framed
 }

@@ -84,7 +84,7 @@ fn listen(addr: SocketAddr) -> TcpListener {
 }
 
 /// A socket on `addr` that other sockets of this user may share, if they permit it, too.
-fn bind_shared(addr: SocketAddr) -> Socket {
+pub(crate) fn bind_shared(addr: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
     socket.set_reuse_address(true).unwrap();

@@ -1,9 +1,11 @@
 //! A scripted API server of Kubernetes on a raw socket. Each request waits until the test answers it.
 
+use super::request_reader::read_request;
+use bytes::BytesMut;
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -132,13 +134,8 @@ pub(crate) fn status(code: u16, reason: &str) -> Value {
 
 impl Asked {
     async fn read(mut stream: TcpStream) -> Self {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
-                break;
-            }
-        }
-        let head = String::from_utf8(head).unwrap();
+        let request = read_request(&mut stream, &mut BytesMut::new()).await;
+        let (head, _) = request.unwrap_or_default();
         let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
         Self { target, stream }
     }
@@ -192,10 +189,11 @@ impl Watch {
 
     /// Sends a bookmark event, which has only a resource version.
     pub(crate) async fn send_bookmark(&mut self, version: u64) {
-        let metadata = json!({ "resourceVersion": version.to_string() });
-        let kind = json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1" });
-        let mut object = kind;
-        object["metadata"] = metadata;
+        let object = json!({
+            "kind": "EndpointSlice",
+            "apiVersion": "discovery.k8s.io/v1",
+            "metadata": { "resourceVersion": version.to_string() },
+        });
         self.tell("BOOKMARK", &object).await;
     }
 

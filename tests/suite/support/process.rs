@@ -1,7 +1,7 @@
 //! The gateway as a separate process, and clients that put load on it and note every failed request.
 
-use super::program_log::listener_address;
 use super::scripted_backend::ScriptedBackend;
+use super::test_gateway::{CHAT, post};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// A running `tokenweir serve`. Dropping it kills the process.
 pub(crate) struct GatewayProcess {
@@ -22,8 +22,20 @@ pub(crate) struct GatewayProcess {
     clients: Option<SocketAddr>,
     /// Address of the admin listener.
     pub admin: SocketAddr,
-    log: Arc<Mutex<String>>,
+    access_log: Output,
+    log: Output,
 }
+
+/// An output of a process.
+struct Output {
+    /// The lines so far.
+    text: Arc<Mutex<String>>,
+    /// The task that reads the lines.
+    reading: JoinHandle<()>,
+}
+
+/// How a command ended: exit code, standard output and standard error.
+pub(crate) type Ended = (Option<i32>, String, String);
 
 /// Running clients. Each sends one request after the other, without pause.
 pub(crate) struct Load {
@@ -43,8 +55,6 @@ struct Outcomes {
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-// === impl GatewayProcess ===
-
 /// A folder for the files of the test `name`. If the suite runs twice at the same time, both runs have
 /// different folders.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -54,6 +64,22 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// The program.
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tokenweir"))
+}
+
+/// Runs the program with these arguments, and with no environment variables but these.
+pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let mut command = program();
+    command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    let output = command.output().await.unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, err)
+}
+
+// === impl GatewayProcess ===
+
 impl GatewayProcess {
     /// Starts the gateway with this configuration file, and waits until it is ready.
     pub(crate) async fn start(config: &Path) -> Self {
@@ -62,13 +88,12 @@ impl GatewayProcess {
 
     /// As [`GatewayProcess::start`], with additional environment variables.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-        Self::run(command, Some(config), variables).await
+        Self::run(program(), Some(config), variables).await
     }
 
     /// As [`GatewayProcess::start`], without a configuration file and with these environment variables.
     pub(crate) async fn start_without_file(variables: &[(&str, &str)]) -> Self {
-        Self::run(Command::new(env!("CARGO_BIN_EXE_tokenweir")), None, variables).await
+        Self::run(program(), None, variables).await
     }
 
     /// As [`GatewayProcess::start`], with this limit for the open files of the process.
@@ -81,7 +106,7 @@ impl GatewayProcess {
 
     /// Starts the gateway in front of a backend, with no environment variables but these.
     pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        let mut command = program();
         command.args([
             "serve",
             "--listen",
@@ -106,27 +131,17 @@ impl GatewayProcess {
 
     /// Starts a command that serves, and waits until its log shows the addresses of its listeners.
     pub(crate) async fn spawn(mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let log = Arc::<Mutex<String>>::default();
-        let written = log.clone();
-        tokio::spawn(async move {
-            while let Ok(Some(line)) = lines.next_line().await {
-                // The output of a failed test then contains the log.
-                eprintln!("{line}");
-                let mut log = written.lock().unwrap();
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
-        let address = |name: &str| listener_address(&log.lock().unwrap(), name);
+        let access_log = Output::read(child.stdout.take().unwrap());
+        let log = Output::read(child.stderr.take().unwrap());
+        let address = |name: &str| listener_address(&log.text(), name);
         let admin = wait_for!({
             let has_exited = child.try_wait().unwrap().is_some();
-            assert!(!has_exited, "the gateway exited: {}", log.lock().unwrap());
+            assert!(!has_exited, "the gateway exited: {}", log.text());
             address("admin")
         });
-        Self { child, clients: address("clients"), admin, log }
+        Self { child, clients: address("clients"), admin, access_log, log }
     }
 
     /// Address of the client listener. Fails if the listener uses TLS.
@@ -136,7 +151,12 @@ impl GatewayProcess {
 
     /// The lines of the log so far.
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.log.text()
+    }
+
+    /// The lines of the access log so far.
+    pub(crate) fn access_log(&self) -> String {
+        self.access_log.text()
     }
 
     /// Fetches a page of the admin listener, with the response head. Returns an empty string if the listener
@@ -173,13 +193,48 @@ impl GatewayProcess {
         assert!(sent.success());
     }
 
-    /// Waits until the process has exited. Returns its exit status.
+    /// Waits until the process has exited and its outputs are read. Returns its exit status.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
-        tokio::time::timeout(WAIT_TIMEOUT, self.child.wait())
-            .await
-            .expect("exit within the timeout")
-            .unwrap()
+        let ending = async {
+            let status = self.child.wait().await.unwrap();
+            (&mut self.access_log.reading).await.unwrap();
+            (&mut self.log.reading).await.unwrap();
+            status
+        };
+        tokio::time::timeout(WAIT_TIMEOUT, ending).await.expect("exit within the timeout")
     }
+}
+
+impl Output {
+    fn read(output: impl AsyncRead + Unpin + Send + 'static) -> Self {
+        let text = Arc::<Mutex<String>>::default();
+        let mut lines = BufReader::new(output).lines();
+        let written = text.clone();
+        let reading = tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                // The output of a failed test then contains the line.
+                eprintln!("{line}");
+                let mut text = written.lock().unwrap();
+                text.push_str(&line);
+                text.push('\n');
+            }
+        });
+        Self { text, reading }
+    }
+
+    fn text(&self) -> String {
+        self.text.lock().unwrap().clone()
+    }
+}
+
+/// The address of a listener (`clients` or `admin`) in the log of a gateway. The log is text or JSON. `None`:
+/// the log does not contain the address yet.
+fn listener_address(log: &str, name: &str) -> Option<SocketAddr> {
+    let after = |mark: String| log.split_once(&mark).map(|(_, rest)| rest);
+    let url = after(format!("\"{name}\":\"")).or_else(|| after(format!("  {name} ")))?;
+    let address = url.trim_start().strip_prefix("http://")?;
+    let end = address.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':')?;
+    address[..end].parse().ok()
 }
 
 // === impl Load ===
@@ -243,12 +298,8 @@ fn request(model: &str, reuses_connection: bool) -> String {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"max_tokens":12,"messages":[{{"role":"user","content":"hi"}}]}}"#
     );
-    let connection = if reuses_connection { "keep-alive" } else { "close" };
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n\
-         connection: {connection}\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    let request = post(CHAT, &body);
+    if reuses_connection { request.replace("connection: close\r\n", "") } else { request }
 }
 
 /// Sends one request and reads its response to the last byte. Keeps the connection unless the response closes

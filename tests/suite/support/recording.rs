@@ -1,6 +1,6 @@
 //! The recorded responses of `tests/wire`, parsed from their raw bytes.
 
-use super::test_gateway::chunks;
+use super::chunked_body::chunks;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

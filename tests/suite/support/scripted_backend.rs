@@ -2,6 +2,8 @@
 //! connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` answer as a healthy vLLM or
 //! another server does.
 
+use super::request_reader::read_request;
+use bytes::BytesMut;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -56,8 +58,6 @@ pub(crate) const TENSORRT_LLM: Kind =
 /// port.
 pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
 
-const PROBE_PATHS: [&str; 3] = ["/health", "/metrics", "/kv_event_sources"];
-
 /// What the backend sends for `/metrics`, in place of the metrics page of its server software.
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
@@ -106,7 +106,6 @@ struct State {
     kind: Kind,
     models: Mutex<Vec<String>>,
     models_status: Mutex<&'static str>,
-    models_requests: AtomicUsize,
     script: Script,
     received: Mutex<Vec<Seen>>,
     gate: Semaphore,
@@ -114,11 +113,10 @@ struct State {
     is_healthy: AtomicBool,
     inference_connections: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
-    event_sources: Mutex<Option<String>>,
     /// Responses that replace the built-in ones: by path, the status and the body.
     pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
-    /// Number of requests for `/health`, `/metrics` and `/kv_event_sources`.
-    probe_counts: [AtomicUsize; 3],
+    /// Number of requests for each path.
+    counts: Mutex<BTreeMap<String, usize>>,
 }
 
 impl ScriptedBackend {
@@ -139,7 +137,6 @@ impl ScriptedBackend {
             kind,
             models: Mutex::new(vec!["tiny".into()]),
             models_status: Mutex::new("200 OK"),
-            models_requests: AtomicUsize::new(0),
             script: Box::new(script),
             received: Mutex::default(),
             gate: Semaphore::new(0),
@@ -147,9 +144,8 @@ impl ScriptedBackend {
             is_healthy: AtomicBool::new(true),
             inference_connections: AtomicUsize::new(0),
             page: Mutex::default(),
-            event_sources: Mutex::default(),
             pages: Mutex::default(),
-            probe_counts: Default::default(),
+            counts: Mutex::default(),
         });
         let accept_task = tokio::spawn({
             let state = state.clone();
@@ -235,16 +231,6 @@ impl ScriptedBackend {
         *self.state.models_status.lock().unwrap() = status;
     }
 
-    /// Number of requests for `/v1/models` so far.
-    pub(crate) fn models_asked(&self) -> usize {
-        self.state.models_requests.load(Ordering::SeqCst)
-    }
-
-    /// Sets the list of KV event publishers. Until then, the backend answers requests for it with 404.
-    pub(crate) fn set_event_sources(&self, sources: String) {
-        *self.state.event_sources.lock().unwrap() = Some(sources);
-    }
-
     /// Sets the response to `/metrics`. `None` restores the metrics page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
         *self.state.page.lock().unwrap() = page.map(Arc::new);
@@ -263,14 +249,14 @@ impl ScriptedBackend {
         self.set_page("/v1/models", "200 OK", &models.to_string());
     }
 
-    /// Number of requests for `/health` and for `/metrics` so far.
-    pub(crate) fn looks(&self) -> [usize; 2] {
-        [0, 1].map(|index| self.state.probe_counts[index].load(Ordering::SeqCst))
+    /// Number of requests for this path so far.
+    pub(crate) fn asked(&self, path: &str) -> usize {
+        self.state.counts.lock().unwrap().get(path).copied().unwrap_or(0)
     }
 
-    /// Number of requests for the list of publishers of KV events so far.
-    pub(crate) fn event_sources_asked(&self) -> usize {
-        self.state.probe_counts[2].load(Ordering::SeqCst)
+    /// Number of requests for `/health` and for `/metrics` so far.
+    pub(crate) fn looks(&self) -> [usize; 2] {
+        ["/health", "/metrics"].map(|path| self.asked(path))
     }
 
     /// Number of connections that carried an inference request.
@@ -286,15 +272,14 @@ impl Drop for ScriptedBackend {
 }
 
 async fn serve(mut stream: TcpStream, state: Arc<State>) {
-    let mut buffer = Vec::new();
+    let mut buffer = BytesMut::new();
     let mut inference = 0;
-    while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
+    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
+        let seen = Seen { head, body: body.into(), earlier: inference };
         let path = seen.head.split(' ').nth(1).unwrap_or("");
         // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
-        for (probe_path, count) in PROBE_PATHS.iter().zip(&state.probe_counts) {
-            count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
-        }
+        *state.counts.lock().unwrap().entry(path.clone()).or_default() += 1;
         let page = state.page.lock().unwrap().clone();
         if let Some(page) = page.filter(|_| path == "/metrics") {
             if send_page(&mut stream, &page).await {
@@ -365,32 +350,6 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
     false
 }
 
-async fn read_request(
-    stream: &mut TcpStream,
-    buffer: &mut Vec<u8>,
-    earlier: usize,
-) -> Option<Seen> {
-    loop {
-        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&buffer[..end + 4]).into_owned();
-            let length = head
-                .lines()
-                .find_map(|line| {
-                    line.to_ascii_lowercase().strip_prefix("content-length:").map(str::to_owned)
-                })
-                .map_or(0, |length| length.trim().parse::<usize>().unwrap());
-            if buffer.len() >= end + 4 + length {
-                let body = buffer[end + 4..end + 4 + length].to_vec();
-                buffer.drain(..end + 4 + length);
-                return Some(Seen { head, body, earlier });
-            }
-        }
-        if stream.read_buf(buffer).await.ok()? == 0 {
-            return None;
-        }
-    }
-}
-
 fn built_in_response(path: &str, state: &State) -> Option<String> {
     let Kind { owner, metrics } = state.kind;
     let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
@@ -401,7 +360,6 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         _ if path == health => ("503 Service Unavailable", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
         "/v1/models" => {
-            state.models_requests.fetch_add(1, Ordering::SeqCst);
             let models = state.models.lock().unwrap();
             let models: Vec<_> = models.iter().map(|id| model(id, owner)).collect();
             let status = *state.models_status.lock().unwrap();
@@ -411,11 +369,7 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         "/prometheus/metrics" if owner == "tensorrt_llm" => {
             ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
         }
-        "/kv_event_sources" => match &*state.event_sources.lock().unwrap() {
-            Some(sources) => ("200 OK", sources.clone()),
-            None => ("404 Not Found", String::new()),
-        },
-        "/health" | "/prometheus/metrics" => ("404 Not Found", String::new()),
+        "/health" | "/kv_event_sources" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))

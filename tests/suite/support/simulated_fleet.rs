@@ -42,10 +42,10 @@ impl Fleet {
         Self { gateway, backends, backend_addrs, serving }
     }
 
-    /// Number of prompt tokens that all simulated engines together have counted so far.
-    pub(crate) fn prompt_tokens(&self) -> u64 {
-        let load = |backend: &Arc<SimulatedBackend>| EngineLoad::read(backend.metrics().as_bytes());
-        self.backends.iter().filter_map(|backend| load(backend).prompt_tokens).sum::<f64>() as u64
+    /// The sum of a value that the simulated engines report.
+    pub(crate) fn sum(&self, value: fn(&EngineLoad) -> Option<f64>) -> f64 {
+        let loads = self.backends.iter().map(|backend| backend.metrics());
+        loads.filter_map(|page| value(&EngineLoad::read(page.as_bytes()))).sum()
     }
 }
 

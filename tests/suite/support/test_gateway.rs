@@ -1,5 +1,6 @@
 //! A gateway inside the test process, on real sockets. The test receives the record of each request.
 
+use crate::support::chunked_body::chunks;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
-use tokenweir::config;
+use tokenweir::config::{self, Config};
 use tokenweir_diagnose::LatestDiagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
@@ -20,13 +21,11 @@ use tokenweir_gateway::backend::{
 };
 use tokenweir_gateway::gpu::{GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::admission::{self, AdmissionController};
-use tokenweir_gateway::proxy::retry::{self, RetryController};
 use tokenweir_gateway::proxy::{
-    BodyMemory, ConfiguredRoutes, ContinuationMemory, IdentityReader, OverloadGuard,
-    OverloadLimits, PayloadSampling, ProxyContext, ProxyState, RecordingSettings, RequestSettings,
-    StoredResponses,
+    BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling,
+    ProxyContext, ProxySettings, RecordingSettings, RequestSettings, StoredResponses,
 };
+use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
@@ -44,7 +43,7 @@ use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::access::KeyDigest;
-use tokenweir_request::observe::{self, ExchangeRegistry, Sink};
+use tokenweir_request::observe::{self, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_request::resume::ResumeSettings;
 use tokenweir_request::slo::Objective;
@@ -74,6 +73,8 @@ pub(crate) struct Running {
     pub pool: Arc<BackendPool>,
     /// The cache map: which groups of prompts fill the caches of the backends.
     pub cache_map: Arc<CacheMap>,
+    /// The counter of the memory of all request bodies.
+    pub body_memory: Arc<BodyMemory>,
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
@@ -90,8 +91,8 @@ pub(crate) struct Setup {
     pub header_timeout: Duration,
     /// Maximum size of a request body in bytes.
     pub max_body: usize,
-    /// The memory limit for all request bodies together.
-    pub body_memory: Arc<BodyMemory>,
+    /// The memory limit for all request bodies together, in bytes.
+    pub body_memory: usize,
     /// Maximum pause between two parts of a request body.
     pub body_idle: Duration,
     /// Maximum time without a byte on a WebSocket connection.
@@ -116,8 +117,6 @@ pub(crate) struct Setup {
     pub max_models: usize,
     /// Policies that are evaluated for each decision and never applied.
     pub shadow: Vec<PolicyKind>,
-    /// Number of decisions that the decision log keeps.
-    pub decision_log_size: usize,
     /// How the gateway propagates the trace context to backends. `None`: it does not.
     pub propagation: Option<Propagation>,
     /// Whether the gateway requests usage for streams whose clients do not request it.
@@ -213,7 +212,7 @@ impl Default for Setup {
         Self {
             header_timeout: Duration::from_secs(20),
             max_body: 1 << 20,
-            body_memory: Arc::default(),
+            body_memory: usize::MAX,
             body_idle: Duration::from_secs(30),
             websocket_idle: Duration::from_mins(5),
             limits: ServerLimits {
@@ -229,7 +228,6 @@ impl Default for Setup {
             models: Vec::new(),
             max_models: config::MetricsConfig::default().max_models,
             shadow: Vec::new(),
-            decision_log_size: 1_024,
             propagation: None,
             injects_usage: false,
             continuous_usage: 0.0,
@@ -277,16 +275,11 @@ impl Default for Setup {
 pub(crate) fn admission_settings(
     configured: &config::AdmissionConfig,
 ) -> admission::AdmissionSettings {
-    admission::AdmissionSettings {
-        thresholds: configured.marks(),
-        queue_capacity: configured.queue_capacity,
-        max_wait: configured.max_wait,
-        // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
-        max_backend_wait: configured.max_backend_wait.unwrap_or_default(),
-        objectives: Vec::new(),
-        classes: configured.classes(),
-        tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
-    }
+    let config = Config { admission: configured.clone(), ..Config::default() };
+    let settings = config.proxy_settings(None, |_| None).unwrap().admission.unwrap();
+    // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
+    let max_backend_wait = configured.max_backend_wait.unwrap_or_default();
+    admission::AdmissionSettings { max_backend_wait, ..settings }
 }
 
 /// An admin listener that requires the token `operator`.
@@ -424,7 +417,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         &setup.buckets,
         setup.slos,
     );
-    let decisions = Arc::new(DecisionLog::new(setup.decision_log_size));
+    let decisions = Arc::new(DecisionLog::new(1_024));
     let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();
     let counter = capture.as_ref().map(TraceCapture::counter);
@@ -464,25 +457,42 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
     let connection_limiter = ConnectionLimiter::new(&limits, overload_guard.clone());
-    let proxy = ProxyState {
-        pool: pool.clone(),
-        access: setup.access,
-        stored_responses,
-        resumption: Arc::default(),
-        admission: Arc::new(AdmissionController::new(pool.clone(), setup.admission)),
-        overload_guard,
-        body_memory: setup.body_memory,
-        continuation_memory: Arc::new(ContinuationMemory::new(64 << 20)),
-        open_streams: ExchangeRegistry::new(setup.observation, std::time::Instant::now()),
-        telemetry,
-        recording: RecordingSettings {
-            start_log: None,
-            propagation: setup.propagation,
-            capture_ratio: setup.captured,
-            payload_sampling: (share > 0.0).then_some(payload_sampling),
+    let settings = ProxySettings {
+        requests: RequestSettings {
+            first_output_timeout: setup.first_output,
+            total_timeout: setup.total,
+            routes: setup.routes,
+            max_body_bytes: setup.max_body,
+            body_idle_timeout: setup.body_idle,
+            websocket_idle_timeout: setup.websocket_idle,
+            tiers: setup.tiers,
+            identities: setup.identities,
+            session_headers: setup.session_headers,
+            resume: setup.resume,
         },
-        draining: Arc::default(),
+        retry: setup.retry,
+        admission: setup.admission,
+        body_memory_bytes: setup.body_memory,
+        continuation_memory_bytes: 64 << 20,
+        observation: setup.observation,
     };
+    let recording = RecordingSettings {
+        start_log: None,
+        propagation: setup.propagation,
+        capture_ratio: setup.captured,
+        payload_sampling: (share > 0.0).then_some(payload_sampling),
+    };
+    let proxy = ProxyContext::new(
+        settings,
+        pool.clone(),
+        setup.access,
+        stored_responses,
+        overload_guard,
+        telemetry,
+        client.clone(),
+    )
+    .with_recording(recording);
+    let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials, captured) =
         (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
     let gpus = Arc::new(GpuMonitor::default());
@@ -495,7 +505,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     gpus.configure(&gpu_settings, &client);
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
-        proxy: proxy.clone(),
+        proxy: proxy.state.clone(),
         decisions,
         recent_requests: recent,
         cache_map: cache_map.clone(),
@@ -518,23 +528,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
         metrics_read_at: std::sync::Mutex::default(),
     });
-    let proxy = ProxyContext {
-        state: proxy,
-        settings: RequestSettings {
-            first_output_timeout: setup.first_output,
-            total_timeout: setup.total,
-            routes: setup.routes,
-            max_body_bytes: setup.max_body,
-            body_idle_timeout: setup.body_idle,
-            websocket_idle_timeout: setup.websocket_idle,
-            tiers: setup.tiers,
-            identities: setup.identities,
-            session_headers: setup.session_headers,
-            resume: setup.resume,
-        },
-        backend_client: client,
-        retry: RetryController::new(setup.retry),
-    };
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {
         client_listener: server::bind_listener(local, "clients").unwrap(),
@@ -554,6 +547,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         admin,
         pool,
         cache_map,
+        body_memory,
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
@@ -787,21 +781,4 @@ pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     }
     let (chunks, is_complete) = chunks(rest);
     (chunks.concat(), is_complete)
-}
-
-/// The chunks of a body with chunked framing, and whether the body is complete. If it is not, its last chunk
-/// may be cut.
-pub(crate) fn chunks(mut framed: &[u8]) -> (Vec<&[u8]>, bool) {
-    let mut chunks = Vec::new();
-    while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {
-        let size = std::str::from_utf8(&framed[..line]).unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            return (chunks, true);
-        }
-        let data = &framed[line + 2..];
-        chunks.push(&data[..size.min(data.len())]);
-        framed = data.get(size + 2..).unwrap_or_default();
-    }
-    (chunks, false)
 }
