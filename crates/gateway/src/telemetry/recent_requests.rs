@@ -9,7 +9,7 @@ mod stats_window;
 
 mod history_ring;
 
-pub use finished_request::FinishedRequest;
+pub use finished_request::{FinishedRequest, RequestFacts};
 
 use client_counts::ClientCounts;
 use history_ring::HistoryRing;
@@ -200,7 +200,7 @@ impl RecentRequestsState {
         let request = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
         self.totals.requests += 1;
         self.totals.output_tokens += record.output_tokens().unwrap_or_default();
-        if request.slow.is_some() {
+        if request.facts.slow.is_some() {
             push_bounded(&mut self.slow_requests, request.clone());
         }
         push_bounded(&mut self.last_requests, request);

@@ -148,19 +148,19 @@ fn slow_requests_stay_listed_after_newer_requests() {
     let listed = recent.ended();
     assert_eq!(listed.len(), MAX_LISTED_REQUESTS + 1);
     assert!(listed.is_sorted_by_key(|request| std::cmp::Reverse(request.number)));
-    assert_eq!(listed.last().and_then(|request| request.slow), Some(SlowCause::Stalled));
+    assert_eq!(listed.last().and_then(|request| request.facts.slow), Some(SlowCause::Stalled));
 }
 
 #[test]
 fn trace_id_is_listed_only_if_the_trace_is_sampled() {
     let recent = RecentRequests::new(epoch());
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
-    assert_eq!(recent.ended()[0].trace_id, None);
+    assert_eq!(recent.ended()[0].facts.trace_id, None);
     recent.finished(&[&RequestRecord {
         sample_reason: Some(tokenweir_request::record::SampleReason::Slow),
         ..streamed()
     }]);
-    assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
+    assert_eq!(recent.ended()[0].facts.trace_id, Some(streamed().trace.unwrap().trace_id));
 }
 
 #[test]
