@@ -8,9 +8,6 @@ use tokenweir_protocol::named_enum;
 pub struct Alert {
     /// The name of the alert, such as `TokenweirDown`.
     pub name: &'static str,
-    /// The subject area of the alert, such as `latency`. Alertmanager groups the alerts of one area into one
-    /// notification.
-    pub area: &'static str,
     /// The urgency of the alert.
     pub severity: AlertSeverity,
     /// The condition, as a Prometheus query.

@@ -3,8 +3,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "backends";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![kv_events_missing(), peer_exchange_down(), gpu_errors()]
 }
@@ -12,7 +10,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn kv_events_missing() -> Alert {
     Alert {
         name: "TokenweirKvEventsMissing",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (backend) (tokenweir_backend_kv_events_state{state=~\"off|gap\"}) == 1\n\
                and on (backend) max by (backend) (tokenweir_backend_up) == 1"
@@ -37,7 +34,6 @@ fn kv_events_missing() -> Alert {
 fn peer_exchange_down() -> Alert {
     Alert {
         name: "TokenweirPeerExchangeDown",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "tokenweir_peer_exchange_connected == 0".into(),
         holds_for: "5m",
@@ -60,7 +56,6 @@ fn peer_exchange_down() -> Alert {
 fn gpu_errors() -> Alert {
     Alert {
         name: "TokenweirGpuErrors",
-        area: AREA,
         severity: AlertSeverity::Page,
         // Applications cause the XID codes 13, 31, 43 and 45, so these are left out. The metric keeps the
         // last code, so only a change of the code shows a new error.

@@ -5,8 +5,6 @@
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
 
-const AREA: &str = "capacity";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![engine_queue_backlog(), requests_shed()]
 }
@@ -14,7 +12,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn engine_queue_backlog() -> Alert {
     Alert {
         name: "TokenweirEngineQueueBacklog",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "min by (backend) (min_over_time(tokenweir_backend_waiting_requests[5m])) > 0\n\
                and on (backend)\n  \
@@ -44,7 +41,6 @@ fn engine_queue_backlog() -> Alert {
 fn requests_shed() -> Alert {
     Alert {
         name: "TokenweirRequestsShed",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: share_by_model(REFUSED_OUTCOME, 20).into(),
         holds_for: "2m",

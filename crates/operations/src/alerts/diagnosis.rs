@@ -4,7 +4,6 @@
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use tokenweir_diagnose::verdict_descriptions;
 
-const AREA: &str = "diagnosis";
 /// The labels whose values must be equal if an alert mutes another alert about the same verdict.
 const SAME_VERDICT: &[&str] = &["verdict"];
 
@@ -28,7 +27,6 @@ fn critical_verdict() -> Alert {
     let no_capacity = Some("no_capacity");
     Alert {
         name: "TokenweirCriticalVerdict",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "max by (verdict) (\n  \
@@ -59,7 +57,6 @@ fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> A
     let description = verdict_descriptions().find(|it| it.name == verdict);
     Alert {
         name,
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: format!(
             "{aggregation} by (backend, verdict) \
@@ -78,7 +75,6 @@ fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> A
 fn verdict() -> Alert {
     Alert {
         name: "TokenweirVerdict",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         // One alert for each name of a verdict. The label `verdict_severity` lets a receiver treat critical
         // verdicts differently.
@@ -100,7 +96,6 @@ fn verdict() -> Alert {
 fn anomaly() -> Alert {
     Alert {
         name: "TokenweirAnomaly",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (measure) (tokenweir_anomalies) > 0".into(),
         holds_for: "10m",

@@ -3,8 +3,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "gateway";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![gateway_down(), overhead(), request_open_long(), token_drift(), task_panicked()]
 }
@@ -12,7 +10,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn gateway_down() -> Alert {
     Alert {
         name: "TokenweirDown",
-        area: AREA,
         severity: AlertSeverity::Page,
         // If a pod of a gateway is gone, Prometheus has no scrape target for it, and so no series `up` with
         // the value 0.
@@ -39,7 +36,6 @@ fn gateway_down() -> Alert {
 fn overhead() -> Alert {
     Alert {
         name: "TokenweirOverhead",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "histogram_quantile(0.99, sum by (le) \
                (rate(tokenweir_gateway_overhead_seconds_bucket[5m]))) > 0.01\n\
@@ -63,7 +59,6 @@ fn overhead() -> Alert {
 fn request_open_long() -> Alert {
     Alert {
         name: "TokenweirRequestOpenLong",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (instance) (tokenweir_oldest_request_age_seconds) > 1800".into(),
         holds_for: "5m",
@@ -85,7 +80,6 @@ fn request_open_long() -> Alert {
 fn token_drift() -> Alert {
     Alert {
         name: "TokenweirTokenDrift",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         // Only too high counts of the gateways are an error. The engine may count more: it can also serve
         // other clients, or finish requests whose clients disconnected. While its page cannot be scraped, the
@@ -115,7 +109,6 @@ fn token_drift() -> Alert {
 fn task_panicked() -> Alert {
     Alert {
         name: "TokenweirTaskPanicked",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "increase(tokenweir_task_panics_total[15m]) > 0".into(),
         holds_for: "1m",

@@ -9,8 +9,6 @@
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use crate::outcomes::{FAILED_OUTCOMES, share_by_model};
 
-const AREA: &str = "latency";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![ttft_high(), tpot_high(), latency_degraded(), errors(), client_aborts()]
 }
@@ -51,7 +49,6 @@ fn or_in_an_hour(histogram: &str, limit: &str) -> String {
 fn ttft_high() -> Alert {
     Alert {
         name: "TokenweirTtftHigh",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "tokenweir:ttft_seconds:p95_5m > 5\n\
@@ -81,7 +78,6 @@ fn ttft_high() -> Alert {
 fn tpot_high() -> Alert {
     Alert {
         name: "TokenweirTpotHigh",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
@@ -131,7 +127,6 @@ fn degraded_condition() -> String {
 fn latency_degraded() -> Alert {
     Alert {
         name: "TokenweirLatencyDegraded",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: degraded_condition().into(),
         holds_for: "5m",
@@ -155,7 +150,6 @@ fn latency_degraded() -> Alert {
 fn errors() -> Alert {
     Alert {
         name: "TokenweirErrors",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: share_by_model(FAILED_OUTCOMES, 10).into(),
         holds_for: "2m",
@@ -178,7 +172,6 @@ fn errors() -> Alert {
 fn client_aborts() -> Alert {
     Alert {
         name: "TokenweirClientAborts",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "sum(rate(tokenweir_requests_total{outcome=\"cancelled\"}[10m]))\n\
                / sum(rate(tokenweir_requests_total[10m])) > 0.2\n\

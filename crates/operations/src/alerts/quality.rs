@@ -7,7 +7,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "quality";
 const DRIFT_METRIC: &str = "tokenweir_quality_output_drift_ratio";
 const RECENT_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"recent\"}";
 const BASELINE_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"baseline\"}";
@@ -53,7 +52,6 @@ fn quality_changed() -> Alert {
     ];
     Alert {
         name: "TokenweirQualityChanged",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: changes.join("\nor ").into(),
         holds_for: "1h",
@@ -78,7 +76,6 @@ fn quality_changed() -> Alert {
 fn samples_lost() -> Alert {
     Alert {
         name: "TokenweirSamplesLost",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "sum(increase(tokenweir_quality_samples_total{result!=\"done\"}[1h]))\n\
                / sum(increase(tokenweir_quality_samples_total[1h])) > 0.5\n\

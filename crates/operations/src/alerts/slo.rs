@@ -13,8 +13,6 @@
 use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use std::fmt::Write;
 
-const AREA: &str = "slo";
-
 /// A long and a short window, and the burn rate that must be exceeded over both.
 struct BurnRateWindow {
     /// The long window, as a duration of Prometheus.
@@ -48,7 +46,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn fast_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloFastBurn",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: burn_rate_condition(&FAST_BURN).into(),
         holds_for: "2m",
@@ -74,7 +71,6 @@ fn fast_burn_alert() -> Alert {
 fn slow_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloSlowBurn",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: burn_rate_condition(&SLOW_BURN).into(),
         holds_for: "15m",
