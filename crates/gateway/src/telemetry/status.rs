@@ -320,13 +320,20 @@ pub struct RequestLogCounts {
     pub content: FileRecordCounts,
 }
 
-// === impl StatusSnapshot ===
+// === impl StatusSnapshot, BackendStatusSnapshot ===
 
 impl StatusSnapshot {
     /// The backends that are configured or discovered now, without removed backends that still
     /// serve requests.
     pub(super) fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
-        self.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+        self.backends.iter().filter(|backend| backend.is_registered())
+    }
+}
+
+impl BackendStatusSnapshot {
+    /// Whether the backend is configured or discovered now.
+    pub(super) fn is_registered(&self) -> bool {
+        self.health != LEAVING_STATE
     }
 }
 
