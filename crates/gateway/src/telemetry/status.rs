@@ -85,9 +85,12 @@ pub struct StatusSnapshot {
     pub spans: SpanCounts,
     /// Number of records of the trace capture by result.
     pub trace_capture: FileRecordCounts,
-    /// Number of access log lines and of payload log records by result.
+    /// Number of access log lines by result.
     #[serde(skip)]
-    pub logs: RequestLogCounts,
+    pub access_log: access_log::AccessLogCounts,
+    /// Number of payload log records by result.
+    #[serde(skip)]
+    pub payload_log: FileRecordCounts,
     /// Quality of responses by model. `None`: `quality` is disabled.
     pub quality: Option<quality::QualitySnapshot>,
     /// Number of open, refused and failed client connections.
@@ -309,15 +312,6 @@ pub struct BackendMetricAvailability {
     pub available: Vec<&'static str>,
     /// Names of the metrics that the last scraped metrics page lacks.
     pub missing: Vec<&'static str>,
-}
-
-/// Number of access log lines and of payload log records by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct RequestLogCounts {
-    /// Number of access log lines by result.
-    pub access: access_log::AccessLogCounts,
-    /// Number of payload log records by result.
-    pub content: FileRecordCounts,
 }
 
 // === impl StatusSnapshot, BackendStatusSnapshot ===

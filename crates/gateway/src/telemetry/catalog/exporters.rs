@@ -27,12 +27,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::counts(
         "tokenweir_access_log_lines_total",
         "Access log lines, by result. Dropped: the log reader was too slow or a write failed.",
-        &[MetricLabel::counted("result", |status| status.logs.access.by_result().to_vec())],
+        &[MetricLabel::counted("result", |status| status.access_log.by_result().to_vec())],
     ),
     MetricDescriptor::counts(
         "tokenweir_content_records_total",
         "Requests selected for the payload log (log.payloads), by result.",
-        &[MetricLabel::counted("result", |status| status.logs.content.by_result().to_vec())],
+        &[MetricLabel::counted("result", |status| status.payload_log.by_result().to_vec())],
     ),
     MetricDescriptor {
         name: "tokenweir_telemetry_cpu_seconds_total",

@@ -6,6 +6,7 @@ use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
 use crate::testing::temp_file;
 use std::fs;
+use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
 
@@ -34,7 +35,7 @@ fn log_texts(
     let text = fs::read_to_string(settings.file.as_ref().unwrap()).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     fs::remove_file(settings.file.as_ref().unwrap()).unwrap();
-    (lines, log.counter().counts())
+    (lines, log.counts())
 }
 
 fn settings(name: &str) -> PayloadLogSettings {
@@ -116,7 +117,7 @@ fn full_queue_drops_records_and_counts_them() {
     log.finished(&[&streamed()]);
     let text_for = PayloadConsumers { log: false, quality: true };
     log.finished(&[&RequestRecord { text_for, ..record }]);
-    assert_eq!(log.counter().counts().dropped, 2, "requests outside of the sample are not counted");
+    assert_eq!(log.counts().dropped, 2, "requests outside of the sample are not counted");
 }
 
 #[test]
