@@ -116,17 +116,6 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Number of requests that were slow because they waited for capacity.
-    pub(super) fn waited(&self) -> u64 {
-        let waits = [SlowCause::GatewayQueue, SlowCause::NoBackend, SlowCause::EngineQueue];
-        waits.into_iter().map(|cause| self.slow(cause)).sum()
-    }
-
-    /// Number of requests that were slow because of `cause`.
-    pub(super) fn slow(&self, cause: SlowCause) -> u64 {
-        self.slow.get(&cause).copied().unwrap_or_default()
-    }
-
     pub(super) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.failed += other.failed;

@@ -54,14 +54,11 @@ fn refused_failed_and_client_errors_are_told_apart() {
     assert_eq!((minute.failed, minute.refused), (failures as u64, 1));
     assert_eq!((minute.requests, minute.client_disconnects), (10, 1));
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    let recent_counts = RecentCounts {
-        requests: 10,
-        refused: 1,
-        failed: failures as u64,
-        ..RecentCounts::default()
+    let counts = |seconds| {
+        let LastMinute { requests, refused, failed, .. } = recent.last_windows(2, at(seconds));
+        (requests, refused, failed)
     };
-    assert_eq!(recent.counts_of_windows(2, at(14)), recent_counts);
-    assert_eq!(recent.counts_of_windows(2, at(15)), RecentCounts::default());
+    assert_eq!((counts(14), counts(15)), ((10, 1, failures as u64), (0, 0, 0)));
 }
 
 #[test]
