@@ -27,7 +27,6 @@ fn kv_events_missing() -> Alert {
                      `tcp://*:5557`. `gap`: add a `replay_endpoint`. To do without events, set \
                      `kv_events: {enabled: false}`.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -49,7 +48,6 @@ fn peer_exchange_down() -> Alert {
             action: "Restart the server of the message bus, or open the network path to it. After \
                      a change of the password, restart the gateway.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -78,6 +76,5 @@ fn gpu_errors() -> Alert {
             action: "Drain the backend and reset the GPU or its host. If the error returns, \
                      replace the GPU.",
         },
-        silences: Vec::new(),
     }
 }

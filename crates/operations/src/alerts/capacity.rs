@@ -2,7 +2,7 @@
 //! requests of one model, and an engine queue that does not harm requests yet. For the wait in the gateway,
 //! there is the verdict `gateway_queue`.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
 
 pub(super) fn alerts() -> Vec<Alert> {
@@ -34,7 +34,6 @@ fn engine_queue_backlog() -> Alert {
             action: "If all do, add backends. If one does, lower `admission.max_waiting`, so that \
                      requests wait in the gateway for the first free backend.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -54,6 +53,5 @@ fn requests_shed() -> Alert {
                       classes, tenants.",
             action: "Undrain or restart missing backends, or add some.",
         },
-        silences: vec![AlertInhibition::same("TokenweirEngineQueueBacklog", &[])],
     }
 }

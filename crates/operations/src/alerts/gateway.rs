@@ -29,7 +29,6 @@ fn gateway_down() -> Alert {
             action: "If the process stopped, read its last log lines. If only the admin port \
                      fails, check network policies and the `admin` address.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -52,7 +51,6 @@ fn overhead() -> Alert {
             confirm: "Dashboard, row Gateway: CPU and memory.",
             action: "Give the gateway more CPU, or run a second gateway.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -73,7 +71,6 @@ fn request_open_long() -> Alert {
                      read, set `write_timeout`. If such requests are usual, raise the limit of \
                      this alert.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -102,7 +99,6 @@ fn token_drift() -> Alert {
             action: "If it reports none, set `usage: inject`. If it does, report the engine, its \
                      version and the ratio.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -122,6 +118,5 @@ fn task_panicked() -> Alert {
             confirm: "The log: `the gateway panicked`.",
             action: "Report this line and the next. If it repeats, undo the last change.",
         },
-        silences: Vec::new(),
     }
 }

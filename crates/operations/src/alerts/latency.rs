@@ -6,7 +6,7 @@
 //! an hour the degraded value is the baseline, so the alert ends. The duration of a whole response depends on
 //! the length of the response, so this latency has no absolute limit.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use crate::outcomes::{FAILED_OUTCOMES, share_by_model};
 
 pub(super) fn alerts() -> Vec<Alert> {
@@ -68,10 +68,6 @@ fn ttft_high() -> Alert {
                      (`admission.classes`). If such TTFTs are usual, set an objective in `slos` \
                      and silence this alert.",
         },
-        silences: vec![AlertInhibition::same(
-            "TokenweirLatencyDegraded",
-            &["gen_ai_request_model"],
-        )],
     }
 }
 
@@ -99,10 +95,6 @@ fn tpot_high() -> Alert {
             action: "If one is slow, set its `weight` to 0. If all are, lower `--max-num-seqs` or \
                      add backends.",
         },
-        silences: vec![AlertInhibition::same(
-            "TokenweirLatencyDegraded",
-            &["gen_ai_request_model"],
-        )],
     }
 }
 
@@ -143,7 +135,6 @@ fn latency_degraded() -> Alert {
                      Batches: lower `--max-num-seqs`. Longer responses: find a changed prompt, or \
                      a model that does not stop.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -165,7 +156,6 @@ fn errors() -> Alert {
             action: "The verdict `backend_failing` names the backend: stop it. If all fail, check \
                      the last deployment, and look for requests that break the engine.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -190,6 +180,5 @@ fn client_aborts() -> Alert {
             action: "Other phases mean slow responses. Find the client in log lines with outcome \
                      `cancelled`.",
         },
-        silences: Vec::new(),
     }
 }

@@ -12,11 +12,13 @@ mod backends;
 mod capacity;
 mod diagnosis;
 mod gateway;
+mod inhibitions;
 mod latency;
 mod quality;
 mod slo;
 
-pub use alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+pub use alert::{Alert, AlertSeverity, Runbook};
+pub use inhibitions::{AlertInhibition, INHIBITIONS};
 
 /// The subject areas and their alerts, the most urgent area first. Alertmanager groups the alerts of one
 /// area into one notification.

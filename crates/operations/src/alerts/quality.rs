@@ -69,7 +69,6 @@ fn quality_changed() -> Alert {
             action: "Find what was deployed before: a model, a prompt, a client or the judge. An \
                      intended change becomes the baseline within a day.",
         },
-        silences: Vec::new(),
     }
 }
 
@@ -94,6 +93,5 @@ fn samples_lost() -> Alert {
                      `dropped`: the disk or the queue of samples is full. Free disk space for a file of \
                      `log.max_file_bytes`; if the disk has space, lower `quality.sample`.",
         },
-        silences: Vec::new(),
     }
 }

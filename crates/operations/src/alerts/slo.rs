@@ -10,7 +10,7 @@
 //! thresholds. So the share of bad requests at which an alert fires is at most half way between the allowed
 //! share and 100 %.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use std::fmt::Write;
 
 /// A long and a short window, and the burn rate that must be exceeded over both.
@@ -63,7 +63,6 @@ fn fast_burn_alert() -> Alert {
                      cause*: for queues add backends; if one backend has `slow_decode`, set its \
                      `weight` to 0.",
         },
-        silences: vec![AlertInhibition::same("TokenweirSloSlowBurn", &["slo"])],
     }
 }
 
@@ -86,7 +85,6 @@ fn slow_burn_alert() -> Alert {
             action: "For a daily peak, add capacity. For a lasting change, find the deployment \
                      that caused it.",
         },
-        silences: Vec::new(),
     }
 }
 
