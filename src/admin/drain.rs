@@ -6,7 +6,7 @@ use super::state::Admin;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -42,36 +42,21 @@ type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 /// Maximum length of the reason of a drain, in characters.
 const MAX_REASON_CHARS: usize = 200;
 
-/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true`.
-pub(super) async fn drain(
+/// The path of requests that drain a backend.
+pub(super) const DRAIN_PATH: &str = "/-/drain";
+
+/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true` and
+/// `POST /-/undrain?backend=NAME`.
+pub(super) async fn set_drained(
     State(admin): State<Arc<Admin>>,
     peer: Peer,
+    uri: Uri,
     headers: HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    set_drained(&admin, peer, &headers, query, true)
-}
-
-/// Handles `POST /-/undrain?backend=NAME`.
-pub(super) async fn undrain(
-    State(admin): State<Arc<Admin>>,
-    peer: Peer,
-    headers: HeaderMap,
-    query: Result<Query<DrainQuery>, QueryRejection>,
-) -> Response {
-    set_drained(&admin, peer, &headers, query, false)
-}
-
-/// Drains a backend, or undrains it if `is_drained` is false.
-fn set_drained(
-    admin: &Admin,
-    peer: Peer,
-    headers: &HeaderMap,
-    query: Result<Query<DrainQuery>, QueryRejection>,
-    is_drained: bool,
-) -> Response {
+    let is_drained = uri.path() == DRAIN_PATH;
     let DrainQuery { backend, reason, duration, migrate } =
-        match check_request(headers, query, is_drained) {
+        match check_request(&headers, query, is_drained) {
             Ok(request) => request,
             Err((status, problem)) => return error_response(status, &problem),
         };

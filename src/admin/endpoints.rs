@@ -98,24 +98,21 @@ fn compress(page: &[u8]) -> Vec<u8> {
 
 pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
     if admin.proxy.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
-    } else {
-        let now = clock::now();
-        let readiness = admin.proxy.pool.readiness(now);
-        match admin.unready_reason(&readiness, now) {
-            Some(reason) if readiness.is_ready => {
-                (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
-            }
-            Some(states) => {
-                let problem = format!("no backend is available ({states})\n");
-                (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
-            }
-            None => match recent_panics(&Admin::panics_in_window(now)) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    let now = clock::now();
+    let readiness = admin.proxy.pool.readiness(now);
+    let problem = match admin.unready_reason(&readiness, now) {
+        Some(reason) if readiness.is_ready => format!("{reason}\n"),
+        Some(states) => format!("no backend is available ({states})\n"),
+        None => {
+            return match recent_panics(&Admin::panics_in_window(now)) {
                 panics if panics.is_empty() => "ok\n".into_response(),
                 panics => format!("ok\nrecent panics: {panics}\n").into_response(),
-            },
+            };
         }
-    }
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
 }
 
 pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {

@@ -56,7 +56,7 @@ pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 pub(super) async fn get_index(headers: HeaderMap) -> Response {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
-        asset_response("text/html; charset=utf-8", include_str!("page/index.html"))
+        static_html(include_str!("page/index.html"))
     } else {
         ([(VARY, "accept")], ENDPOINT_LIST).into_response()
     }

@@ -144,7 +144,7 @@ impl Admin {
             return Some(readiness.summary());
         }
         let panics = Self::panics_in_window(now);
-        let requests = || self.recent_requests.counts_of_windows(REQUEST_WINDOWS, now).requests;
+        let requests = || self.recent_requests.last_windows(REQUEST_WINDOWS, now).requests;
         (!panics.is_empty() && is_panicking(&panics, requests()))
             .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
     }

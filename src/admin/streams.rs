@@ -182,23 +182,24 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
 }
 
 fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
-    let age = request.ended.map(|ended| now.saturating_duration_since(ended));
+    let (facts, ended) = (&request.facts, request.ended);
+    let age = ended.map(|ended| now.saturating_duration_since(ended));
     EndedRequest {
         number: request.number,
-        request_id: request.request_id.to_string(),
-        started: humantime::format_rfc3339_millis(request.started).to_string(),
+        request_id: facts.request_id.to_string(),
+        started: humantime::format_rfc3339_millis(facts.started).to_string(),
         age_seconds: age.map(rounded_seconds).unwrap_or_default(),
-        model: request.model.name().to_owned(),
+        model: facts.model.name().to_owned(),
         backend: request.backend.as_ref().map(ToString::to_string),
-        tenant: tenant_label(request.caller.as_ref()),
-        client: request.client.to_string(),
-        outcome: request.outcome.as_str().to_owned(),
-        ttft_seconds: request.ttft.map(rounded_seconds),
-        first_answer_seconds: request.first_answer.map(rounded_seconds),
-        duration_seconds: rounded_seconds(request.duration),
+        tenant: tenant_label(facts.caller.as_ref()),
+        client: facts.client.to_string(),
+        outcome: facts.outcome.as_str().to_owned(),
+        ttft_seconds: facts.ttft.map(rounded_seconds),
+        first_answer_seconds: facts.first_answer.map(rounded_seconds),
+        duration_seconds: rounded_seconds(facts.duration),
         output_tokens: request.output_tokens,
-        slow_cause: request.slow.map(|cause| cause.as_str().to_owned()),
-        trace_id: request.trace_id.map(|id| format!("{id:032x}")),
+        slow_cause: facts.slow.map(|cause| cause.as_str().to_owned()),
+        trace_id: facts.trace_id.map(|id| format!("{id:032x}")),
     }
 }
 

@@ -191,11 +191,10 @@ impl SinkSet {
     /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
         let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
-        let omitted = access_log.counter();
-        Some(self.add(access_log, (), move |status, _| {
+        Some(self.add(access_log, (), move |access_log, status, _| {
             let [written, dropped] = line_counter();
-            let rate_limited = omitted.omitted();
-            status.logs.access = AccessLogCounts { written, rate_limited, dropped };
+            let rate_limited = access_log.omitted();
+            status.access_log = AccessLogCounts { written, rate_limited, dropped };
         }))
     }
 
@@ -208,10 +207,9 @@ impl SinkSet {
             return Ok(None);
         }
         let spans = SpanSink::start(settings)?;
-        let counted = spans.clone();
         let most_waiting = (settings.batch.queue + settings.batch.size) as u64;
-        self.add(spans.clone(), (), move |status, _| {
-            let counts = counted.counts();
+        self.add(spans.clone(), (), move |spans, status, _| {
+            let counts = spans.counts();
             let lost = counts.failed + counts.dropped().saturating_sub(most_waiting);
             status.spans = SpanCounts { lost, ..counts };
         });
@@ -229,8 +227,7 @@ impl SinkSet {
         let started = TraceCapture::start(file, max_bytes);
         let (capture, guard) =
             started.map_err(|source| ApplicationError::Capture { file: file.clone(), source })?;
-        let stats = capture.counter();
-        self.add(capture, guard, move |status, _| status.trace_capture = stats.counts());
+        self.add(capture, guard, |capture, status, _| status.trace_capture = capture.counts());
         Ok(settings.sample)
     }
 
@@ -243,8 +240,7 @@ impl SinkSet {
     ) -> Result<f64, ApplicationError> {
         let started = PayloadLog::start(settings, max_bytes)?;
         let Some((payload_log, guard)) = started else { return Ok(0.0) };
-        let stats = payload_log.counter();
-        self.add(payload_log, guard, move |status, _| status.logs.content = stats.counts());
+        self.add(payload_log, guard, |log, status, _| status.payload_log = log.counts());
         Ok(settings.sample)
     }
 
@@ -260,8 +256,8 @@ impl SinkSet {
         let Some((quality, guard)) = started.map_err(ApplicationError::Quality)? else {
             return Ok(0.0);
         };
-        let (monitor, ratio) = (quality.clone(), guard.as_ref().map_or(0.0, |_| settings.share()));
-        self.add(quality, guard, move |status, now| status.quality = Some(monitor.vitals(now)));
+        let ratio = guard.as_ref().map_or(0.0, |_| settings.share());
+        self.add(quality, guard, |quality, status, now| status.quality = Some(quality.vitals(now)));
         Ok(ratio)
     }
 
@@ -271,12 +267,13 @@ impl SinkSet {
         &mut self,
         sink: S,
         guard: impl Any + Send,
-        fill: impl Fn(&mut StatusSnapshot, Instant) + Send + Sync + 'static,
+        fill: impl Fn(&S, &mut StatusSnapshot, Instant) + Send + Sync + 'static,
     ) -> Arc<S> {
         let sink = Arc::new(sink);
         self.batched.push(sink.clone());
         self.guards.push(Box::new(guard));
-        self.status_sources.push(Arc::new(fill));
+        let counted = sink.clone();
+        self.status_sources.push(Arc::new(move |status, now| fill(&counted, status, now)));
         sink
     }
 }

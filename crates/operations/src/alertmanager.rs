@@ -1,6 +1,6 @@
 //! Generates the configuration of Alertmanager: routes, receivers and inhibitions.
 
-use super::alerts::{self, AlertSeverity};
+use super::alerts::{AlertInhibition, AlertSeverity, INHIBITIONS};
 use super::yaml;
 use serde::Serialize;
 
@@ -85,19 +85,15 @@ fn ticket_route() -> AlertRoute {
     }
 }
 
-/// One inhibition rule for each entry of `silences` in the table of alerts.
 fn inhibit_rules() -> Vec<InhibitRule> {
-    let mut rules = Vec::new();
-    for alert in alerts::all() {
-        for inhibited in &alert.silences {
-            let verdict = inhibited.verdict.map(|verdict| format!("verdict = {verdict}"));
-            let source = std::iter::once(format!("alertname = {}", alert.name));
-            rules.push(InhibitRule {
-                source_matchers: source.chain(verdict).collect(),
-                target_matchers: vec![format!("alertname = {}", inhibited.alert)],
-                equal: [&["cluster"], inhibited.equal].concat(),
-            });
+    let rule = |inhibition: &AlertInhibition| {
+        let verdict = inhibition.verdict.map(|verdict| format!("verdict = {verdict}"));
+        let source = std::iter::once(format!("alertname = {}", inhibition.by));
+        InhibitRule {
+            source_matchers: source.chain(verdict).collect(),
+            target_matchers: vec![format!("alertname = {}", inhibition.alert)],
+            equal: [&["cluster"], inhibition.equal].concat(),
         }
-    }
-    rules
+    };
+    INHIBITIONS.iter().map(rule).collect()
 }

@@ -9,7 +9,6 @@ pub mod alerts;
 pub mod catalogue;
 mod deployment;
 mod diagnosis_page;
-mod grafana;
 mod outcomes;
 mod prometheus_config;
 pub mod recording_rules;
@@ -71,8 +70,22 @@ const OVERVIEW_DASHBOARD: &str = include_str!("../../../config/grafana/dashboard
 /// The dashboard of one backend.
 const BACKEND_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/backend.json");
 
+/// The data sources of Grafana for the addresses of `docker/compose.yml`. Exemplars link to traces in
+/// Jaeger. `timeInterval` must equal the scrape interval of Prometheus, because Grafana computes
+/// `$__rate_interval` from it.
+const GRAFANA_DATASOURCES: &str = include_str!("grafana_datasources.yaml");
+/// The dashboard provider of Grafana, which loads dashboards from a folder.
+const GRAFANA_PROVIDER: &str = include_str!("grafana_provider.yaml");
+
 /// The configuration file of the OpenTelemetry Collector for a Jaeger at `jaeger:4317`.
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
+
+/// The data sources of Grafana: Prometheus and Jaeger at these URLs.
+fn grafana_datasources(prometheus: &str, jaeger: &str) -> String {
+    let datasources =
+        GRAFANA_DATASOURCES.replace("url: http://jaeger:16686", &format!("url: {jaeger}"));
+    datasources.replace("url: http://prometheus:9090", &format!("url: {prometheus}"))
+}
 
 /// The configuration file of a trace collector that sends spans to Jaeger. `jaeger`: the URL of Jaeger's
 /// query service. The spans go to the OTLP port of the same host.
@@ -112,8 +125,10 @@ impl Artifact {
             Self::Alertmanager => alertmanager::print(&endpoints.webhook),
             Self::DashboardOverview => Ok(OVERVIEW_DASHBOARD.to_owned()),
             Self::DashboardBackend => Ok(BACKEND_DASHBOARD.to_owned()),
-            Self::GrafanaDatasources => grafana::datasources(endpoints),
-            Self::GrafanaProvider => grafana::provider(),
+            Self::GrafanaDatasources => {
+                Ok(grafana_datasources(&endpoints.prometheus, &endpoints.jaeger))
+            }
+            Self::GrafanaProvider => Ok(GRAFANA_PROVIDER.to_owned()),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
             Self::Runbooks => Ok(diagnosis_page::print()),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),

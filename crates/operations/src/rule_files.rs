@@ -54,23 +54,22 @@ pub(super) fn render_recording_rules() -> yaml::RenderResult {
 /// Generates the file of alert rules, with one group for each area of alerts. `runbooks`: the URL of the page
 /// of runbooks.
 pub(super) fn render_alert_rules(runbooks: &str) -> yaml::RenderResult {
-    let alerts = alerts::all();
-    let groups =
-        alerts.chunk_by(|alert, next| alert.area == next.area).map(|alerts| AlertRuleGroup {
-            name: format!("tokenweir-{}", alerts.first().map_or("", |alert| alert.area)),
-            interval: "15s",
-            rules: alerts.iter().map(|alert| alert_rule(alert, runbooks)).collect(),
-        });
+    let areas = alerts::by_area();
+    let groups = areas.iter().map(|(area, alerts)| AlertRuleGroup {
+        name: format!("tokenweir-{area}"),
+        interval: "15s",
+        rules: alerts.iter().map(|alert| alert_rule(alert, area, runbooks)).collect(),
+    });
     yaml::print("alert-rules", &RuleFile { groups: groups.collect() })
 }
 
-fn alert_rule<'a>(alert: &'a Alert, runbooks: &str) -> AlertRule<'a> {
+fn alert_rule<'a>(alert: &'a Alert, area: &'a str, runbooks: &str) -> AlertRule<'a> {
     AlertRule {
         alert: alert.name,
         expr: for_each_cluster(&alert.expr),
         r#for: alert.holds_for,
         keep_firing_for: alert.stays_for,
-        labels: AlertLabels { severity: alert.severity.as_str(), area: alert.area },
+        labels: AlertLabels { severity: alert.severity.as_str(), area },
         annotations: AlertAnnotations {
             summary: alert.summary,
             description: alert.description,

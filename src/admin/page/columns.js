@@ -6,12 +6,13 @@ import { count, duration, element, label, number, percent, seconds, text } from 
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
 });
-/** A column of numbers. A cell is highlighted while `isMarked`. */
-const marked = (name, title, value, format, isMarked, hint) => ({
+/** A column of numbers. A cell is highlighted while `isMarked`, and has the text of `tooltip`. */
+const marked = (name, title, value, format, isMarked, hint, tooltip = () => "") => ({
   ...figure(name, title, value, format, { hint }),
   show: (cell, item) => {
     cell.textContent = format(value(item));
     cell.classList.toggle("late", isMarked(item));
+    cell.title = tooltip(item);
   },
 });
 /** A column of bars for a ratio, with the percentage as text. A cell is highlighted while `isMarked`. */
@@ -125,15 +126,9 @@ export const backendColumns = (drain) => [
     "Mean time to the first output of the streams that ended in the last minute"),
   marked("failed", "Failed", (backend) => backend.failed_share, percent, (backend) => backend.failed_attempts > 0,
     "Share of the attempts that failed, of the requests that ended in the last minute"),
-  {
-    ...marked("client_errors", "4xx", (backend) => backend.client_error_share, percent, (backend) => backend.client_error_share > 0),
-    hint: "Share of the attempts that were answered with 4xx; the tooltip of a value has the statuses",
-    show: (cell, backend) => {
-      cell.textContent = percent(backend.client_error_share);
-      cell.classList.toggle("late", backend.client_error_share > 0);
-      cell.title = Object.entries(backend.client_errors).map(([status, times]) => `${status}: ${times}`).join(", ");
-    },
-  },
+  marked("client_errors", "4xx", (backend) => backend.client_error_share, percent, (backend) => backend.client_error_share > 0,
+    "Share of the attempts that were answered with 4xx; the tooltip of a value has the statuses",
+    (backend) => Object.entries(backend.client_errors).map(([status, times]) => `${status}: ${times}`).join(", ")),
   figure("waiting", "Queue", (backend) => backend.waiting, count, { hint: "Requests that wait in the engine" }),
   figure("running", "Running", (backend) => backend.running, count, { hint: "Requests that run in the engine" }),
   figure("in_flight", "In flight", (backend) => backend.in_flight, count, { hint: "Requests of this gateway at the backend" }),
@@ -144,27 +139,18 @@ export const backendColumns = (drain) => [
     ...long("model", "Models", (backend) => backend.models.join(", ")), optional: true,
     isUseful: (backends) => new Set(backends.map((backend) => backend.models.join())).size > 1,
   },
-  {
-    ...figure("age", "Scrape age", (backend) => backend.scrape_age_seconds, seconds,
-      { hint: "Time since the last successful scrape" }),
-    show: (cell, backend) => {
-      cell.textContent = seconds(backend.scrape_age_seconds);
-      cell.classList.toggle("late", backend.scrape_age_seconds > 10 || backend.scrape_error !== null);
-      cell.title = backend.scrape_error ? `scrape failed: ${backend.scrape_error}` : "";
-    },
-  },
+  marked("age", "Scrape age", (backend) => backend.scrape_age_seconds, seconds,
+    (backend) => backend.scrape_age_seconds > 10 || backend.scrape_error !== null, "Time since the last successful scrape",
+    (backend) => (backend.scrape_error ? `scrape failed: ${backend.scrape_error}` : "")),
   {
     ...chip("events", "KV events", (backend) => EVENT_STATES[backend.kv_events] ?? ["", backend.kv_events ?? ""]),
     value: (backend) => backend.kv_events, optional: true,
   },
   {
-    ...figure("gpu", "GPU", (backend) => backend.gpus?.utilization, percent, { hint: "Mean utilisation of its GPUs", optional: true }),
-    show: (cell, backend) => {
-      const gpus = backend.gpus;
-      cell.textContent = percent(gpus?.utilization);
-      cell.classList.toggle("late", gpus?.is_throttled === true || gpus?.scrape_age_seconds > 30);
-      cell.title = gpus ? gpuHint(gpus) : "";
-    },
+    ...marked("gpu", "GPU", ({ gpus }) => gpus?.utilization, percent,
+      ({ gpus }) => gpus?.is_throttled === true || gpus?.scrape_age_seconds > 30, "Mean utilisation of its GPUs",
+      ({ gpus }) => (gpus ? gpuHint(gpus) : "")),
+    optional: true,
   },
   figure("gpu_memory", "GPU memory", (backend) => backend.gpus?.memory_usage, percent, { hint: "Used share of the memory of its GPUs", optional: true }),
   {

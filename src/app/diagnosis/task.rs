@@ -30,6 +30,7 @@ use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{ExchangeRegistry, StreamPhase};
+use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
@@ -217,15 +218,17 @@ fn observe_fleet(
     queued: usize,
     now: Instant,
 ) -> FleetObservation {
-    let counts = recent_requests.counts_of_windows(FLEET_WINDOWS, now);
+    let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
+    let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
+    let delayed = slow(SlowCause::GatewayQueue);
     FleetObservation {
         backends: readiness.backends.iter().map(|backend| fleet_backend(backend, now)).collect(),
         requests: counts.requests,
         refused: counts.refused,
         failed: counts.failed,
-        waited: counts.waited,
-        delayed: counts.delayed,
-        client_errors: counts.client_errors,
+        waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
+        delayed,
+        client_errors: counts.backend_client_errors,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
         ..FleetObservation::default()

@@ -7,6 +7,7 @@ use crate::config::{LogConfig, LogFormat, LogLevel};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
+use std::time::Duration;
 use tokenweir_gateway::telemetry::access_log::AccessLog;
 use tokenweir_gateway::telemetry::non_blocking_writer::{
     NonBlockingWriter, NonBlockingWriterGuard,
@@ -41,7 +42,7 @@ struct AccessLogWriter {
 /// Starts both logs. `RUST_LOG` takes precedence over `log.level`.
 pub(crate) fn start(log: &LogConfig) -> LogWriters {
     let (process_writer, process_guard) =
-        NonBlockingWriter::start_immediate("process log", std::io::stderr());
+        NonBlockingWriter::start_with_linger("process log", std::io::stderr(), Duration::ZERO);
     let from_environment = EnvFilter::try_from_default_env().ok();
     let is_fixed = from_environment.is_some();
     let filter = from_environment.unwrap_or_else(|| level_filter(log.level));

@@ -37,7 +37,7 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::payload_log;
 use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
+use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -78,8 +78,8 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
-    /// Statistics of the trace capture. `None`: the gateway captures no trace.
-    capture: Option<TraceCaptureStats>,
+    /// The trace capture. `None`: the gateway captures no trace.
+    capture: Option<Arc<TraceCapture>>,
     _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
     _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
     _health_checks: HealthCheckSupervisor,
@@ -420,11 +420,11 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let decisions = Arc::new(DecisionLog::new(1_024));
     let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();
-    let counter = capture.as_ref().map(TraceCapture::counter);
+    let capture = capture.map(Arc::new);
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
-    sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
+    sinks.extend(capture.clone().map(|capture| capture as Arc<dyn Sink>));
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
@@ -432,7 +432,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let texts = payload_log::PayloadLogSettings::default();
     let (quality, sampling) =
         QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap().unzip();
-    sinks.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
+    let quality = quality.map(Arc::new);
+    sinks.extend(quality.clone().map(|quality| quality as Arc<dyn Sink>));
     let share = setup.quality.share();
     let payload_sampling = PayloadSampling {
         log_ratio: 0.0,
@@ -494,7 +495,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     .with_recording(recording);
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials, captured) =
-        (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
+        (connection_limiter.clone(), setup.tls.credentials.clone(), capture.clone());
     let gpus = Arc::new(GpuMonitor::default());
     let gpu_settings = GpuSettings {
         exporters: setup.gpu_exporters,
@@ -514,7 +515,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             Arc::new(move |status, _| status.certificates = credentials.counts()),
             Arc::new(move |status, _| {
                 status.trace_capture =
-                    captured.as_ref().map(TraceCaptureStats::counts).unwrap_or_default();
+                    captured.as_ref().map(|capture| capture.counts()).unwrap_or_default();
             }),
             Arc::new(move |status, now| {
                 status.quality = quality.as_ref().map(|quality| quality.vitals(now));
@@ -551,7 +552,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
-        capture: counter,
+        capture,
         _capturing: std::sync::Mutex::new(capturing),
         _sampling: std::sync::Mutex::new(sampling.flatten()),
         _health_checks: health_checks,
@@ -577,8 +578,8 @@ impl Running {
 
     /// Waits until the trace capture has written this many lines.
     pub(crate) async fn captured(&self, lines: u64) {
-        let counter = self.capture.as_ref().expect("a capture");
-        wait_until!(counter.counts().written >= lines);
+        let capture = self.capture.as_ref().expect("a capture");
+        wait_until!(capture.counts().written >= lines);
     }
 
     /// Sends raw bytes on a new connection. Returns what the gateway sends until it closes the connection.

@@ -16,14 +16,8 @@ use tokenweir_protocol::mutex::lock;
 /// Runs the scrapes of all DCGM exporters.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
-    exporters: Mutex<Vec<MonitoredExporter>>,
-}
-
-/// An exporter, and the task that scrapes it. The task ends when this value is dropped.
-#[derive(Debug)]
-struct MonitoredExporter {
-    exporter: Arc<ScrapedExporter>,
-    _task: SupervisedTask,
+    /// Each exporter with the task that scrapes it. The task ends when its `SupervisedTask` is dropped.
+    exporters: Mutex<Vec<(Arc<ScrapedExporter>, SupervisedTask)>>,
 }
 
 impl GpuMonitor {
@@ -32,15 +26,23 @@ impl GpuMonitor {
     pub fn configure(&self, settings: &GpuSettings, client: &HttpClient) {
         let mut exporters = lock(&self.exporters);
         let previous_scrape = |exporter: &GpuExporter| {
-            let is_same = |other: &&MonitoredExporter| other.exporter.settings.url == exporter.url;
-            exporters.iter().find(is_same).map(|other| other.exporter.latest()).unwrap_or_default()
+            let mut others = exporters.iter().map(|(other, _)| other);
+            let same = others.find(|other| other.settings.url == exporter.url);
+            same.map(|same| same.latest()).unwrap_or_default()
         };
-        let monitored = settings.exporters.iter().map(|exporter| {
+        let start = |exporter: &GpuExporter| {
             let latest = previous_scrape(exporter);
-            monitor(ScrapedExporter::new(exporter.clone(), latest), settings, client)
-        });
-        let monitored: Vec<MonitoredExporter> = monitored.collect();
-        *exporters = monitored;
+            let exporter = Arc::new(ScrapedExporter::new(exporter.clone(), latest));
+            let (scraped, settings, client) = (exporter.clone(), settings.clone(), client.clone());
+            let task = supervise::spawn(BackgroundTask::GpuScrape, move || {
+                let (scraped, settings) = (scraped.clone(), settings.clone());
+                let client = client.clone();
+                async move { scraped.run(client, &settings).await }
+            });
+            (exporter, task)
+        };
+        let started = settings.exporters.iter().map(start).collect();
+        *exporters = started;
     }
 
     /// Assigns the GPUs of all exporters to the backends that own them, by the name, the host and the
@@ -78,23 +80,8 @@ impl GpuMonitor {
 
     fn latest_scrapes(&self) -> Vec<(Arc<ScrapedExporter>, LatestScrape)> {
         let exporters = lock(&self.exporters);
-        exporters.iter().map(|it| (it.exporter.clone(), it.exporter.latest())).collect()
+        exporters.iter().map(|(it, _)| (it.clone(), it.latest())).collect()
     }
-}
-
-/// Starts the task that scrapes an exporter.
-fn monitor(
-    exporter: ScrapedExporter,
-    settings: &GpuSettings,
-    client: &HttpClient,
-) -> MonitoredExporter {
-    let exporter = Arc::new(exporter);
-    let (scraped, settings, client) = (exporter.clone(), settings.clone(), client.clone());
-    let run = move || {
-        let (scraped, settings, client) = (scraped.clone(), settings.clone(), client.clone());
-        async move { scraped.run(client, &settings).await }
-    };
-    MonitoredExporter { exporter, _task: supervise::spawn(BackgroundTask::GpuScrape, run) }
 }
 
 /// The state of an exporter, before its GPUs are counted.

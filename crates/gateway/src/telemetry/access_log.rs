@@ -15,11 +15,9 @@ use fields::{seconds_to_millis, write_field};
 use json_object::{JsonObject, LogLine, write_fields};
 use phase_times::AccessLogPhaseTimes;
 use request_log_fields::RequestLogFields;
-use serde::Serialize;
 use start_line::StartLine;
 use std::fmt::{self, Display};
 use std::io::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
@@ -45,19 +43,15 @@ pub struct AccessLog {
     /// this kind.
     omitted_since_last_line: AtomicU64,
     /// Number of lines that the rate limits omitted since the start.
-    omitted: Arc<AtomicU64>,
+    omitted: AtomicU64,
 }
 
 /// A function that receives one or more lines, each with its line ending. The function must not
 /// block.
 pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
-/// A handle that reads the number of omitted access log lines.
-#[derive(Debug, Clone)]
-pub struct AccessLogStats(Arc<AtomicU64>);
-
 /// Number of access log lines by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessLogCounts {
     /// Lines that reached the output.
     pub written: u64,
@@ -157,7 +151,7 @@ impl AccessLog {
             refused_rate_limit: None,
             start_rate_limit: None,
             omitted_since_last_line: AtomicU64::new(0),
-            omitted: Arc::default(),
+            omitted: AtomicU64::new(0),
         }
     }
 
@@ -213,9 +207,9 @@ impl AccessLog {
         }
     }
 
-    /// Returns a handle that reads the number of omitted lines.
-    pub fn counter(&self) -> AccessLogStats {
-        AccessLogStats(self.omitted.clone())
+    /// Number of lines that the rate limits omitted since the start.
+    pub fn omitted(&self) -> u64 {
+        self.omitted.load(Ordering::Relaxed)
     }
 
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
@@ -259,13 +253,6 @@ fn is_routine(record: &RequestRecord) -> bool {
         && record.slow.is_none()
         && record.observed.stalls.is_empty()
         && record.attempts.len() <= 1
-}
-
-impl AccessLogStats {
-    /// Number of lines that the rate limits omitted since the start.
-    pub fn omitted(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl<'a> AccessLogLine<'a> {

@@ -4,20 +4,19 @@
 //! `/decisions` of the admin listener returns the log. The log contains no text of prompts or
 //! responses and no session key.
 
+use super::recent_requests::RequestFacts;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Attempt, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel, PhaseDuration,
-    PredictedCandidate, PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, ShadowDecision,
-    SlowCause,
+    Attempt, ChunkTimings, Continuation, Continuations, PhaseDuration, PredictedCandidate,
+    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, ShadowDecision, SlowCause,
 };
 use tokenweir_routing::PolicyKind;
 use tokenweir_routing::kv_aware;
@@ -39,41 +38,25 @@ pub struct DecisionLog {
 /// One decision and the actual result of its request.
 #[derive(Debug)]
 pub struct DecisionLogEntry {
-    /// The `x-request-id`. It is a copy, because the text in the record would retain the complete
-    /// request head in memory.
-    request_id: Box<str>,
-    started: SystemTime,
-    model: ModelLabel,
+    request: RequestFacts,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
     attempts: Box<[LoggedAttempt]>,
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
-    ttft: Option<f64>,
-    /// Time from the request head to the first output. `None` as for `ttft`.
-    client_ttft: Option<Duration>,
-    /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
-    first_answer: Option<Duration>,
-    slow: Option<SlowCause>,
+    upstream_ttft: Option<f64>,
     phases: RequestPhases,
     /// Time in the admission queue in which no backend could serve the model. `None`: no such time.
     backend_wait: Option<Duration>,
-    client: IpAddr,
-    caller: Option<Arc<ClientIdentity>>,
-    /// The ID of the trace. `None`: the trace is not sampled.
-    trace_id: Option<u128>,
     /// Number of prompt tokens that the engine reported. `None`: not reported.
     input_tokens: Option<u64>,
     /// Number of cached prompt tokens that the engine reported. `None`: not reported.
     cached_tokens: Option<u64>,
-    outcome: &'static str,
     /// The result of a request with an `Idempotency-Key`: see
     /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome).
     resume: Option<&'static str>,
     continuations: Continuations,
     prefill_legs: Option<Box<PrefillLegs>>,
-    /// Milliseconds from the request head to the end of the response.
-    ended_ms: u64,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
     chunk_timings: Option<Box<ChunkTimings>>,
 }
@@ -113,8 +96,8 @@ impl DecisionLog {
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);
-        let exact = entries.iter().find(|entry| &*entry.request_id == request_id);
-        exact.or_else(|| entries.iter().find(|entry| begins(&entry.request_id))).cloned()
+        let exact = entries.iter().find(|entry| &*entry.request.request_id == request_id);
+        exact.or_else(|| entries.iter().find(|entry| begins(&entry.request.request_id))).cloned()
     }
 
     /// Up to `count` decisions, newest first.
@@ -149,55 +132,45 @@ impl DecisionLogEntry {
     /// The entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
         let attempts = record.attempts.iter().map(LoggedAttempt::new);
-        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some());
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
         Some(Self {
-            request_id: record.request_id.as_str().into(),
-            started: record.started,
-            model: record.model.clone(),
+            request: RequestFacts::from_record(record),
             route: record.route,
             decision: record.decision.clone()?,
             attempts: attempts.collect(),
             continuations: record.continuations.clone(),
             prefill_legs: record.prefill_legs.clone(),
-            ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
-            client_ttft: record.ttft(),
-            first_answer: record.reasoning_wait(),
-            slow: record.slow,
+            upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             phases: RequestPhases::from_record(record),
             backend_wait: record.backend_wait(),
-            client: record.client,
-            caller: record.caller.clone(),
-            trace_id: trace.map(|trace| trace.trace_id),
             input_tokens,
             cached_tokens,
-            outcome: record.outcome.as_str(),
             resume: record.resume_outcome(),
-            ended_ms: record.duration().as_millis() as u64,
             chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
     }
 
     /// The main fields of the entry as JSON: one element of the list that `/decisions` returns.
     pub fn summary(&self) -> Value {
-        let chosen = self.decision.selected();
+        let (request, chosen) = (&self.request, self.decision.selected());
         json!({
-            "request_id": self.request_id,
-            "time": humantime::format_rfc3339_millis(self.started).to_string(),
-            "model": self.model.name(),
+            "request_id": request.request_id,
+            "time": humantime::format_rfc3339_millis(request.started).to_string(),
+            "model": request.model.name(),
             "backend": chosen.backend.as_str(),
             "reason": self.decision.reason(),
-            "outcome": self.outcome,
-            "slow_cause": self.slow.map(SlowCause::as_str),
+            "outcome": request.outcome.as_str(),
+            "slow_cause": request.slow.map(SlowCause::as_str),
             "predicted_ttft_seconds": round_significant(chosen.ttft),
-            "actual_ttft_seconds": self.ttft.map(round_significant),
+            "actual_ttft_seconds": self.upstream_ttft.map(round_significant),
         })
     }
 
     /// All fields of the entry as JSON. Candidates are sorted by cost, lowest first. Times to first
     /// token are in seconds and start when the request is sent to the backend.
     pub fn detail(&self) -> Value {
-        let decision = &self.decision;
+        let (request, decision) = (&self.request, &self.decision);
+        let ended_ms = request.duration.as_millis() as u64;
         let chosen = decision.selected();
         // Only the kv_aware policy compares costs.
         let has_cost = decision.policy() == PolicyKind::KvAware.name();
@@ -210,17 +183,17 @@ impl DecisionLogEntry {
             .excluded_backends()
             .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
         json!({
-            "request_id": self.request_id,
-            "time": humantime::format_rfc3339_millis(self.started).to_string(),
-            "model": self.model.name(),
+            "request_id": request.request_id,
+            "time": humantime::format_rfc3339_millis(request.started).to_string(),
+            "model": request.model.name(),
             "route": self.route,
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
             "rank": chosen.candidate.rank,
-            "tenant": self.caller.as_ref().map(|caller| &*caller.tenant),
-            "client": self.client.to_string(),
-            "trace_id": self.trace_id.map(|id| format!("{id:032x}")),
+            "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
+            "client": request.client.to_string(),
+            "trace_id": request.trace_id.map(|id| format!("{id:032x}")),
             "attempts": self.attempts.iter().map(LoggedAttempt::to_json).collect::<Vec<_>>(),
             "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
             "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
@@ -232,16 +205,16 @@ impl DecisionLogEntry {
                 "cached_source": chosen.candidate.cached_source.as_str(),
             },
             "actual": {
-                "ttft_seconds": self.ttft.map(round_significant),
+                "ttft_seconds": self.upstream_ttft.map(round_significant),
                 "input_tokens": self.input_tokens,
                 "cached_tokens": self.cached_tokens,
-                "outcome": self.outcome,
+                "outcome": request.outcome.as_str(),
                 "resume": self.resume,
-                "slow_cause": self.slow.map(SlowCause::as_str),
-                "slow_meaning": self.slow.map(SlowCause::meaning),
-                "client_ttft_seconds": rounded_seconds(self.client_ttft),
-                "first_answer_seconds": rounded_seconds(self.first_answer),
-                "duration_seconds": self.ended_ms as f64 / 1e3,
+                "slow_cause": request.slow.map(SlowCause::as_str),
+                "slow_meaning": request.slow.map(SlowCause::meaning),
+                "client_ttft_seconds": rounded_seconds(request.ttft),
+                "first_answer_seconds": rounded_seconds(request.first_answer),
+                "duration_seconds": ended_ms as f64 / 1e3,
                 "backend_wait_seconds": rounded_seconds(self.backend_wait),
             },
             "phases": phases_to_json(&self.phases),
@@ -250,7 +223,7 @@ impl DecisionLogEntry {
             "omitted_candidates": decision.omitted_candidates,
             "excluded": excluded.collect::<Vec<_>>(),
             "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
-            "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, self.ended_ms)),
+            "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
         })
     }
 }
@@ -418,7 +391,7 @@ mod tests {
             record.request_id = RequestId::from_headers(&headers, 1);
             log.finished(&[&record]);
         }
-        let found = |id: &str| log.get(id).map(|entry| entry.request_id.to_string());
+        let found = |id: &str| log.get(id).map(|entry| entry.request.request_id.to_string());
         assert_eq!(found("f53ebd45").as_deref(), Some("f53ebd45"), "an equal ID comes first");
         assert_eq!(found("f53ebd452").as_deref(), Some("f53ebd45226e"));
         assert_eq!(found("f53ebd4"), None);

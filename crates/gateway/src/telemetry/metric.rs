@@ -1,13 +1,19 @@
 //! The types of the metrics catalogue: one row per metric, with the labels of the metric and the
-//! source of its values. The values of each label come from a set that clients cannot extend.
+//! source of its values.
+
+mod label;
+
+pub use label::{KnownLabelValues, MetricLabel};
 
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
+use crate::gpu::BackendGpu;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_engine::gpu::GpuValues;
 use tokenweir_protocol::histogram::HistogramSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
-use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord};
+use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
 
 /// One metric of the catalogue.
@@ -28,8 +34,8 @@ pub struct MetricDescriptor {
 /// [`MetricDescriptor::labels`], and the value.
 pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
-/// A callback for one value of an engine. Its arguments are the label values after the backend, and
-/// the value. `None`: the engine does not report the value.
+/// A callback for one value of an engine or a GPU. Its arguments are the label values after those of the
+/// engine or GPU, and the value. `None`: the value is not reported.
 pub type EngineEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 
 /// The event or state from which the values of a metric are read, and the function that reads them.
@@ -40,13 +46,17 @@ pub enum MetricSource {
     FirstOutput(fn(&RequestRecord, MetricEmitter<'_>)),
     /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
+    /// One value is read from the record of each finished request. `None`: the request has no value.
+    RecordValue(RecordLabels, fn(&RequestRecord) -> Option<f64>),
+    /// Each finished request is counted under the value of the only label that is read from its
+    /// record. `None`: the request is not counted.
+    RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
     /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
     /// Values are read from each objective of `slos` when the metrics page is read.
     Objective(fn(&Objective, MetricEmitter<'_>)),
-    /// A histogram of many values is read from the record of each finished request. The labels of the
-    /// metric are the model and the backend, or the metric has no labels.
-    RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
+    /// A histogram of many values is read from the record of each finished request.
+    RecordHistogram(RecordLabels, fn(&RequestRecord) -> HistogramSnapshot<'_>),
     /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
     /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
@@ -54,27 +64,36 @@ pub enum MetricSource {
     /// Values are read from the last successful scrape of each backend when the metrics page is
     /// read. The first label is the backend. A value that the engine does not report is omitted.
     Engine(fn(&EngineLoad, EngineEmitter<'_>)),
+    /// Values are read from the last successful scrape of each GPU of the registered backends when the
+    /// metrics page is read. The first labels are the backend, the exporter and the GPU. A value that
+    /// the exporter does not report is omitted.
+    Gpu(fn(&GpuValues, EngineEmitter<'_>)),
     /// One value of each registered backend is read when the metrics page is read. `None`: the
     /// value is not known. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
+    /// As `Backend`, also for removed backends that still serve requests. `None`: the value is omitted.
+    BackendOrLeaving(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
     /// has no value. The metric has no labels.
     Value(fn(&StatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
+    /// The counts of the values of the only label, which is a [`MetricLabel::counted`], are read from the
+    /// state of the gateway when the metrics page is read.
+    Counts,
 }
 
-impl MetricSource {
-    /// Whether values are read from the records of requests.
-    pub(super) fn reads_record(&self) -> bool {
-        matches!(
-            self,
-            Self::FirstOutput(_)
-                | Self::Record(_)
-                | Self::RecordPerObjective(_)
-                | Self::RecordHistogram(_)
-        )
-    }
+/// The labels of a metric that has one value, or one histogram, for each request.
+#[derive(Debug, Clone, Copy)]
+pub enum RecordLabels {
+    /// The metric has no labels.
+    None,
+    /// The model.
+    Model,
+    /// The backend. A request without a backend has no value.
+    Backend,
+    /// The model and the backend. A request without a backend has no value.
+    ModelAndBackend,
 }
 
 /// The result of one scrape of a backend's metrics page.
@@ -88,130 +107,58 @@ pub struct ScrapeResult<'a> {
     pub error: Option<ScrapeError>,
 }
 
-/// A label of a metric. Labels that several files of the catalogue use are constants of this type.
-///
-/// The values of a label are from a closed set that no client can extend. Models and tenants that
-/// the configuration does not name are bounded in number.
-#[derive(Debug, Clone, Copy)]
-pub struct MetricLabel {
-    /// The name of the label in the Prometheus exposition format.
-    pub name: &'static str,
-    values: LabelValues,
+/// A duration in seconds, as the value of a metric. `None`: the metric has no value.
+pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64())
 }
 
-/// The values of a label.
-#[derive(Debug, Clone, Copy)]
-enum LabelValues {
-    /// The label has exactly the values that the function returns. Each of these values has series
-    /// before the first request.
-    Fixed(fn() -> Vec<&'static str>),
-    /// The configuration, the backends or the requests determine the values.
-    Variable {
-        /// Returns the values that have series before the first request.
-        seeds: fn(&KnownLabelValues) -> Vec<String>,
-        /// Returns a description of all values, in Markdown.
-        description: fn() -> String,
-    },
-}
-
-/// The label values that are known only at run time and have series before the first request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KnownLabelValues {
-    /// Models whose series exist before their first request.
-    pub models: Vec<String>,
-    /// Names of the registered backends.
-    pub backends: Vec<String>,
-    /// Names of the tenant tiers that the configuration defines.
-    pub tiers: Vec<String>,
-    /// Tenants of the keys file that have a label value of their own.
-    pub tenants: Vec<String>,
-    /// Names of the objectives in the configuration section `slos`.
-    pub slos: Vec<String>,
-}
-
-/// The label values of `counts`, which are pairs of a label value and a count.
-pub(super) fn label_values<const N: usize>(counts: [(&'static str, u64); N]) -> Vec<&'static str> {
-    counts.map(|(value, _)| value).to_vec()
-}
-
-/// Emits `counts`, which are pairs of a label value and a count, for a metric with one label.
-pub(super) fn emit_counts<const N: usize>(
-    counts: [(&'static str, u64); N],
-    emit: MetricEmitter<'_>,
-) {
-    for (value, count) in counts {
-        emit(&[value], count as f64);
+/// Emits values of an engine or a GPU with the label values `first` before their own. A value that is
+/// `None` is not emitted.
+fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&str], Option<f64>) {
+    move |labels, value| {
+        if let Some(value) = value {
+            emit(&[first, labels].concat(), value);
+        }
     }
 }
 
-// === impl MetricLabel ===
+// === impl MetricSource, RecordLabels ===
 
-impl MetricLabel {
-    /// The model of a request. Its values are the models that the configuration names, the first
-    /// `metrics.max_models` further models that backends serve, and `_other` for all other models.
-    pub const MODEL: Self = Self::variable(
-        "gen_ai_request_model",
-        |known| match known.models.as_slice() {
-            [] => vec![ModelLabel::OTHER.to_owned()],
-            models => models.to_vec(),
-        },
-        || {
-            "a model of the configuration, one of the first further models that backends list \
-             (`metrics.max_models`), or `_other`"
-                .to_owned()
-        },
-    );
-    /// The name of a backend that is registered now or was removed recently.
-    pub const BACKEND: Self = Self::variable(
-        "backend",
-        |known| known.backends.clone(),
-        || "the name of a backend".to_owned(),
-    );
-    /// The tier of a request. Its values are the tiers that the configuration names, `_other` for
-    /// an unknown tier, and the empty string for a request without a tier.
-    pub const TIER: Self = Self::variable(
-        "tier",
-        |known| [&[String::new()], known.tiers.as_slice()].concat(),
-        || "a tier of the configuration, `_other`, or empty".to_owned(),
-    );
-    /// The outcome of a request: [`Outcome::as_str`].
-    pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::NAMES.to_vec());
-    /// The type of the counted tokens, one of [`MetricLabel::TOKEN_TYPES`].
-    pub const TOKEN_TYPE: Self = Self::fixed("type", || Self::TOKEN_TYPES.to_vec());
-    /// The values of [`MetricLabel::TOKEN_TYPE`].
-    pub const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
-
-    /// A label with a fixed set of values, each of which has series before the first request.
-    pub const fn fixed(name: &'static str, values: fn() -> Vec<&'static str>) -> Self {
-        Self { name, values: LabelValues::Fixed(values) }
+impl MetricSource {
+    /// Whether values are read from the records of requests.
+    pub(super) fn reads_record(&self) -> bool {
+        matches!(
+            self,
+            Self::FirstOutput(_)
+                | Self::Record(_)
+                | Self::RecordValue(..)
+                | Self::RecordEvent(_)
+                | Self::RecordPerObjective(_)
+                | Self::RecordHistogram(..)
+        )
     }
+}
 
-    /// A label whose set of values is known only at run time: `seeds` returns the values that have
-    /// series before the first request, and `description` describes all values in Markdown.
-    pub const fn variable(
-        name: &'static str,
-        seeds: fn(&KnownLabelValues) -> Vec<String>,
-        description: fn() -> String,
-    ) -> Self {
-        Self { name, values: LabelValues::Variable { seeds, description } }
-    }
-
-    /// The values that have series before the first request.
-    pub fn seeds(&self, known: &KnownLabelValues) -> Vec<String> {
-        match self.values {
-            LabelValues::Fixed(values) => values().into_iter().map(str::to_owned).collect(),
-            LabelValues::Variable { seeds, .. } => seeds(known),
+impl RecordLabels {
+    const fn labels(self) -> &'static [MetricLabel] {
+        match self {
+            Self::None => &[],
+            Self::Model => &[MetricLabel::MODEL],
+            Self::Backend => &[MetricLabel::BACKEND],
+            Self::ModelAndBackend => &[MetricLabel::MODEL, MetricLabel::BACKEND],
         }
     }
 
-    /// A description of all values, in Markdown.
-    pub fn description(&self) -> String {
-        match self.values {
-            LabelValues::Fixed(values) => {
-                let quoted = values().into_iter().map(|value| format!("`{value}`"));
-                quoted.collect::<Vec<_>>().join(" ")
+    /// Calls `emit` with the label values of a request, unless one of them is missing.
+    pub(super) fn read(self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
+        match (self, record.backend()) {
+            (Self::None, _) => emit(&[]),
+            (Self::Model, _) => emit(&[record.model.as_str()]),
+            (Self::Backend, Some(backend)) => emit(&[backend.as_str()]),
+            (Self::ModelAndBackend, Some(backend)) => {
+                emit(&[record.model.as_str(), backend.as_str()]);
             }
-            LabelValues::Variable { description, .. } => description(),
+            (Self::Backend | Self::ModelAndBackend, None) => {}
         }
     }
 }
@@ -238,6 +185,51 @@ impl MetricDescriptor {
         Self { kind: MetricKind::Gauge, ..Self::counter(name, help, read) }
     }
 
+    /// A counter whose only label, `labels`, is a [`MetricLabel::counted`].
+    pub const fn counts(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [MetricLabel; 1],
+    ) -> Self {
+        Self { name, help, kind: MetricKind::Counter, labels, read: MetricSource::Counts }
+    }
+
+    /// A metric with one value for each finished request. `None`: the request has no value.
+    pub const fn of_request(
+        name: &'static str,
+        help: &'static str,
+        kind: MetricKind,
+        labels: RecordLabels,
+        read: fn(&RequestRecord) -> Option<f64>,
+    ) -> Self {
+        let source = MetricSource::RecordValue(labels, read);
+        Self { name, help, kind, labels: labels.labels(), read: source }
+    }
+
+    /// A histogram with many values for each finished request.
+    pub const fn request_histogram(
+        name: &'static str,
+        help: &'static str,
+        bounds: &'static [f64],
+        labels: RecordLabels,
+        read: fn(&RequestRecord) -> HistogramSnapshot<'_>,
+    ) -> Self {
+        let (kind, source) =
+            (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(labels, read));
+        Self { name, help, kind, labels: labels.labels(), read: source }
+    }
+
+    /// A counter of the finished requests for which `read` returns a value of the only label.
+    pub const fn request_counter(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [MetricLabel; 1],
+        read: fn(&RequestRecord) -> Option<&'static str>,
+    ) -> Self {
+        let read = MetricSource::RecordEvent(read);
+        Self { name, help, kind: MetricKind::Counter, labels, read }
+    }
+
     /// A counter with one value for each backend.
     pub const fn backend_counter(
         name: &'static str,
@@ -255,6 +247,82 @@ impl MetricDescriptor {
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
         Self { kind: MetricKind::Gauge, ..Self::backend_counter(name, help, read) }
+    }
+
+    /// A metric with one value for each backend, also for removed backends that still serve requests.
+    /// `None`: the backend has no value.
+    pub const fn backend_or_leaving(
+        name: &'static str,
+        help: &'static str,
+        kind: MetricKind,
+        read: fn(&BackendStatusSnapshot) -> Option<f64>,
+    ) -> Self {
+        let read = MetricSource::BackendOrLeaving(read);
+        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
+    }
+
+    /// Emits the values that are read when the metrics page is read. Returns false if the values of the
+    /// metric are recorded earlier.
+    ///
+    /// An unknown value of a gauge is emitted as NaN, which a graph shows as a gap. An unknown value of
+    /// a counter is not emitted, because a counter must not be NaN.
+    pub(super) fn read_current(
+        &self,
+        status: &StatusSnapshot,
+        objectives: &[Objective],
+        emit: MetricEmitter<'_>,
+    ) -> bool {
+        let has_nan = self.kind != MetricKind::Counter;
+        let backends = || status.registered_backends();
+        match self.read {
+            MetricSource::Backend(read) => {
+                for backend in backends() {
+                    if let Some(value) = read(backend).or(has_nan.then_some(f64::NAN)) {
+                        emit(&[&backend.backend], value);
+                    }
+                }
+            }
+            MetricSource::BackendOrLeaving(read) => {
+                for backend in &status.backends {
+                    if let Some(value) = read(backend) {
+                        emit(&[&backend.backend], value);
+                    }
+                }
+            }
+            MetricSource::Value(read) => {
+                if let Some(value) = read(status) {
+                    emit(&[], value);
+                }
+            }
+            MetricSource::Status(read) => read(status, &mut |labels, value| {
+                if has_nan || !value.is_nan() {
+                    emit(labels, value);
+                }
+            }),
+            MetricSource::Counts => {
+                for (value, count) in self.labels.iter().flat_map(|label| label.counts(status)) {
+                    emit(&[value], count as f64);
+                }
+            }
+            MetricSource::Engine(read) => {
+                for backend in backends() {
+                    if let Some(load) = &backend.engine {
+                        read(load, &mut with_first_labels(&[&backend.backend], emit));
+                    }
+                }
+            }
+            MetricSource::Gpu(read) => {
+                for backend in backends() {
+                    for BackendGpu { exporter, gpu, values, .. } in &backend.gpus {
+                        let first = [&*backend.backend, exporter, gpu];
+                        read(values, &mut with_first_labels(&first, emit));
+                    }
+                }
+            }
+            MetricSource::Objective(read) => objectives.iter().for_each(|it| read(it, emit)),
+            _ => return false,
+        }
+        true
     }
 
     /// All combinations of label values that have a series before the first request. Each

@@ -48,16 +48,9 @@ impl NonBlockingWriter {
         Self::start_with_linger(name, out, BATCH_LINGER)
     }
 
-    /// Like [`NonBlockingWriter::start`], but lines do not wait for further lines. A line is thus written
-    /// even if the process ends abruptly soon after it. For outputs with few lines.
-    pub fn start_immediate(
-        name: &'static str,
-        out: impl Write + Send + 'static,
-    ) -> (Self, NonBlockingWriterGuard) {
-        Self::start_with_linger(name, out, Duration::ZERO)
-    }
-
-    fn start_with_linger(
+    /// Like [`NonBlockingWriter::start`], with the time that a line waits for further lines. With 0, a line is
+    /// written even if the process ends abruptly soon after it: for outputs with few lines.
+    pub fn start_with_linger(
         name: &'static str,
         mut out: impl Write + Send + 'static,
         linger: Duration,

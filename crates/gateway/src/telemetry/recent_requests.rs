@@ -9,19 +9,19 @@ mod stats_window;
 
 mod history_ring;
 
-pub use finished_request::FinishedRequest;
+pub use finished_request::{FinishedRequest, RequestFacts};
 
 use client_counts::ClientCounts;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
-use tokenweir_request::record::{RequestRecord, SlowCause};
+use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
 
 /// The sink that collects the statistics and the lists of recent requests.
@@ -51,23 +51,6 @@ struct RecentRequestsState {
     refusal_log: RefusalLog,
 }
 
-/// Counts of the requests that ended in the last few windows of 5 s.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RecentCounts {
-    /// Number of requests that ended.
-    pub requests: u64,
-    /// Number of the ended requests that were refused.
-    pub refused: u64,
-    /// Number of the ended requests that failed because of a backend.
-    pub failed: u64,
-    /// Number of the ended requests that were slow because they waited for capacity.
-    pub waited: u64,
-    /// The part of `waited` that waited in the gateway because all backends were full.
-    pub delayed: u64,
-    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
-    pub client_errors: BTreeMap<u16, u64>,
-}
-
 /// Number of complete windows in a minute. The current window, which is not complete, is not counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
 /// Maximum length of the list of the last requests and of the list of the last slow requests.
@@ -89,8 +72,14 @@ impl RecentRequests {
 
     /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
     pub fn last_minute(&self, now: Instant) -> LastMinute {
+        self.last_windows(WINDOWS_PER_MINUTE, now)
+    }
+
+    /// As [`RecentRequests::last_minute`], for the current window and the last `windows` complete windows
+    /// of 5 s before `now`.
+    pub fn last_windows(&self, windows: u64, now: Instant) -> LastMinute {
         let index = self.window_index(now);
-        let first_index = index.saturating_sub(WINDOWS_PER_MINUTE);
+        let first_index = index.saturating_sub(windows);
         let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
         let mut merged = RequestStatsWindow::new(index);
         self.for_each_window(first_index, |window| merged.merge(window));
@@ -115,27 +104,6 @@ impl RecentRequests {
         let state = lock(&self.state);
         let elapsed = now.saturating_duration_since(self.epoch);
         state.history.to_document(&state.windows, self.window_index(now), elapsed)
-    }
-
-    /// Counts of the requests that ended in the current window and in the last `windows` complete
-    /// windows of 5 s before `now`.
-    pub fn counts_of_windows(&self, windows: u64, now: Instant) -> RecentCounts {
-        let first_index = self.window_index(now).saturating_sub(windows);
-        let state = lock(&self.state);
-        let mut counts = RecentCounts::default();
-        for window in state.windows.iter().filter(|window| window.index >= first_index) {
-            counts.requests += window.requests;
-            counts.refused += window.refused;
-            counts.failed += window.failed;
-            counts.waited += window.waited();
-            counts.delayed += window.slow(SlowCause::GatewayQueue);
-            for ((is_of_backend, status), count) in &window.client_errors {
-                if *is_of_backend {
-                    *counts.client_errors.entry(*status).or_default() += count;
-                }
-            }
-        }
-        counts
     }
 
     /// Logs the end of a wave of refused requests, if it has ended. Must be called every few seconds.
@@ -200,7 +168,7 @@ impl RecentRequestsState {
         let request = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
         self.totals.requests += 1;
         self.totals.output_tokens += record.output_tokens().unwrap_or_default();
-        if request.slow.is_some() {
+        if request.facts.slow.is_some() {
             push_bounded(&mut self.slow_requests, request.clone());
         }
         push_bounded(&mut self.last_requests, request);

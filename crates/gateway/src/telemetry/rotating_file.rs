@@ -1,6 +1,7 @@
 //! A file of lines with a size limit. A full file is renamed to `<name>.old`, and a new file is started. An
 //! earlier `<name>.old` is replaced.
 
+use super::sanitize;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -72,6 +73,14 @@ impl RotatingFile {
         let file = open_for_append(path)?;
         let length = file.metadata()?.len();
         Ok(Self { path: path.to_owned(), file, length, max_bytes, counters, is_failing: false })
+    }
+
+    /// Writes a value as one line of JSON.
+    pub(super) fn write_json(&mut self, value: &impl Serialize) {
+        let mut line = sanitize::json(serde_json::to_string(value).unwrap_or_default());
+        line.push('\n');
+        // A failed write is counted and returns no error.
+        let _ = self.write_all(line.as_bytes());
     }
 
     /// Appends the complete line. If the write fails, the file keeps its previous content.

@@ -85,9 +85,12 @@ pub struct StatusSnapshot {
     pub spans: SpanCounts,
     /// Number of records of the trace capture by result.
     pub trace_capture: FileRecordCounts,
-    /// Number of access log lines and of payload log records by result.
+    /// Number of access log lines by result.
     #[serde(skip)]
-    pub logs: RequestLogCounts,
+    pub access_log: access_log::AccessLogCounts,
+    /// Number of payload log records by result.
+    #[serde(skip)]
+    pub payload_log: FileRecordCounts,
     /// Quality of responses by model. `None`: `quality` is disabled.
     pub quality: Option<quality::QualitySnapshot>,
     /// Number of open, refused and failed client connections.
@@ -311,22 +314,20 @@ pub struct BackendMetricAvailability {
     pub missing: Vec<&'static str>,
 }
 
-/// Number of access log lines and of payload log records by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct RequestLogCounts {
-    /// Number of access log lines by result.
-    pub access: access_log::AccessLogCounts,
-    /// Number of payload log records by result.
-    pub content: FileRecordCounts,
-}
-
-// === impl StatusSnapshot ===
+// === impl StatusSnapshot, BackendStatusSnapshot ===
 
 impl StatusSnapshot {
     /// The backends that are configured or discovered now, without removed backends that still
     /// serve requests.
     pub(super) fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
-        self.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+        self.backends.iter().filter(|backend| backend.is_registered())
+    }
+}
+
+impl BackendStatusSnapshot {
+    /// Whether the backend is configured or discovered now.
+    pub(super) fn is_registered(&self) -> bool {
+        self.health != LEAVING_STATE
     }
 }
 

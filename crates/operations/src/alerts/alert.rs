@@ -1,4 +1,4 @@
-//! The description of an alert: its condition, texts and inhibitions.
+//! The description of an alert: its condition and texts.
 
 use std::borrow::Cow;
 use tokenweir_protocol::named_enum;
@@ -8,9 +8,6 @@ use tokenweir_protocol::named_enum;
 pub struct Alert {
     /// The name of the alert, such as `TokenweirDown`.
     pub name: &'static str,
-    /// The subject area of the alert, such as `latency`. Alertmanager groups the alerts of one area into one
-    /// notification.
-    pub area: &'static str,
     /// The urgency of the alert.
     pub severity: AlertSeverity,
     /// The condition, as a Prometheus query.
@@ -27,8 +24,6 @@ pub struct Alert {
     pub description: &'static str,
     /// The runbook.
     pub runbook: Runbook,
-    /// The alerts that send no notification while this alert fires.
-    pub silences: Vec<AlertInhibition>,
 }
 
 /// The runbook of an alert.
@@ -61,17 +56,6 @@ named_enum! {
     }
 }
 
-/// An inhibition: while the inhibiting alert fires, `alert` sends no notification.
-#[derive(Debug, Clone, Copy)]
-pub struct AlertInhibition {
-    /// The verdict that the inhibiting alert must have as its label `verdict`. `None`: any verdict.
-    pub verdict: Option<&'static str>,
-    /// Name of the inhibited alert.
-    pub alert: &'static str,
-    /// The labels whose values must be equal on both alerts.
-    pub equal: &'static [&'static str],
-}
-
 // === impl Alert ===
 
 impl Alert {
@@ -83,14 +67,5 @@ impl Alert {
             Runbook::Verdict(verdict) => verdict.to_owned(),
             Runbook::EachVerdict(_) => "{{ $labels.verdict }}".to_owned(),
         }
-    }
-}
-
-// === impl AlertInhibition ===
-
-impl AlertInhibition {
-    /// An inhibition of `alert` by an alert that has the same values of the labels `equal`.
-    pub(super) const fn same(alert: &'static str, equal: &'static [&'static str]) -> Self {
-        Self { verdict: None, alert, equal }
     }
 }

@@ -3,8 +3,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "backends";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![kv_events_missing(), peer_exchange_down(), gpu_errors()]
 }
@@ -12,7 +10,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn kv_events_missing() -> Alert {
     Alert {
         name: "TokenweirKvEventsMissing",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (backend) (tokenweir_backend_kv_events_state{state=~\"off|gap\"}) == 1\n\
                and on (backend) max by (backend) (tokenweir_backend_up) == 1"
@@ -30,14 +27,12 @@ fn kv_events_missing() -> Alert {
                      `tcp://*:5557`. `gap`: add a `replay_endpoint`. To do without events, set \
                      `kv_events: {enabled: false}`.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn peer_exchange_down() -> Alert {
     Alert {
         name: "TokenweirPeerExchangeDown",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "tokenweir_peer_exchange_connected == 0".into(),
         holds_for: "5m",
@@ -53,14 +48,12 @@ fn peer_exchange_down() -> Alert {
             action: "Restart the server of the message bus, or open the network path to it. After \
                      a change of the password, restart the gateway.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn gpu_errors() -> Alert {
     Alert {
         name: "TokenweirGpuErrors",
-        area: AREA,
         severity: AlertSeverity::Page,
         // Applications cause the XID codes 13, 31, 43 and 45, so these are left out. The metric keeps the
         // last code, so only a change of the code shows a new error.
@@ -83,6 +76,5 @@ fn gpu_errors() -> Alert {
             action: "Drain the backend and reset the GPU or its host. If the error returns, \
                      replace the GPU.",
         },
-        silences: Vec::new(),
     }
 }

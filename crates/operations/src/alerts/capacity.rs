@@ -2,10 +2,8 @@
 //! requests of one model, and an engine queue that does not harm requests yet. For the wait in the gateway,
 //! there is the verdict `gateway_queue`.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
-
-const AREA: &str = "capacity";
 
 pub(super) fn alerts() -> Vec<Alert> {
     vec![engine_queue_backlog(), requests_shed()]
@@ -14,7 +12,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn engine_queue_backlog() -> Alert {
     Alert {
         name: "TokenweirEngineQueueBacklog",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "min by (backend) (min_over_time(tokenweir_backend_waiting_requests[5m])) > 0\n\
                and on (backend)\n  \
@@ -37,14 +34,12 @@ fn engine_queue_backlog() -> Alert {
             action: "If all do, add backends. If one does, lower `admission.max_waiting`, so that \
                      requests wait in the gateway for the first free backend.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn requests_shed() -> Alert {
     Alert {
         name: "TokenweirRequestsShed",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: share_by_model(REFUSED_OUTCOME, 20).into(),
         holds_for: "2m",
@@ -58,6 +53,5 @@ fn requests_shed() -> Alert {
                       classes, tenants.",
             action: "Undrain or restart missing backends, or add some.",
         },
-        silences: vec![AlertInhibition::same("TokenweirEngineQueueBacklog", &[])],
     }
 }

@@ -1,12 +1,8 @@
 //! The alerts that read the verdicts and the anomalies of the diagnosis. The thresholds and the runbooks are
 //! in the table of verdicts.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use tokenweir_diagnose::verdict_descriptions;
-
-const AREA: &str = "diagnosis";
-/// The labels whose values must be equal if an alert mutes another alert about the same verdict.
-const SAME_VERDICT: &[&str] = &["verdict"];
 
 pub(super) fn alerts() -> Vec<Alert> {
     vec![
@@ -24,11 +20,8 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn critical_verdict() -> Alert {
     let paging = verdict_descriptions().filter(|verdict| verdict.pages);
     let names: Vec<&str> = paging.map(|verdict| verdict.name).collect();
-    let mutes = |verdict, alert| AlertInhibition { verdict, alert, equal: &[] };
-    let no_capacity = Some("no_capacity");
     Alert {
         name: "TokenweirCriticalVerdict",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "max by (verdict) (\n  \
@@ -42,14 +35,6 @@ fn critical_verdict() -> Alert {
         description: "The critical verdict {{ $labels.verdict }} holds, at up to {{ $value }} \
                       backends of one gateway.",
         runbook: Runbook::EachVerdict("A verdict below that is marked with *pages* is critical."),
-        silences: vec![
-            AlertInhibition::same("TokenweirKvCacheExhausted", SAME_VERDICT),
-            AlertInhibition::same("TokenweirPreemptions", SAME_VERDICT),
-            AlertInhibition::same("TokenweirVerdict", SAME_VERDICT),
-            mutes(no_capacity, "TokenweirBackendDown"),
-            mutes(no_capacity, "TokenweirErrors"),
-            mutes(no_capacity, "TokenweirRequestsShed"),
-        ],
     }
 }
 
@@ -59,7 +44,6 @@ fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> A
     let description = verdict_descriptions().find(|it| it.name == verdict);
     Alert {
         name,
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: format!(
             "{aggregation} by (backend, verdict) \
@@ -71,14 +55,12 @@ fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> A
         summary: "Diagnosis of {{ $labels.backend }}: {{ $labels.verdict }}",
         description: description.map_or(verdict, |it| it.meaning),
         runbook: Runbook::Verdict(verdict),
-        silences: vec![AlertInhibition::same("TokenweirVerdict", SAME_VERDICT)],
     }
 }
 
 fn verdict() -> Alert {
     Alert {
         name: "TokenweirVerdict",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         // One alert for each name of a verdict. The label `verdict_severity` lets a receiver treat critical
         // verdicts differently.
@@ -93,14 +75,12 @@ fn verdict() -> Alert {
         runbook: Runbook::EachVerdict(
             "A verdict is a warning or critical. An alert about the same verdict mutes this one.",
         ),
-        silences: Vec::new(),
     }
 }
 
 fn anomaly() -> Alert {
     Alert {
         name: "TokenweirAnomaly",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (measure) (tokenweir_anomalies) > 0".into(),
         holds_for: "10m",
@@ -115,6 +95,5 @@ fn anomaly() -> Alert {
             action: "Compare the time with deployments. A new usual value ends it within an \
                      hour. Silence a useless measure: `TokenweirAnomaly{measure=\"...\"}`.",
         },
-        silences: Vec::new(),
     }
 }

@@ -3,8 +3,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "gateway";
-
 pub(super) fn alerts() -> Vec<Alert> {
     vec![gateway_down(), overhead(), request_open_long(), token_drift(), task_panicked()]
 }
@@ -12,7 +10,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn gateway_down() -> Alert {
     Alert {
         name: "TokenweirDown",
-        area: AREA,
         severity: AlertSeverity::Page,
         // If a pod of a gateway is gone, Prometheus has no scrape target for it, and so no series `up` with
         // the value 0.
@@ -32,14 +29,12 @@ fn gateway_down() -> Alert {
             action: "If the process stopped, read its last log lines. If only the admin port \
                      fails, check network policies and the `admin` address.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn overhead() -> Alert {
     Alert {
         name: "TokenweirOverhead",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "histogram_quantile(0.99, sum by (le) \
                (rate(tokenweir_gateway_overhead_seconds_bucket[5m]))) > 0.01\n\
@@ -56,14 +51,12 @@ fn overhead() -> Alert {
             confirm: "Dashboard, row Gateway: CPU and memory.",
             action: "Give the gateway more CPU, or run a second gateway.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn request_open_long() -> Alert {
     Alert {
         name: "TokenweirRequestOpenLong",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (instance) (tokenweir_oldest_request_age_seconds) > 1800".into(),
         holds_for: "5m",
@@ -78,14 +71,12 @@ fn request_open_long() -> Alert {
                      read, set `write_timeout`. If such requests are usual, raise the limit of \
                      this alert.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn token_drift() -> Alert {
     Alert {
         name: "TokenweirTokenDrift",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         // Only too high counts of the gateways are an error. The engine may count more: it can also serve
         // other clients, or finish requests whose clients disconnected. While its page cannot be scraped, the
@@ -108,14 +99,12 @@ fn token_drift() -> Alert {
             action: "If it reports none, set `usage: inject`. If it does, report the engine, its \
                      version and the ratio.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn task_panicked() -> Alert {
     Alert {
         name: "TokenweirTaskPanicked",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "increase(tokenweir_task_panics_total[15m]) > 0".into(),
         holds_for: "1m",
@@ -129,6 +118,5 @@ fn task_panicked() -> Alert {
             confirm: "The log: `the gateway panicked`.",
             action: "Report this line and the next. If it repeats, undo the last change.",
         },
-        silences: Vec::new(),
     }
 }

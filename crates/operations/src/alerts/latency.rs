@@ -6,10 +6,8 @@
 //! an hour the degraded value is the baseline, so the alert ends. The duration of a whole response depends on
 //! the length of the response, so this latency has no absolute limit.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use crate::outcomes::{FAILED_OUTCOMES, share_by_model};
-
-const AREA: &str = "latency";
 
 pub(super) fn alerts() -> Vec<Alert> {
     vec![ttft_high(), tpot_high(), latency_degraded(), errors(), client_aborts()]
@@ -51,7 +49,6 @@ fn or_in_an_hour(histogram: &str, limit: &str) -> String {
 fn ttft_high() -> Alert {
     Alert {
         name: "TokenweirTtftHigh",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "tokenweir:ttft_seconds:p95_5m > 5\n\
@@ -71,17 +68,12 @@ fn ttft_high() -> Alert {
                      (`admission.classes`). If such TTFTs are usual, set an objective in `slos` \
                      and silence this alert.",
         },
-        silences: vec![AlertInhibition::same(
-            "TokenweirLatencyDegraded",
-            &["gen_ai_request_model"],
-        )],
     }
 }
 
 fn tpot_high() -> Alert {
     Alert {
         name: "TokenweirTpotHigh",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: format!(
             "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
@@ -103,10 +95,6 @@ fn tpot_high() -> Alert {
             action: "If one is slow, set its `weight` to 0. If all are, lower `--max-num-seqs` or \
                      add backends.",
         },
-        silences: vec![AlertInhibition::same(
-            "TokenweirLatencyDegraded",
-            &["gen_ai_request_model"],
-        )],
     }
 }
 
@@ -131,7 +119,6 @@ fn degraded_condition() -> String {
 fn latency_degraded() -> Alert {
     Alert {
         name: "TokenweirLatencyDegraded",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: degraded_condition().into(),
         holds_for: "5m",
@@ -148,14 +135,12 @@ fn latency_degraded() -> Alert {
                      Batches: lower `--max-num-seqs`. Longer responses: find a changed prompt, or \
                      a model that does not stop.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn errors() -> Alert {
     Alert {
         name: "TokenweirErrors",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: share_by_model(FAILED_OUTCOMES, 10).into(),
         holds_for: "2m",
@@ -171,14 +156,12 @@ fn errors() -> Alert {
             action: "The verdict `backend_failing` names the backend: stop it. If all fail, check \
                      the last deployment, and look for requests that break the engine.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn client_aborts() -> Alert {
     Alert {
         name: "TokenweirClientAborts",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "sum(rate(tokenweir_requests_total{outcome=\"cancelled\"}[10m]))\n\
                / sum(rate(tokenweir_requests_total[10m])) > 0.2\n\
@@ -197,6 +180,5 @@ fn client_aborts() -> Alert {
             action: "Other phases mean slow responses. Find the client in log lines with outcome \
                      `cancelled`.",
         },
-        silences: Vec::new(),
     }
 }

@@ -12,22 +12,29 @@ mod backends;
 mod capacity;
 mod diagnosis;
 mod gateway;
+mod inhibitions;
 mod latency;
 mod quality;
 mod slo;
 
-pub use alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+pub use alert::{Alert, AlertSeverity, Runbook};
+pub use inhibitions::{AlertInhibition, INHIBITIONS};
+
+/// The subject areas and their alerts, the most urgent area first. Alertmanager groups the alerts of one
+/// area into one notification.
+pub(crate) fn by_area() -> [(&'static str, Vec<Alert>); 7] {
+    [
+        ("slo", slo::alerts()),
+        ("diagnosis", diagnosis::alerts()),
+        ("latency", latency::alerts()),
+        ("capacity", capacity::alerts()),
+        ("gateway", gateway::alerts()),
+        ("backends", backends::alerts()),
+        ("quality", quality::alerts()),
+    ]
+}
 
 /// All alerts. The most urgent areas come first.
 pub fn all() -> Vec<Alert> {
-    [
-        slo::alerts(),
-        diagnosis::alerts(),
-        latency::alerts(),
-        capacity::alerts(),
-        gateway::alerts(),
-        backends::alerts(),
-        quality::alerts(),
-    ]
-    .concat()
+    by_area().map(|(_, alerts)| alerts).concat()
 }

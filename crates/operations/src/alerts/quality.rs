@@ -7,7 +7,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const AREA: &str = "quality";
 const DRIFT_METRIC: &str = "tokenweir_quality_output_drift_ratio";
 const RECENT_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"recent\"}";
 const BASELINE_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"baseline\"}";
@@ -53,7 +52,6 @@ fn quality_changed() -> Alert {
     ];
     Alert {
         name: "TokenweirQualityChanged",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: changes.join("\nor ").into(),
         holds_for: "1h",
@@ -71,14 +69,12 @@ fn quality_changed() -> Alert {
             action: "Find what was deployed before: a model, a prompt, a client or the judge. An \
                      intended change becomes the baseline within a day.",
         },
-        silences: Vec::new(),
     }
 }
 
 fn samples_lost() -> Alert {
     Alert {
         name: "TokenweirSamplesLost",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "sum(increase(tokenweir_quality_samples_total{result!=\"done\"}[1h]))\n\
                / sum(increase(tokenweir_quality_samples_total[1h])) > 0.5\n\
@@ -97,6 +93,5 @@ fn samples_lost() -> Alert {
                      `dropped`: the disk or the queue of samples is full. Free disk space for a file of \
                      `log.max_file_bytes`; if the disk has space, lower `quality.sample`.",
         },
-        silences: Vec::new(),
     }
 }

@@ -10,10 +10,8 @@
 //! thresholds. So the share of bad requests at which an alert fires is at most half way between the allowed
 //! share and 100 %.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use super::alert::{Alert, AlertSeverity, Runbook};
 use std::fmt::Write;
-
-const AREA: &str = "slo";
 
 /// A long and a short window, and the burn rate that must be exceeded over both.
 struct BurnRateWindow {
@@ -48,7 +46,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn fast_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloFastBurn",
-        area: AREA,
         severity: AlertSeverity::Page,
         expr: burn_rate_condition(&FAST_BURN).into(),
         holds_for: "2m",
@@ -66,7 +63,6 @@ fn fast_burn_alert() -> Alert {
                      cause*: for queues add backends; if one backend has `slow_decode`, set its \
                      `weight` to 0.",
         },
-        silences: vec![AlertInhibition::same("TokenweirSloSlowBurn", &["slo"])],
     }
 }
 
@@ -74,7 +70,6 @@ fn fast_burn_alert() -> Alert {
 fn slow_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloSlowBurn",
-        area: AREA,
         severity: AlertSeverity::Ticket,
         expr: burn_rate_condition(&SLOW_BURN).into(),
         holds_for: "15m",
@@ -90,7 +85,6 @@ fn slow_burn_alert() -> Alert {
             action: "For a daily peak, add capacity. For a lasting change, find the deployment \
                      that caused it.",
         },
-        silences: Vec::new(),
     }
 }
 

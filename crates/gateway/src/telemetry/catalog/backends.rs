@@ -1,8 +1,7 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -107,26 +106,21 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_requests_in_flight",
-        help: "Requests of this gateway in progress on the backend.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend_or_leaving(status, emit, |backend| f64::from(backend.in_flight));
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_ranks",
-        help: "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends().filter(|it| !it.ranks.is_empty()) {
-                emit(&[&backend.backend], backend.ranks.len() as f64);
-            }
-        }),
-    },
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_requests_in_flight",
+        "Requests of this gateway in progress on the backend.",
+        MetricKind::Gauge,
+        |backend| Some(f64::from(backend.in_flight)),
+    ),
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_ranks",
+        "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
+        MetricKind::Gauge,
+        |backend| {
+            let has_ranks = backend.is_registered() && !backend.ranks.is_empty();
+            has_ranks.then_some(backend.ranks.len() as f64)
+        },
+    ),
     MetricDescriptor {
         name: "tokenweir_backend_sleep_changes_total",
         help: "Times that the gateway woke the engine of the backend, or put it to sleep.",
@@ -142,24 +136,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_streams_stalled",
-        help: "Open streams of the backend without output for longer than the stall threshold.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend_or_leaving(status, emit, |backend| f64::from(backend.stalled));
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_stalls_total",
-        help: "Stalls of streams of the backend.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend_or_leaving(status, emit, |backend| backend.stalls as f64);
-        }),
-    },
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_streams_stalled",
+        "Open streams of the backend without output for longer than the stall threshold.",
+        MetricKind::Gauge,
+        |backend| Some(f64::from(backend.stalled)),
+    ),
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_stalls_total",
+        "Stalls of streams of the backend.",
+        MetricKind::Counter,
+        |backend| Some(backend.stalls as f64),
+    ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_kv_usage_ratio",
         "Share of the backend's KV cache in use. NaN: not reported.",
@@ -273,18 +261,6 @@ const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 fn verdict_names() -> Vec<&'static str> {
     let fleet = FLEET_RULES.iter().map(|rule| rule.name);
     fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
-}
-
-/// Emits the value that `read` returns for each backend. Removed backends that still serve requests are
-/// included.
-fn emit_by_backend_or_leaving(
-    status: &StatusSnapshot,
-    emit: MetricEmitter<'_>,
-    read: fn(&BackendStatusSnapshot) -> f64,
-) {
-    for backend in &status.backends {
-        emit(&[&backend.backend], read(backend));
-    }
 }
 
 /// All values that [`attempt_result`] can return.

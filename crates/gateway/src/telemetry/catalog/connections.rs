@@ -1,9 +1,6 @@
 //! Metrics of the client listener: client connections, memory of request bodies, and certificates.
 
-use super::super::metric::{
-    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
-};
-use super::super::status::ConnectionStatusSnapshot;
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -16,17 +13,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Limit of open client connections (limits.connections). NaN: no limit.",
         |status| Some(status.connections.limit.map_or(f64::NAN, |limit| limit as f64)),
     ),
-    MetricDescriptor {
-        name: "tokenweir_connections_refused_total",
-        help: "Client connections closed before a request, by reason.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || {
-            label_values(ConnectionStatusSnapshot::default().refusals())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.connections.refusals(), emit);
-        }),
-    },
+    MetricDescriptor::counts(
+        "tokenweir_connections_refused_total",
+        "Client connections closed before a request, by reason.",
+        &[MetricLabel::counted("reason", |status| status.connections.refusals().to_vec())],
+    ),
     MetricDescriptor::counter(
         "tokenweir_accept_errors_total",
         "Calls of accept() that failed, for example because no file descriptor is left.",
@@ -53,20 +44,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_certificate_reloads_total",
-        help: "Reloads of changed certificate, key and CA files, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(reloads(&CertificateCounts::default()))
+    MetricDescriptor::counts(
+        "tokenweir_certificate_reloads_total",
+        "Reloads of changed certificate, key and CA files, by result.",
+        &[MetricLabel::counted("result", |status| {
+            let CertificateCounts { reloaded, failed, .. } = status.certificates;
+            vec![("ok", reloaded), ("failed", failed)]
         })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(reloads(&status.certificates), emit);
-        }),
-    },
+    ),
 ];
-
-/// The number of reloads of certificate files, by result.
-const fn reloads(certificates: &CertificateCounts) -> [(&'static str, u64); 2] {
-    [("ok", certificates.reloaded), ("failed", certificates.failed)]
-}

@@ -1,13 +1,8 @@
 //! Metrics of the exporters and logs of the gateway (spans, trace capture, access log, payload log,
 //! metrics pushes), of the CPU time of telemetry, and of the version of the gateway.
 
-use super::super::access_log::AccessLogCounts;
 use super::super::cpu_time::TelemetryPart;
-use super::super::metric::{
-    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
-};
-use super::super::otel::SpanCounts;
-use super::super::rotating_file::FileRecordCounts;
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use crate::webhook::WebhookStatus;
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -19,48 +14,26 @@ const VERSION: MetricLabel = MetricLabel::variable(
 );
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_otel_spans_total",
-        help: "Spans, by result. Dropped spans are queued - exported - failed.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || label_values(SpanCounts::default().by_result()))],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.spans.by_result(), emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_capture_records_total",
-        help: "Records of the trace capture, by whether they were written or dropped.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(FileRecordCounts::default().by_result())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.trace_capture.by_result(), emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_access_log_lines_total",
-        help: "Access log lines, by result. Dropped: the log reader was too slow or a write failed.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(AccessLogCounts::default().by_result())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.logs.access.by_result(), emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_content_records_total",
-        help: "Requests selected for the payload log (log.payloads), by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(FileRecordCounts::default().by_result())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.logs.content.by_result(), emit);
-        }),
-    },
+    MetricDescriptor::counts(
+        "tokenweir_otel_spans_total",
+        "Spans, by result. Dropped spans are queued - exported - failed.",
+        &[MetricLabel::counted("result", |status| status.spans.by_result().to_vec())],
+    ),
+    MetricDescriptor::counts(
+        "tokenweir_capture_records_total",
+        "Records of the trace capture, by whether they were written or dropped.",
+        &[MetricLabel::counted("result", |status| status.trace_capture.by_result().to_vec())],
+    ),
+    MetricDescriptor::counts(
+        "tokenweir_access_log_lines_total",
+        "Access log lines, by result. Dropped: the log reader was too slow or a write failed.",
+        &[MetricLabel::counted("result", |status| status.access_log.by_result().to_vec())],
+    ),
+    MetricDescriptor::counts(
+        "tokenweir_content_records_total",
+        "Requests selected for the payload log (log.payloads), by result.",
+        &[MetricLabel::counted("result", |status| status.payload_log.by_result().to_vec())],
+    ),
     MetricDescriptor {
         name: "tokenweir_telemetry_cpu_seconds_total",
         help: "CPU time of telemetry by kind of work, without the observation of responses and the connections to collectors.",
@@ -72,19 +45,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_webhook_messages_total",
-        help: "Messages to the webhooks, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || vec!["ok", "failed"])],
-        read: MetricSource::Status(|status, emit| {
-            let sum = |count: fn(&WebhookStatus) -> u64| {
-                status.webhooks.iter().map(count).sum::<u64>() as f64
-            };
-            emit(&["ok"], sum(|webhook| webhook.ok));
-            emit(&["failed"], sum(|webhook| webhook.failed));
-        }),
-    },
+    MetricDescriptor::counts(
+        "tokenweir_webhook_messages_total",
+        "Messages to the webhooks, by result.",
+        &[MetricLabel::counted("result", |status| {
+            let sum = |count: fn(&WebhookStatus) -> u64| status.webhooks.iter().map(count).sum();
+            vec![("ok", sum(|webhook| webhook.ok)), ("failed", sum(|webhook| webhook.failed))]
+        })],
+    ),
     MetricDescriptor {
         name: "tokenweir_build_info",
         help: "Always 1. The label is the gateway's version.",

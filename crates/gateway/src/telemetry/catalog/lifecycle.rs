@@ -1,10 +1,7 @@
 //! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, panics, and the delay of
 //! its tasks.
 
-use super::super::metric::{
-    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
-};
-use super::super::status::ConfigReloadStatus;
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -24,17 +21,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Unix time at which the configuration in use was loaded.",
         |status| Some(status.config_reloads.last_success_seconds),
     ),
-    MetricDescriptor {
-        name: "tokenweir_config_reloads_total",
-        help: "Reloads of the configuration, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(ConfigReloadStatus::default().by_result())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.config_reloads.by_result(), emit);
-        }),
-    },
+    MetricDescriptor::counts(
+        "tokenweir_config_reloads_total",
+        "Reloads of the configuration, by result.",
+        &[MetricLabel::counted("result", |status| status.config_reloads.by_result().to_vec())],
+    ),
     MetricDescriptor::gauge("tokenweir_draining", "1 from the shutdown signal on.", |status| {
         Some(f64::from(u8::from(status.draining)))
     }),
@@ -45,15 +36,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[],
         read: MetricSource::SchedulingDelay,
     },
-    MetricDescriptor {
-        name: "tokenweir_task_panics_total",
-        help: "Panics of background tasks. The log has the location.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("task", || BackgroundTask::NAMES.to_vec())],
-        read: MetricSource::Status(|status, emit| {
-            for task in BackgroundTask::ALL {
-                emit(&[task.as_str()], status.panics.for_task(task) as f64);
-            }
-        }),
-    },
+    MetricDescriptor::counts(
+        "tokenweir_task_panics_total",
+        "Panics of background tasks. The log has the location.",
+        &[MetricLabel::counted("task", |status| {
+            BackgroundTask::ALL.map(|task| (task.as_str(), status.panics.for_task(task))).to_vec()
+        })],
+    ),
 ];

@@ -1,8 +1,6 @@
 //! Metrics of response quality. They have no values unless `quality.enabled` is set.
 
-use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, emit_counts, label_values,
-};
+use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::quality::{ModelQuality, QualitySampleCounts};
 use super::super::status::StatusSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -47,11 +45,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Responses sampled for quality.file and quality.judge, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
-            label_values(QualitySampleCounts::default().by_result())
+            QualitySampleCounts::default().by_result().map(|(result, _)| result).to_vec()
         })],
         read: MetricSource::Status(|status, emit| {
-            if let Some(quality) = &status.quality {
-                emit_counts(quality.samples.by_result(), emit);
+            for (result, count) in status.quality.iter().flat_map(|it| it.samples.by_result()) {
+                emit(&[result], count as f64);
             }
         }),
     },

@@ -1,6 +1,6 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels, seconds};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
@@ -209,40 +209,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_client_disconnects_total",
-        help: "Clients that disconnected before the response was complete, by the phase of the request.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if record.outcome == Outcome::Cancelled {
-                emit(&[record.phase()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_requests_rejected_total",
-        help: "Requests that the gateway answered with an error of its own, by reason.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(reason) = record.refusal {
-                emit(&[reason], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_requests_shed_total",
-        help: "Rejected requests for which every backend was full.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            let is_shed = |reason: &&str| error::SHED_REASONS.contains(reason);
-            if let Some(reason) = record.refusal.filter(is_shed) {
-                emit(&[reason], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::request_counter(
+        "tokenweir_client_disconnects_total",
+        "Clients that disconnected before the response was complete, by the phase of the request.",
+        &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
+        |record| (record.outcome == Outcome::Cancelled).then(|| record.phase()),
+    ),
+    MetricDescriptor::request_counter(
+        "tokenweir_requests_rejected_total",
+        "Requests that the gateway answered with an error of its own, by reason.",
+        &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
+        |record| record.refusal,
+    ),
+    MetricDescriptor::request_counter(
+        "tokenweir_requests_shed_total",
+        "Rejected requests for which every backend was full.",
+        &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
+        |record| record.refusal.filter(|reason| error::SHED_REASONS.contains(reason)),
+    ),
     MetricDescriptor {
         name: "tokenweir_queue_wait_seconds",
         help: "Time in the admission queue of requests that had to wait.",
@@ -254,17 +238,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_queue_wait_seconds_total",
-        help: "Time in the admission queue of requests that were then sent to the backend.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some(wait), Some(backend)) = (record.gateway_queue_wait(), record.backend()) {
-                emit(&[backend.as_str()], wait.as_secs_f64());
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_backend_queue_wait_seconds_total",
+        "Time in the admission queue of requests that were then sent to the backend.",
+        MetricKind::Counter,
+        RecordLabels::Backend,
+        |record| seconds(record.gateway_queue_wait()),
+    ),
     MetricDescriptor {
         name: "tokenweir_queue_requests",
         help: "Requests waiting in the admission queue now.",
@@ -276,17 +256,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_wait_seconds",
-        help: "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
-        kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(wait) = record.backend_wait() {
-                emit(&[record.model.as_str()], wait.as_secs_f64());
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_backend_wait_seconds",
+        "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
+        MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
+        RecordLabels::Model,
+        |record| seconds(record.backend_wait()),
+    ),
     MetricDescriptor {
         name: "tokenweir_slow_requests_total",
         help: "Slow requests, by the cause that took most of their time.",
@@ -298,72 +274,47 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_empty_responses_total",
-        help: "Complete responses with neither text nor a tool call outside of reasoning.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if record.is_empty_response() {
-                emit(&[record.model.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_refusal_phrases_total",
-        help: "Responses with a phrase that the configuration lists as a refusal.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if record.observed.has_refusal_phrase {
-                emit(&[record.model.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_model_refusals_total",
-        help: "Responses in which the model declined.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if record.is_model_refusal() {
-                emit(&[record.model.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_max_tokens_utilization_ratio",
-        help: "Output tokens / max_tokens of the request. At 1 the output was cut.",
-        kind: MetricKind::Histogram(RATIO_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(ratio) = record.max_tokens_utilization() {
-                emit(&[record.model.as_str()], ratio);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gateway_overhead_seconds",
-        help: "Time from the end of the request body until the request is sent, without queue and failed attempts.",
-        kind: MetricKind::Histogram(OVERHEAD_BOUNDS),
-        labels: &[],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(overhead) = record.overhead() {
-                emit(&[], overhead.as_secs_f64());
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_uninspected_responses_total",
-        help: "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(reason) = record.observed.uninspected_reason {
-                emit(&[reason.as_str()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_empty_responses_total",
+        "Complete responses with neither text nor a tool call outside of reasoning.",
+        MetricKind::Counter,
+        RecordLabels::Model,
+        |record| record.is_empty_response().then_some(1.0),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_refusal_phrases_total",
+        "Responses with a phrase that the configuration lists as a refusal.",
+        MetricKind::Counter,
+        RecordLabels::Model,
+        |record| record.observed.has_refusal_phrase.then_some(1.0),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_model_refusals_total",
+        "Responses in which the model declined.",
+        MetricKind::Counter,
+        RecordLabels::Model,
+        |record| record.is_model_refusal().then_some(1.0),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_max_tokens_utilization_ratio",
+        "Output tokens / max_tokens of the request. At 1 the output was cut.",
+        MetricKind::Histogram(RATIO_BOUNDS),
+        RecordLabels::Model,
+        RequestRecord::max_tokens_utilization,
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_gateway_overhead_seconds",
+        "Time from the end of the request body until the request is sent, without queue and failed attempts.",
+        MetricKind::Histogram(OVERHEAD_BOUNDS),
+        RecordLabels::None,
+        |record| seconds(record.overhead()),
+    ),
+    MetricDescriptor::request_counter(
+        "tokenweir_uninspected_responses_total",
+        "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
+        &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
+        |record| record.observed.uninspected_reason.map(UninspectedReason::as_str),
+    ),
     MetricDescriptor {
         name: "tokenweir_label_overflow_total",
         help: "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
@@ -377,18 +328,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_request_body_bytes_total",
-        help: "Bytes of request bodies read from clients.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Record(|record, emit| emit(&[], record.bytes_in as f64)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_response_body_bytes_total",
-        help: "Bytes of response bodies written to clients.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Record(|record, emit| emit(&[], record.bytes_out as f64)),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_request_body_bytes_total",
+        "Bytes of request bodies read from clients.",
+        MetricKind::Counter,
+        RecordLabels::None,
+        |record| Some(record.bytes_in as f64),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_response_body_bytes_total",
+        "Bytes of response bodies written to clients.",
+        MetricKind::Counter,
+        RecordLabels::None,
+        |record| Some(record.bytes_out as f64),
+    ),
 ];

@@ -1,6 +1,6 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
 use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
@@ -10,43 +10,30 @@ use tokenweir_request::record::{
 use tokenweir_routing::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_failovers_total",
-        help: "Requests that were retried on another backend, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
-        read: MetricSource::Record(|record, emit| {
-            if has_failed_over(record) {
-                let is_success = !matches!(
-                    record.outcome,
-                    Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
-                );
-                emit(&[if is_success { "succeeded" } else { "failed" }], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_failovers_denied_total",
-        help: "Failed requests that were not retried on another backend, by reason.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || FailoverDenialReason::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(reason) = record.not_retried {
-                emit(&[reason.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_resume_requests_total",
-        help: "Requests with an Idempotency-Key while streams.resume is on, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(outcome) = record.resume_outcome() {
-                emit(&[outcome], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::request_counter(
+        "tokenweir_failovers_total",
+        "Requests that were retried on another backend, by result.",
+        &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
+        |record| {
+            let is_success = !matches!(
+                record.outcome,
+                Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
+            );
+            has_failed_over(record).then_some(if is_success { "succeeded" } else { "failed" })
+        },
+    ),
+    MetricDescriptor::request_counter(
+        "tokenweir_failovers_denied_total",
+        "Failed requests that were not retried on another backend, by reason.",
+        &[MetricLabel::fixed("reason", || FailoverDenialReason::NAMES.to_vec())],
+        |record| record.not_retried.map(FailoverDenialReason::as_str),
+    ),
+    MetricDescriptor::request_counter(
+        "tokenweir_resume_requests_total",
+        "Requests with an Idempotency-Key while streams.resume is on, by result.",
+        &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
+        RequestRecord::resume_outcome,
+    ),
     MetricDescriptor {
         name: "tokenweir_stream_continuations_total",
         help: "Streams that went on at another backend after output was sent, by cause.",
@@ -79,45 +66,33 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_prefill_legs_skipped_total",
-        help: "Requests whose decode backend computed the prompt itself, by reason.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(reason) = record.prefill_legs.as_ref().and_then(|legs| legs.skipped) {
-                emit(&[reason.as_str()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::request_counter(
+        "tokenweir_prefill_legs_skipped_total",
+        "Requests whose decode backend computed the prompt itself, by reason.",
+        &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
+        |record| record.prefill_legs.as_ref()?.skipped.map(PrefillSkip::as_str),
+    ),
     MetricDescriptor::gauge(
         "tokenweir_resume_memory_bytes",
         "Memory of the responses that clients can return to (streams.resume).",
         |status| Some(status.resume_bytes as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_stream_continuations_refused_total",
-        help: "Interrupted streams that did not go on at another backend, by reason.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(reason) = record.continuations.refusal {
-                emit(&[reason.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_stream_continuation_seconds_total",
-        help: "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
-        kind: MetricKind::Counter,
-        labels: &[],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::request_counter(
+        "tokenweir_stream_continuations_refused_total",
+        "Interrupted streams that did not go on at another backend, by reason.",
+        &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
+        |record| record.continuations.refusal.map(ContinuationRefusal::as_str),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_stream_continuation_seconds_total",
+        "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
+        MetricKind::Counter,
+        RecordLabels::None,
+        |record| {
             let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
-            if gap > 0.0 {
-                emit(&[], gap);
-            }
-        }),
-    },
+            (gap > 0.0).then_some(gap)
+        },
+    ),
     MetricDescriptor::gauge(
         "tokenweir_stream_continuation_memory_bytes",
         "Memory that open streams keep for their continuation now (limits.continuation_memory).",

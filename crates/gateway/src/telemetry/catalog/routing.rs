@@ -1,7 +1,7 @@
 //! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
 //! policies.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
@@ -44,28 +44,26 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_cached_tokens_predicted_total",
-        help: "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some((_, predicted)), Some(backend)) = cached_tokens_and_backend(record) {
-                emit(&[backend], predicted.max(0.0));
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_cached_tokens_reported_total",
-        help: "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some((reported, _)), Some(backend)) = cached_tokens_and_backend(record) {
-                emit(&[backend], reported as f64);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_cached_tokens_predicted_total",
+        "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
+        MetricKind::Counter,
+        RecordLabels::Backend,
+        |record| {
+            let (_, predicted) = record.reported_and_predicted_cached_tokens()?;
+            Some(predicted.max(0.0))
+        },
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_cached_tokens_reported_total",
+        "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
+        MetricKind::Counter,
+        RecordLabels::Backend,
+        |record| {
+            let (reported, _) = record.reported_and_predicted_cached_tokens()?;
+            Some(reported as f64)
+        },
+    ),
     MetricDescriptor {
         name: "tokenweir_prefix_cache_regret_tokens_total",
         help: "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
@@ -126,39 +124,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_backend_kv_blocks",
-        help: "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            for (backend, events) in with_kv_events(status) {
-                emit(&[backend], events.blocks as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_kv_event_batches_total",
-        help: "Batches of KV events of the backend that were applied.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            for (backend, events) in with_kv_events(status) {
-                emit(&[backend], events.batches as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_kv_event_errors_total",
-        help: "Failed connections for KV events, and batches that could not be applied.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            for (backend, events) in with_kv_events(status) {
-                emit(&[backend], events.errors as f64);
-            }
-        }),
-    },
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_kv_blocks",
+        "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
+        MetricKind::Gauge,
+        |backend| Some(backend.kv_events?.blocks as f64),
+    ),
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_kv_event_batches_total",
+        "Batches of KV events of the backend that were applied.",
+        MetricKind::Counter,
+        |backend| Some(backend.kv_events?.batches as f64),
+    ),
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_kv_event_errors_total",
+        "Failed connections for KV events, and batches that could not be applied.",
+        MetricKind::Counter,
+        |backend| Some(backend.kv_events?.errors as f64),
+    ),
     MetricDescriptor::gauge(
         "tokenweir_kv_events_bytes",
         "Memory of the gateway for the contents of prefix caches, from KV events.",
@@ -167,18 +150,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             Some((contents + status.kv_index_bytes) as f64)
         },
     ),
-    MetricDescriptor {
-        name: "tokenweir_kv_events_requests_total",
-        help: "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::counts(
+        "tokenweir_kv_events_requests_total",
+        "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
+        &[MetricLabel::counted("result", |status| {
             let LearningCounts { learned, unlearned, dropped, .. } = status.kv_learning;
-            emit(&["learned"], learned as f64);
-            emit(&["unlearned"], unlearned as f64);
-            emit(&["dropped"], dropped as f64);
-        }),
-    },
+            vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
+        })],
+    ),
     MetricDescriptor::counter(
         "tokenweir_kv_events_outlines_total",
         "KV events with a prompt outline from another gateway.",
@@ -260,12 +239,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 /// the backend of the request. `None`: not known.
 fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>) {
     (record.actual_and_predicted_ttft(), backend_label(record))
-}
-
-/// The reported and the predicted number of cached prompt tokens of a request, and its backend.
-/// `None`: not known.
-fn cached_tokens_and_backend(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
-    (record.reported_and_predicted_cached_tokens(), backend_label(record))
 }
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.

@@ -1,9 +1,10 @@
 //! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
 //! token counters and the write stall metric also cover responses that are not streams.
 
-use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
+use super::super::metric::{
+    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, RecordLabels, seconds,
+};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
-use std::time::{Duration, Instant};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{
@@ -36,33 +37,27 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_time_to_response_headers_seconds",
-        help: "Streams: time from the request head to the head of the response.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            emit_time_to(record, record.timings.headers, emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_time_to_first_event_seconds",
-        help: "Streams: time from the request head to the first event of any kind.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            emit_time_to(record, record.timings.first_event, emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_time_to_first_answer_seconds",
-        help: "Streams: time from the request head to the first output that is not reasoning.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            emit_time_to(record, record.timings.first_answer, emit);
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_time_to_response_headers_seconds",
+        "Streams: time from the request head to the head of the response.",
+        MetricKind::Histogram(TTFT_BOUNDS),
+        RecordLabels::Model,
+        |record| seconds(record.stream_time_to(record.timings.headers)),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_time_to_first_event_seconds",
+        "Streams: time from the request head to the first event of any kind.",
+        MetricKind::Histogram(TTFT_BOUNDS),
+        RecordLabels::Model,
+        |record| seconds(record.stream_time_to(record.timings.first_event)),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_time_to_first_answer_seconds",
+        "Streams: time from the request head to the first output that is not reasoning.",
+        MetricKind::Histogram(TTFT_BOUNDS),
+        RecordLabels::Model,
+        |record| seconds(record.stream_time_to(record.timings.first_answer)),
+    ),
     MetricDescriptor {
         name: "tokenweir_time_to_first_channel_output_seconds",
         help: "Streams: time from the request head to the first reasoning, answer text or tool call.",
@@ -84,61 +79,48 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "gen_ai_server_time_per_output_token_seconds",
-        help: "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
-        kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        read: MetricSource::Record(|record, emit| {
-            emit_by_model_and_backend(record, record.tpot(), emit);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_inter_chunk_latency_seconds",
-        help: "Time from one event with output to the next of the same choice.",
-        kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        read: MetricSource::RecordHistogram(|record| {
-            Some(record.observed.inter_chunk_latency.snapshot())
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_inter_token_latency_seconds",
-        help: "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
-        kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        read: MetricSource::RecordHistogram(|record| {
-            Some(record.observed.inter_token_latency.snapshot())
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_chunk_tokens",
-        help: "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
-        kind: MetricKind::Histogram(TokenCount::BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        read: MetricSource::RecordHistogram(|record| Some(record.observed.chunk_tokens.snapshot())),
-    },
-    MetricDescriptor {
-        name: "tokenweir_chunk_transit_seconds",
-        help: "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
-        kind: MetricKind::Histogram(ChunkTransit::BOUNDS),
-        labels: &[],
-        read: MetricSource::RecordHistogram(|record| {
-            Some(record.observed.chunk_transit.snapshot())
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_client_write_stall_seconds",
-        help: "Time during which the client did not read a response that had data to send.",
-        kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
-            if record.timings.headers.is_some() {
-                let stall = record.observed.write_stall.as_secs_f64();
-                emit(&[record.model.as_str()], stall);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "gen_ai_server_time_per_output_token_seconds",
+        "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
+        MetricKind::Histogram(OutputGap::BOUNDS),
+        RecordLabels::ModelAndBackend,
+        |record| seconds(record.tpot()),
+    ),
+    MetricDescriptor::request_histogram(
+        "tokenweir_inter_chunk_latency_seconds",
+        "Time from one event with output to the next of the same choice.",
+        OutputGap::BOUNDS,
+        RecordLabels::ModelAndBackend,
+        |record| record.observed.inter_chunk_latency.snapshot(),
+    ),
+    MetricDescriptor::request_histogram(
+        "tokenweir_inter_token_latency_seconds",
+        "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
+        OutputGap::BOUNDS,
+        RecordLabels::ModelAndBackend,
+        |record| record.observed.inter_token_latency.snapshot(),
+    ),
+    MetricDescriptor::request_histogram(
+        "tokenweir_chunk_tokens",
+        "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
+        TokenCount::BOUNDS,
+        RecordLabels::ModelAndBackend,
+        |record| record.observed.chunk_tokens.snapshot(),
+    ),
+    MetricDescriptor::request_histogram(
+        "tokenweir_chunk_transit_seconds",
+        "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
+        ChunkTransit::BOUNDS,
+        RecordLabels::None,
+        |record| record.observed.chunk_transit.snapshot(),
+    ),
+    MetricDescriptor::of_request(
+        "tokenweir_client_write_stall_seconds",
+        "Time during which the client did not read a response that had data to send.",
+        MetricKind::Histogram(DURATION_BOUNDS),
+        RecordLabels::Model,
+        |record| record.timings.headers.map(|_| record.observed.write_stall.as_secs_f64()),
+    ),
     MetricDescriptor {
         name: "tokenweir_phase_seconds",
         help: "Time of a stream, by phase. Source exact: reported by the backend.",
@@ -220,18 +202,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricKind::Counter,
         |record, emit| emit_tokens(record, record.final_token_counts()[4], emit),
     ),
-    MetricDescriptor {
-        name: "tokenweir_estimated_output_tokens_total",
-        help: "Output tokens of responses without a token count, estimated from their events.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::of_request(
+        "tokenweir_estimated_output_tokens_total",
+        "Output tokens of responses without a token count, estimated from their events.",
+        MetricKind::Counter,
+        RecordLabels::Model,
+        |record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
-            if let Some(tokens) = record.output_tokens().filter(|_| is_estimated) {
-                emit(&[record.model.as_str()], tokens as f64);
-            }
-        }),
-    },
+            record.output_tokens().filter(|_| is_estimated).map(|tokens| tokens as f64)
+        },
+    ),
     MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
         help: "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
@@ -263,17 +243,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_usage_events_total",
-        help: "Usage events that the gateway requested and the client did not, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(event) = record.observed.usage_event {
-                emit(&[event.as_str()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::request_counter(
+        "tokenweir_usage_events_total",
+        "Usage events that the gateway requested and the client did not, by result.",
+        &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
+        |record| record.observed.usage_event.map(UsageEventOutcome::as_str),
+    ),
 ];
 
 /// A metric of the GenAI conventions that counts tokens of requests.
@@ -291,25 +266,5 @@ const fn tokens_of_conventions(
 fn emit_tokens(record: &RequestRecord, tokens: Option<u64>, emit: MetricEmitter<'_>) {
     if let (Some(api), Some(tokens)) = (record.api, tokens) {
         emit(&[record.model.as_str(), api.operation()], tokens as f64);
-    }
-}
-
-/// Emits a duration with the labels model and backend, if both the duration and the backend are
-/// known.
-fn emit_by_model_and_backend(
-    record: &RequestRecord,
-    value: Option<Duration>,
-    emit: MetricEmitter<'_>,
-) {
-    if let (Some(value), Some(backend)) = (value, record.backend()) {
-        emit(&[record.model.as_str(), backend.as_str()], value.as_secs_f64());
-    }
-}
-
-/// Emits the time from the request head to `at`. Emits nothing if the response is not a stream or
-/// `at` is `None`.
-fn emit_time_to(record: &RequestRecord, at: Option<Instant>, emit: MetricEmitter<'_>) {
-    if let Some(time) = record.stream_time_to(at) {
-        emit(&[record.model.as_str()], time.as_secs_f64());
     }
 }

@@ -6,11 +6,10 @@
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
 use super::exposition::protobuf::FamilyMessage;
-use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, format_bucket_labels};
+use super::exposition::{ExpositionFormat, ExpositionWriter};
 use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
-use super::series::{MetricFamily, SeriesLabels, SeriesPoint, SeriesWriter};
-use crate::backend::LabelledModel;
+use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;
 use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
 use crate::telemetry::otel::Semconv;
@@ -26,8 +25,8 @@ use tokenweir_request::slo::Objective;
 
 /// The series of all metrics.
 pub struct Prometheus {
-    /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
-    families: Vec<(MetricFamily, BucketLabels)>,
+    /// All metrics, sorted by name.
+    families: Vec<MetricFamily>,
     /// Positions in `families` of the metrics whose values come from the records of requests.
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
@@ -42,6 +41,7 @@ pub struct Prometheus {
 
 /// The models, tenants and backends that have series, as of the last time at which the metrics of
 /// this gateway were read.
+#[derive(Default)]
 struct KnownLabelState {
     /// Label values that have series before their first request.
     known: KnownLabelValues,
@@ -51,15 +51,6 @@ struct KnownLabelState {
     /// Whether a model ever ceased to be a label value. Such a model may have series, because a
     /// request for the model can end after its removal.
     has_removed_models: bool,
-}
-
-/// One value of a metric, with its labels.
-pub(in crate::telemetry) enum FamilyValue<'a> {
-    /// The label values, in the order of the row's labels, and a value that is read from the
-    /// current state of the gateway.
-    Current(&'a [&'a str], f64),
-    /// The labels of a series, and the accumulated value of the series.
-    Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
 /// Initial capacity of the buffer for a metrics page. A page with a few models and backends fits.
@@ -92,67 +83,55 @@ impl Prometheus {
                 MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
                 MetricDetail::Complete => None,
             };
-            let family = MetricFamily::new(row, buckets.bounds_for(row), folded_label);
-            let bucket_labels = format_bucket_labels(&family.bounds);
-            Some((family, bucket_labels))
+            Some(MetricFamily::new(row, buckets.bounds_for(row), folded_label))
         };
-        let mut families: Vec<(MetricFamily, BucketLabels)> =
-            catalog::rows().filter_map(build_family).collect();
-        families.sort_by_key(|(family, _)| family.row.name);
+        let mut families: Vec<MetricFamily> = catalog::rows().filter_map(build_family).collect();
+        families.sort_by_key(|family| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
         let known = KnownLabelValues { slos, ..known };
-        for (family, _) in &families {
+        for family in &families {
             family.seed(&known);
         }
-        let reads_record = |(position, (family, _)): (usize, &(MetricFamily, _))| {
-            family.row.read.reads_record().then_some(position)
-        };
-        let record_families = families.iter().enumerate().filter_map(reads_record).collect();
+        let reads_record = |position: &usize| families[*position].row.read.reads_record();
+        let record_families = (0..families.len()).filter(reads_record).collect();
         Self {
             families,
             record_families,
             objectives,
             offers_protobuf: false,
-            label_state: Mutex::new(KnownLabelState {
-                known,
-                retired_backends: RetiredBackends::default(),
-                labelled_models: HashSet::new(),
-                has_removed_models: false,
-            }),
+            label_state: Mutex::new(KnownLabelState { known, ..KnownLabelState::default() }),
             #[cfg(target_os = "linux")]
             process_collector: prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 
     /// Creates the series of new models, tenants and backends. Removes the series of models that
-    /// are no longer label values, and of backends that are neither in `backends` nor recently
+    /// are no longer label values, and of backends that are neither registered nor recently
     /// removed.
-    fn update_known_labels(
-        &self,
-        models: &[LabelledModel],
-        tenants: &[String],
-        backends: Vec<String>,
-    ) {
+    fn update_known_labels(&self, status: &StatusSnapshot) {
+        let StatusSnapshot { models, tenants, .. } = status;
+        let backends: Vec<String> =
+            status.backends.iter().map(|backend| backend.backend.clone()).collect();
         let mut label_state = lock(&self.label_state);
         let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
             &mut *label_state;
         let seeded = models.iter().filter(|model| model.is_seeded);
         let is_unchanged =
             known.models.iter().map(String::as_str).eq(seeded.clone().map(|model| &*model.name))
-                && known.tenants == tenants
+                && known.tenants == *tenants
                 && known.backends == backends;
         if !is_unchanged {
             retired_backends.update(&known.backends, &backends);
             known.models = seeded.map(|model| model.name.to_string()).collect();
-            known.tenants = tenants.to_vec();
+            known.tenants = tenants.clone();
             known.backends = backends;
-            for (family, _) in &self.families {
+            for family in &self.families {
                 family.seed(known);
             }
         }
         if retired_backends.has_discarded() {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
-            for (family, _) in &self.families {
+            for family in &self.families {
                 family.retain(MetricLabel::BACKEND.name, |name| {
                     is_known(name) || retired_backends.contains(name)
                 });
@@ -164,7 +143,7 @@ impl Prometheus {
         *labelled_models = current_models;
         if *has_removed_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled_models.contains(name);
-            for (family, _) in &self.families {
+            for family in &self.families {
                 family.retain(MetricLabel::MODEL.name, is_label);
             }
         }
@@ -172,7 +151,7 @@ impl Prometheus {
 
     /// Updates the metrics of scrapes with the result of one scrape of a backend.
     pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
-        for (family, _) in &self.families {
+        for family in &self.families {
             if let MetricSource::Scrape(read) = family.row.read {
                 let mut series = family.writer();
                 read(scrape, &mut |labels, value| series.record(labels, value, None));
@@ -182,7 +161,7 @@ impl Prometheus {
 
     /// Records by how much a timer of the runtime fired too late.
     pub fn record_scheduling_delay(&self, delay: Duration) {
-        for (family, _) in &self.families {
+        for family in &self.families {
             if matches!(family.row.read, MetricSource::SchedulingDelay) {
                 family.writer().record(&[], delay.as_secs_f64(), None);
             }
@@ -193,7 +172,7 @@ impl Prometheus {
     /// values in exponential buckets. Must be called before the first value is recorded.
     #[must_use]
     pub fn with_native_histograms(mut self) -> Self {
-        for (family, _) in &mut self.families {
+        for family in &mut self.families {
             family.has_exponential = !family.bounds.is_empty();
         }
         Self { offers_protobuf: true, ..self }
@@ -207,11 +186,11 @@ impl Prometheus {
     /// Renders the metrics page as messages of Protocol Buffers.
     pub fn protobuf_page(&self, status: &StatusSnapshot) -> Vec<u8> {
         let mut page = Vec::with_capacity(INITIAL_PAGE_CAPACITY_BYTES);
-        self.refresh_known_labels(status);
-        for (family, _) in &self.families {
+        self.update_known_labels(status);
+        for family in &self.families {
             let row = family.row;
             let mut message = FamilyMessage::new(row.name, row.help, row.kind);
-            self.values(family, status, &mut |value| match value {
+            family.values(status, &self.objectives, &mut |value| match value {
                 FamilyValue::Current(labels, value) => {
                     message.add_number(family.sorted_labels(labels), value);
                 }
@@ -238,64 +217,15 @@ impl Prometheus {
     /// Renders the metrics page in a text format.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
-        self.refresh_known_labels(status);
-        for (family, bucket_labels) in &self.families {
-            self.write_family(family, bucket_labels, status, &mut page);
+        self.update_known_labels(status);
+        for family in &self.families {
+            self.write_family(family, status, &mut page);
         }
         self.process_metrics(&mut |name, help, kind, value| {
             page.write_header(name, help, kind);
             page.write_number(name, "", value);
         });
         page.finish()
-    }
-
-    /// Calls `emit` with every value of one metric.
-    pub(in crate::telemetry) fn values(
-        &self,
-        family: &MetricFamily,
-        status: &StatusSnapshot,
-        emit: &mut dyn FnMut(FamilyValue<'_>),
-    ) {
-        // An unknown value of a gauge is emitted as NaN, which a graph shows as a gap. An unknown value of
-        // a counter is not emitted, because a counter must not be NaN.
-        let has_nan = family.row.kind != MetricKind::Counter;
-        match family.row.read {
-            MetricSource::Backend(read) => {
-                for backend in status.registered_backends() {
-                    if let Some(value) = read(backend).or(has_nan.then_some(f64::NAN)) {
-                        emit(FamilyValue::Current(&[backend.backend.as_str()], value));
-                    }
-                }
-            }
-            MetricSource::Value(read) => {
-                if let Some(value) = read(status) {
-                    emit(FamilyValue::Current(&[], value));
-                }
-            }
-            MetricSource::Status(read) => read(status, &mut |labels, value| {
-                let is_known = has_nan || !value.is_nan();
-                is_known.then(|| emit(FamilyValue::Current(labels, value)));
-            }),
-            MetricSource::Engine(read) => {
-                for backend in status.registered_backends() {
-                    let Some(load) = &backend.engine else { continue };
-                    read(load, &mut |labels, value| {
-                        if let Some(value) = value {
-                            let labels = [&[backend.backend.as_str()][..], labels].concat();
-                            emit(FamilyValue::Current(&labels, value));
-                        }
-                    });
-                }
-            }
-            MetricSource::Objective(read) => self.objectives.iter().for_each(|objective| {
-                read(objective, &mut |labels, value| emit(FamilyValue::Current(labels, value)));
-            }),
-            _ => {
-                for (labels, point) in &family.points() {
-                    emit(FamilyValue::Recorded(labels, point));
-                }
-            }
-        }
     }
 
     /// Calls `emit` with the name, the help text, the kind and the value of each `process_*`
@@ -311,23 +241,16 @@ impl Prometheus {
         let _ = emit;
     }
 
-    /// Creates and removes series for the models, tenants and backends in `status`.
-    fn refresh_known_labels(&self, status: &StatusSnapshot) {
-        let backends = status.backends.iter().map(|backend| backend.backend.clone()).collect();
-        self.update_known_labels(&status.models, &status.tenants, backends);
-    }
-
     fn write_family(
         &self,
         family: &MetricFamily,
-        bucket_labels: &BucketLabels,
         status: &StatusSnapshot,
         page: &mut ExpositionWriter,
     ) {
         let row = family.row;
         // A metric without series does not appear on the page.
         let mut has_header = false;
-        self.values(family, status, &mut |value| {
+        family.values(status, &self.objectives, &mut |value| {
             if !std::mem::replace(&mut has_header, true) {
                 page.write_header(row.name, row.help, row.kind);
             }
@@ -339,7 +262,7 @@ impl Prometheus {
                     page.write_number(row.name, &labels.rendered, point.sum);
                 }
                 FamilyValue::Recorded(labels, point) => {
-                    page.write_histogram(row.name, &labels.rendered, bucket_labels, point);
+                    page.write_histogram(row.name, &labels.rendered, &family.bucket_labels, point);
                 }
             }
         });
@@ -349,7 +272,7 @@ impl Prometheus {
 impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
         for position in &self.record_families {
-            let (family, _) = &self.families[*position];
+            let family = &self.families[*position];
             if let MetricSource::FirstOutput(read) = family.row.read {
                 let mut series = family.writer();
                 read(record, &mut |labels, value| series.record(labels, value, None));
@@ -368,7 +291,7 @@ impl Prometheus {
     /// all records, and its series are loaded into the CPU cache only once.
     fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
         for position in &self.record_families {
-            let (family, _) = &self.families[*position];
+            let family = &self.families[*position];
             let mut series = family.writer();
             for (record, exemplar) in records {
                 self.record_finished_in(family.row.read, &mut series, record, *exemplar);
@@ -387,6 +310,16 @@ impl Prometheus {
         let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar);
         match (read, exemplar) {
             (MetricSource::Record(read), _) => read(record, add),
+            (MetricSource::RecordValue(labels, read), _) => {
+                if let Some(value) = read(record) {
+                    labels.read(record, |labels| add(labels, value));
+                }
+            }
+            (MetricSource::RecordEvent(read), _) => {
+                if let Some(label) = read(record) {
+                    add(&[label], 1.0);
+                }
+            }
             (MetricSource::RecordPerObjective(read), _) => {
                 self.objectives.iter().for_each(|objective| read(objective, record, add));
             }
@@ -395,12 +328,12 @@ impl Prometheus {
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
                 read(record, &mut |labels, value| series.attach_exemplar(labels, value, exemplar));
             }
-            (MetricSource::RecordHistogram(read), _) => {
-                let snapshot = read(record).filter(|snapshot| snapshot.count > 0);
-                if let (Some(snapshot), Some(backend)) = (snapshot, record.backend()) {
-                    let labels = [record.model.as_str(), backend.as_str()];
-                    let labels = &labels[..labels.len().min(series.label_count())];
-                    series.record_histogram(labels, &snapshot, exemplar);
+            (MetricSource::RecordHistogram(labels, read), _) => {
+                let snapshot = read(record);
+                if snapshot.count > 0 {
+                    labels.read(record, |labels| {
+                        series.record_histogram(labels, &snapshot, exemplar);
+                    });
                 }
             }
             _ => {}

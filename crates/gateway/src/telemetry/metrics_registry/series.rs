@@ -5,10 +5,12 @@
 
 use super::exemplar::Exemplar;
 use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
+use crate::telemetry::status::StatusSnapshot;
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
+use tokenweir_request::slo::Objective;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
@@ -17,6 +19,8 @@ pub(in crate::telemetry) struct MetricFamily {
     pub(in crate::telemetry) row: &'static MetricDescriptor,
     /// Upper bounds of the buckets. Empty unless the metric is a histogram.
     pub(in crate::telemetry) bounds: BucketBounds,
+    /// The `le` labels of the buckets.
+    pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
     /// Index of the label that the series do not have: series that differ only in this label are
@@ -25,6 +29,15 @@ pub(in crate::telemetry) struct MetricFamily {
     /// Whether the values of the histogram are also counted in exponential buckets.
     pub(in crate::telemetry) has_exponential: bool,
     table: Mutex<SeriesTable>,
+}
+
+/// One value of a metric, with its labels.
+pub(super) enum FamilyValue<'a> {
+    /// The label values, in the order of the row's labels, and a value that is read from the
+    /// current state of the gateway.
+    Current(&'a [&'a str], f64),
+    /// The labels of a series, and the accumulated value of the series.
+    Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
 /// Adds values to the series of a metric. The writer takes the lock of the series at the first value and not
@@ -104,8 +117,9 @@ impl MetricFamily {
             (0..row.labels.len()).filter(|index| Some(*index) != folded_label).collect();
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         let label_order = label_order.into();
+        let bucket_labels = format_bucket_labels(&bounds);
         let (has_exponential, table) = (false, Mutex::default());
-        Self { row, bounds, label_order, folded_label, has_exponential, table }
+        Self { row, bounds, bucket_labels, label_order, folded_label, has_exponential, table }
     }
 
     /// Creates the series that exist before the first request: one for each combination of `known`
@@ -133,11 +147,29 @@ impl MetricFamily {
     }
 
     /// A copy of the labels and the accumulated value of each series, in the order of creation.
-    pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
+    fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
         let mut points: Vec<_> = lock(&self.table).series.iter().map(copy).collect();
         points.sort_unstable_by_key(|(labels, _)| labels.creation_index);
         points
+    }
+
+    /// Calls `emit` with every value of the metric: with the accumulated values, or with the values that are
+    /// read from `status` and `objectives`.
+    pub(super) fn values(
+        &self,
+        status: &StatusSnapshot,
+        objectives: &[Objective],
+        emit: &mut dyn FnMut(FamilyValue<'_>),
+    ) {
+        let has_current = self.row.read_current(status, objectives, &mut |labels, value| {
+            emit(FamilyValue::Current(labels, value));
+        });
+        if !has_current {
+            for (labels, point) in &self.points() {
+                emit(FamilyValue::Recorded(labels, point));
+            }
+        }
     }
 
     /// Names and values of the exported labels, sorted by name. `labels` has the label values in the
@@ -170,11 +202,6 @@ impl MetricFamily {
 // === impl SeriesWriter ===
 
 impl SeriesWriter<'_> {
-    /// Number of labels of the metric.
-    pub(super) fn label_count(&self) -> usize {
-        self.family.row.labels.len()
-    }
-
     /// Adds `value` to a counter, or records `value` in a histogram. The exemplar is ignored for a
     /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
@@ -266,6 +293,22 @@ fn escape_label_value(value: &str, output: &mut String) {
             other => output.push(other),
         }
     }
+}
+
+/// Formats bucket bounds as values of the `le` label of a histogram, in the form in which Prometheus stores them:
+/// always with a decimal point or an exponent. Appends `+Inf`.
+pub(super) fn format_bucket_labels(bounds: &[f64]) -> Vec<String> {
+    let to_label = |bound: &f64| {
+        if *bound >= 1e-4 {
+            return format!("{bound:?}");
+        }
+        let text = format!("{bound:e}");
+        match text.split_once("e-") {
+            Some((digits, power)) => format!("{digits}e-{power:0>2}"),
+            None => text,
+        }
+    };
+    bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
 }
 
 // === impl SeriesLabels ===

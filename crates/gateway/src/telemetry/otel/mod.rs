@@ -15,7 +15,7 @@ mod spans;
 
 pub use export::{SpanCounts, SpanSinkStartError};
 pub use settings::environment::{OtelSettingsError, OtlpProtocol};
-pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
+pub use settings::{SpanBatchSettings, TraceSampling, TracingConfig, TracingSettings};
 pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 pub use spans::limits::SpanLimits;
 
@@ -72,10 +72,9 @@ impl SpanSink {
             outbound: None,
             processor,
             counts,
-            export_all: settings
-                .export_all
+            export_all: (settings.sampling == TraceSampling::All)
                 .then(|| Arc::new(settings.export_all_sampling(clock::now()))),
-            tail_sampler: settings.tail_sampling.then(Arc::default),
+            tail_sampler: (settings.sampling != TraceSampling::Head).then(Arc::default),
             conventions: Arc::new(settings.style.clone()),
             limits: settings.limits,
         }

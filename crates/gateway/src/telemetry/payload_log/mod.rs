@@ -14,20 +14,17 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub(super) use redactor::{PayloadRedactor, RedactedPayload};
+pub(super) use redactor::{PayloadJob, PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::batch_worker::BatchWorkerGuard;
 use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
-use super::sanitize;
-use serde::Serialize;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
-use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
@@ -46,7 +43,7 @@ pub enum PayloadSinkStartError {
 /// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
 /// thread.
 pub struct PayloadLog {
-    job_queue: Arc<BatchQueue<PayloadLogJob>>,
+    job_queue: Arc<BatchQueue<PayloadJob>>,
     counters: Arc<PayloadLogCounters>,
 }
 
@@ -54,42 +51,11 @@ pub struct PayloadLog {
 /// Records that the thread has not begun to write within 1 s are dropped.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
-/// A handle that reads the counts of payload log records.
-#[derive(Debug, Clone)]
-pub struct PayloadLogStats(Arc<PayloadLogCounters>);
-
 #[derive(Debug, Default)]
 struct PayloadLogCounters {
     /// Records dropped because the queue was full, the gateway shut down or the writer panicked.
     unprocessed: AtomicU64,
     file_counters: Arc<RotatingFileCounters>,
-}
-
-/// The texts of one request in the queue of the writer thread.
-struct PayloadLogJob {
-    header: PayloadHeader,
-    prompt: TextExcerpt,
-    /// The text of the response.
-    answer: TextExcerpt,
-}
-
-/// The fields of a line that identify the request to which the texts belong.
-#[derive(Debug, Serialize)]
-pub(super) struct PayloadHeader {
-    ts: String,
-    request_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
-    model: String,
-}
-
-/// One line of the payload log, with the fields in this order.
-#[derive(Debug, Serialize)]
-struct PayloadLogLine<'a> {
-    #[serde(flatten)]
-    header: &'a PayloadHeader,
-    #[serde(flatten)]
-    texts: RedactedPayload,
 }
 
 /// The state of the writer thread.
@@ -139,9 +105,10 @@ impl PayloadLog {
         Ok(Some((Self { job_queue, counters }, guard)))
     }
 
-    /// A handle that reads the counts of records.
-    pub fn counter(&self) -> PayloadLogStats {
-        PayloadLogStats(self.counters.clone())
+    /// The counts of records since the start.
+    pub fn counts(&self) -> FileRecordCounts {
+        let PayloadLogCounters { unprocessed, file_counters } = &*self.counters;
+        file_counters.record_counts(unprocessed.load(Ordering::Relaxed))
     }
 }
 
@@ -152,65 +119,27 @@ impl Sink for PayloadLog {
             let is_logged = record.text_for.log && record.outcome != Outcome::Rejected;
             let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
-            let answer = record.observed.text_excerpt.clone().unwrap_or_default();
-            let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
-            if self.job_queue.push(job, 1).is_err() {
+            if self.job_queue.push(PayloadJob::from_record(record, prompt), 1).is_err() {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-// === impl PayloadHeader, PayloadLogWorker ===
-
-impl PayloadHeader {
-    pub(super) fn from_record(record: &RequestRecord) -> Self {
-        Self {
-            ts: humantime::format_rfc3339_millis(record.started).to_string(),
-            request_id: record.request_id.as_str().to_owned(),
-            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            model: record.model.name().to_owned(),
-        }
-    }
-
-    /// The name of the model.
-    pub(super) fn model(&self) -> &str {
-        &self.model
-    }
-}
+// === impl PayloadLogWorker ===
 
 impl PayloadLogWorker {
-    fn write_batch(&mut self, job_queue: &BatchQueue<PayloadLogJob>) {
+    fn write_batch(&mut self, job_queue: &BatchQueue<PayloadJob>) {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
             if closed_at.is_some_and(|closed| clock::now() >= closed + self.shutdown_timeout) {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let write = || self.write_record(&job);
+            let write = || self.file.write_json(&self.redactor.redact_texts(&job));
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Redacts the texts of one request and writes the line.
-    fn write_record(&mut self, job: &PayloadLogJob) {
-        let texts = self.redactor.redact_texts(&job.prompt, &job.answer);
-        let line = PayloadLogLine { header: &job.header, texts };
-        let mut text = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
-        text.push('\n');
-        // `RotatingFile` counts failed writes itself, and returns no error.
-        let _ = self.file.write_all(text.as_bytes());
-    }
-}
-
-// === impl PayloadLogStats ===
-
-impl PayloadLogStats {
-    /// The counts since the start.
-    pub fn counts(&self) -> FileRecordCounts {
-        let PayloadLogCounters { unprocessed, file_counters } = &*self.0;
-        file_counters.record_counts(unprocessed.load(Ordering::Relaxed))
     }
 }

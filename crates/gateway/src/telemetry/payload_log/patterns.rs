@@ -6,19 +6,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
+use tokenweir_protocol::named_enum;
 
-/// Kinds of private data that the built-in patterns redact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RedactionKind {
-    /// Email addresses.
-    Email,
-    /// Telephone numbers.
-    Phone,
-    /// Payment card numbers.
-    Card,
-    /// Keys, tokens and passwords.
-    Key,
+named_enum! {
+    /// Kinds of private data that the built-in patterns redact.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RedactionKind {
+        /// Email addresses.
+        Email = "email",
+        /// Telephone numbers.
+        Phone = "phone",
+        /// Payment card numbers.
+        Card = "card",
+        /// Keys, tokens and passwords.
+        Key = "key",
+    }
 }
 
 /// One pattern of private data.
@@ -40,21 +43,6 @@ pub(super) struct PatternMatch<'a> {
     pub(super) char_before: Option<char>,
     /// The character after `text`. `None`: `text` is at the end of the searched text.
     pub(super) char_after: Option<char>,
-}
-
-impl RedactionKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Email, Self::Phone, Self::Card, Self::Key];
-
-    /// The text that replaces private data of this kind.
-    pub(super) const fn placeholder(self) -> &'static str {
-        match self {
-            Self::Email => "[email]",
-            Self::Phone => "[phone]",
-            Self::Card => "[card]",
-            Self::Key => "[key]",
-        }
-    }
 }
 
 type PatternTable =

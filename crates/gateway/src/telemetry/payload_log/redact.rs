@@ -16,8 +16,8 @@ struct UnescapedText {
     source_offsets: Vec<usize>,
 }
 
-/// Replaces private data of these kinds by placeholders. Returns the redacted text and the number
-/// of replaced passages.
+/// Replaces private data of these kinds by placeholders: the kind in brackets. Returns the redacted text and
+/// the number of replaced passages.
 pub(super) fn redact(text: &str, kinds: &[RedactionKind]) -> (String, u64) {
     let mut matches = find_matches(text, kinds);
     for (_, range) in &mut matches {
@@ -38,7 +38,7 @@ pub(super) fn redact(text: &str, kinds: &[RedactionKind]) -> (String, u64) {
     for (kind, range) in matches {
         if range.start >= end {
             redacted.push_str(&text[end..range.start]);
-            redacted.push_str(kind.placeholder());
+            redacted.extend(["[", kind.as_str(), "]"]);
             count += 1;
         }
         end = end.max(range.end);

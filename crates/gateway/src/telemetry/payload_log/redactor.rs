@@ -5,13 +5,36 @@ use super::redact::redact;
 use super::settings::{PayloadLogSettings, REDACTION_MARGIN_BYTES};
 use serde::Serialize;
 use tokenweir_protocol::openai::TextExcerpt;
+use tokenweir_protocol::trace_context::TraceContext;
+use tokenweir_request::record::RequestRecord;
+
+/// The texts of one request in the queue of a worker thread. They are not redacted yet.
+pub(in crate::telemetry) struct PayloadJob {
+    header: PayloadHeader,
+    prompt: TextExcerpt,
+    /// The text of the response.
+    answer: TextExcerpt,
+}
+
+/// The fields of a line that identify the request to which the texts belong.
+#[derive(Debug, Serialize)]
+struct PayloadHeader {
+    ts: String,
+    request_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    model: String,
+}
 
 /// Redacts the prompts and responses of requests.
 pub(in crate::telemetry) struct PayloadRedactor(PayloadLogSettings);
 
-/// The redacted and truncated prompt and response of one request.
+/// The redacted and truncated prompt and response of one request: one line of the payload log, with
+/// the fields in this order.
 #[derive(Debug, Serialize)]
-pub(in crate::telemetry) struct RedactedPayload {
+pub(in crate::telemetry) struct RedactedPayload<'a> {
+    #[serde(flatten)]
+    header: &'a PayloadHeader,
     prompt: String,
     /// The text of the response.
     answer: String,
@@ -23,6 +46,20 @@ pub(in crate::telemetry) struct RedactedPayload {
     redacted: u64,
 }
 
+impl PayloadJob {
+    /// The texts of a finished request with this prompt.
+    pub(in crate::telemetry) fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
+        let header = PayloadHeader {
+            ts: humantime::format_rfc3339_millis(record.started).to_string(),
+            request_id: record.request_id.as_str().to_owned(),
+            trace_id: record.trace.as_ref().map(TraceContext::id_text),
+            model: record.model.name().to_owned(),
+        };
+        let answer = record.observed.text_excerpt.clone().unwrap_or_default();
+        Self { header, prompt, answer }
+    }
+}
+
 impl PayloadRedactor {
     /// Creates a redactor with the redaction settings of the payload log. Quality monitoring uses
     /// these settings even if the payload log is disabled.
@@ -31,21 +68,27 @@ impl PayloadRedactor {
     }
 
     /// Redacts and truncates the texts of one request.
-    pub(in crate::telemetry) fn redact_texts(
+    pub(in crate::telemetry) fn redact_texts<'a>(
         &self,
-        prompt: &TextExcerpt,
-        answer: &TextExcerpt,
-    ) -> RedactedPayload {
+        job: &'a PayloadJob,
+    ) -> RedactedPayload<'a> {
         let PayloadLogSettings { max_bytes, redact: kinds, .. } = &self.0;
         let redacted = |text: &TextExcerpt| {
             let (mut redacted, count) = redact(&String::from_utf8_lossy(text.bytes()), kinds);
             let is_cut = truncate_text(&mut redacted, text.is_cut(), *max_bytes);
             (redacted, is_cut, count)
         };
-        let (prompt, prompt_cut, prompt_count) = redacted(prompt);
-        let (answer, answer_cut, answer_count) = redacted(answer);
+        let (prompt, prompt_cut, prompt_count) = redacted(&job.prompt);
+        let (answer, answer_cut, answer_count) = redacted(&job.answer);
         let redacted = prompt_count + answer_count;
-        RedactedPayload { prompt, answer, prompt_cut, answer_cut, redacted }
+        RedactedPayload { header: &job.header, prompt, answer, prompt_cut, answer_cut, redacted }
+    }
+}
+
+impl RedactedPayload<'_> {
+    /// The name of the model.
+    pub(in crate::telemetry) fn model(&self) -> &str {
+        &self.header.model
     }
 }
 

@@ -6,6 +6,7 @@ use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
 use std::fs;
 use tokenweir_net::testing::TempFolder;
+use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
 
@@ -36,7 +37,7 @@ fn log_texts(
     drop(guard);
     let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (lines, log.counter().counts())
+    (lines, log.counts())
 }
 
 #[test]
@@ -117,6 +118,6 @@ fn full_queue_drops_and_counts_only_records_that_are_logged() {
     ];
     for (reason, record) in not_logged {
         log.finished(&[&record]);
-        assert_eq!(log.counter().counts().dropped, 2, "{reason}");
+        assert_eq!(log.counts().dropped, 2, "{reason}");
     }
 }

@@ -38,9 +38,7 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
 use worker::QualityWorker;
 
-/// The sink that updates the quality trends and queues samples for the worker thread. Clones share
-/// their state.
-#[derive(Clone)]
+/// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
     trends: Arc<QualityTrends>,
     /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are

@@ -1,6 +1,6 @@
 //! The samples of quality monitoring, and the numbers of samples by result.
 
-use crate::telemetry::payload_log::{PayloadHeader, RedactedPayload};
+use crate::telemetry::payload_log::{PayloadJob, RedactedPayload};
 use crate::telemetry::rotating_file::RotatingFileCounters;
 use serde::Serialize;
 use std::sync::Arc;
@@ -37,12 +37,9 @@ pub(super) struct QualitySampleCounters {
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A sample in the queue of the worker thread. Its texts are not redacted yet.
+/// A sample in the queue of the worker thread.
 pub(super) struct QualityJob {
-    pub(super) header: PayloadHeader,
-    pub(super) prompt: TextExcerpt,
-    /// The text of the response.
-    pub(super) answer: TextExcerpt,
+    pub(super) texts: PayloadJob,
     pub(super) metadata: ResponseMetadata,
 }
 
@@ -60,9 +57,7 @@ pub(super) struct ResponseMetadata {
 #[derive(Debug, Serialize)]
 pub(super) struct QualitySample<'a> {
     #[serde(flatten)]
-    pub(super) header: &'a PayloadHeader,
-    #[serde(flatten)]
-    pub(super) payload: RedactedPayload,
+    pub(super) payload: RedactedPayload<'a>,
     #[serde(flatten)]
     pub(super) metadata: &'a ResponseMetadata,
     /// The score of the judge. `None`: the sample was not scored.
@@ -79,7 +74,6 @@ impl QualityJob {
             output_tokens: record.output_tokens(),
             refused: record.is_model_refusal(),
         };
-        let answer = observed.text_excerpt.clone().unwrap_or_default();
-        Self { header: PayloadHeader::from_record(record), prompt, answer, metadata }
+        Self { texts: PayloadJob::from_record(record, prompt), metadata }
     }
 }

@@ -7,8 +7,6 @@ use super::model_trends::QualityTrends;
 use super::sample::{QualityJob, QualitySample, QualitySampleCounters};
 use crate::telemetry::payload_log::PayloadRedactor;
 use crate::telemetry::rotating_file::RotatingFile;
-use crate::telemetry::sanitize;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -53,9 +51,11 @@ impl QualityWorker {
         };
         for (sample, score) in samples.into_iter().zip(scores) {
             if let Some(score) = score {
-                self.trends.record_score(sample.header.model(), score, clock::now());
+                self.trends.record_score(sample.payload.model(), score, clock::now());
             }
-            self.write_sample(&QualitySample { score, ..sample });
+            if let Some(file) = &mut self.file {
+                file.write_json(&QualitySample { score, ..sample });
+            }
             let is_judge_failed = self.judge.is_some() && score.is_none();
             let counters = &self.counters;
             let counter = if is_judge_failed { &counters.judge_failed } else { &counters.done };
@@ -70,15 +70,7 @@ impl QualityWorker {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let payload = self.redactor.redact_texts(&job.prompt, &job.answer);
-        Some(QualitySample { header: &job.header, payload, metadata: &job.metadata, score: None })
-    }
-
-    fn write_sample(&mut self, sample: &QualitySample<'_>) {
-        let Some(file) = &mut self.file else { return };
-        let mut line = sanitize::json(serde_json::to_string(sample).unwrap_or_default());
-        line.push('\n');
-        // `RotatingFile` counts failed writes itself, and returns no error.
-        let _ = file.write_all(line.as_bytes());
+        let payload = self.redactor.redact_texts(&job.texts);
+        Some(QualitySample { payload, metadata: &job.metadata, score: None })
     }
 }

@@ -11,17 +11,26 @@ use tokenweir_request::record::{ClientIdentity, ModelLabel, Outcome, RequestReco
 pub struct FinishedRequest {
     /// Sequence number: the number of requests that ended before this request.
     pub number: u64,
+    /// The facts that the decision log has too.
+    pub facts: RequestFacts,
+    /// Instant at which the request ended, on the monotonic clock.
+    pub ended: Option<Instant>,
+    /// The backend of the last attempt. `None`: there was no attempt.
+    pub backend: Option<BackendId>,
+    /// Number of output tokens. `None`: not known.
+    pub output_tokens: Option<u64>,
+}
+
+/// The facts about a finished request that the lists of recent requests and the decision log have.
+#[derive(Debug)]
+pub struct RequestFacts {
     /// The `x-request-id`. It is a copy, because the text in the record would retain the complete
     /// request head in memory.
     pub request_id: Box<str>,
     /// Wall-clock time at which the request arrived.
     pub started: SystemTime,
-    /// Instant at which the request ended, on the monotonic clock.
-    pub ended: Option<Instant>,
     /// The model of the request as a label value.
     pub model: ModelLabel,
-    /// The backend of the last attempt. `None`: there was no attempt.
-    pub backend: Option<BackendId>,
     /// Tenant and name of the API key of the request. `None`: no keys are configured, or the
     /// request has no known key.
     pub caller: Option<Arc<ClientIdentity>>,
@@ -36,8 +45,6 @@ pub struct FinishedRequest {
     pub client: IpAddr,
     /// Time from the request head to the end of the response.
     pub duration: Duration,
-    /// Number of output tokens. `None`: not known.
-    pub output_tokens: Option<u64>,
     /// Why the request was slow. `None`: it was not slow.
     pub slow: Option<SlowCause>,
     /// The ID of the trace. `None`: the trace is not sampled.
@@ -46,21 +53,29 @@ pub struct FinishedRequest {
 
 impl FinishedRequest {
     pub(super) fn from_record(record: &RequestRecord, number: u64) -> Self {
-        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some());
         Self {
             number,
+            facts: RequestFacts::from_record(record),
+            ended: record.timings.ended,
+            backend: record.backend().cloned(),
+            output_tokens: record.output_tokens(),
+        }
+    }
+}
+
+impl RequestFacts {
+    pub(in crate::telemetry) fn from_record(record: &RequestRecord) -> Self {
+        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some());
+        Self {
             request_id: record.request_id.as_str().into(),
             started: record.started,
-            ended: record.timings.ended,
             model: record.model.clone(),
-            backend: record.backend().cloned(),
             caller: record.caller.clone(),
             outcome: record.outcome,
             ttft: record.ttft(),
             first_answer: record.reasoning_wait(),
             client: record.client,
             duration: record.duration(),
-            output_tokens: record.output_tokens(),
             slow: record.slow,
             trace_id: trace.map(|trace| trace.trace_id),
         }

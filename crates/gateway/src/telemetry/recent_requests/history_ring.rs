@@ -10,8 +10,8 @@ use tokenweir_api::History;
 #[derive(Debug, Default)]
 pub(super) struct HistoryRing(VecDeque<HistoryPoint>);
 
-/// Counts and latencies of one interval.
-#[derive(Debug, Clone, Copy)]
+/// Counts and latencies of one interval. The default is an interval without requests.
+#[derive(Debug, Clone, Copy, Default)]
 struct HistoryPoint {
     /// Number of intervals between the epoch and this interval.
     index: u64,
@@ -54,31 +54,27 @@ impl HistoryRing {
         let first = (interval + 1).saturating_sub(INTERVALS);
         let length = usize::try_from(interval - first + 1).unwrap_or_default();
         let interval_length = WINDOW_DURATION * WINDOWS_PER_INTERVAL as u32;
-        let mut history = History {
-            interval_seconds: interval_length.as_secs_f64(),
-            last_seconds: elapsed.as_secs_f64() % interval_length.as_secs_f64(),
-            requests: vec![0; length],
-            failed: vec![0; length],
-            client_errors: vec![0; length],
-            refused: vec![0; length],
-            output_tokens: vec![0; length],
-            ttft_p95: vec![None; length],
-            itl_p95: vec![None; length],
-            e2e_p95: vec![None; length],
-        };
+        let mut points = vec![HistoryPoint::default(); length];
         for point in self.0.iter().copied().chain(self.open_points(windows)) {
             let position = point.index.checked_sub(first).and_then(|at| usize::try_from(at).ok());
-            let Some(at) = position.filter(|at| *at < length) else { continue };
-            history.requests[at] = point.requests;
-            history.failed[at] = point.failed;
-            history.client_errors[at] = point.client_errors;
-            history.refused[at] = point.refused;
-            history.output_tokens[at] = point.output_tokens;
-            history.ttft_p95[at] = point.ttft;
-            history.itl_p95[at] = point.itl;
-            history.e2e_p95[at] = point.e2e;
+            if let Some(slot) = position.and_then(|at| points.get_mut(at)) {
+                *slot = point;
+            }
         }
-        history
+        let counts = |read: fn(&HistoryPoint) -> u64| points.iter().map(read).collect();
+        let latencies = |read: fn(&HistoryPoint) -> Option<f64>| points.iter().map(read).collect();
+        History {
+            interval_seconds: interval_length.as_secs_f64(),
+            last_seconds: elapsed.as_secs_f64() % interval_length.as_secs_f64(),
+            requests: counts(|point| point.requests),
+            failed: counts(|point| point.failed),
+            client_errors: counts(|point| point.client_errors),
+            refused: counts(|point| point.refused),
+            output_tokens: counts(|point| point.output_tokens),
+            ttft_p95: latencies(|point| point.ttft),
+            itl_p95: latencies(|point| point.itl),
+            e2e_p95: latencies(|point| point.e2e),
+        }
     }
 
     /// Number of points.

@@ -13,7 +13,7 @@ use tokenweir_request::slo::{Objective, ObjectiveResult};
 pub(super) type WindowHistogram = DurationHistogram<3>;
 
 /// Counts and latencies of the requests that ended in one window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the epoch and this window.
     pub(super) index: u64,
@@ -43,14 +43,9 @@ pub(super) struct RequestStatsWindow {
 /// Counts of the attempts at one backend.
 #[derive(Debug, Clone, Default)]
 struct BackendCounts {
-    /// Number of requests whose last attempt was at the backend.
-    requests: u64,
-    attempts: u64,
-    failed_attempts: u64,
-    /// Number of attempts that were answered with a status of 4xx, by status.
-    client_errors: BTreeMap<u16, u64>,
-    /// Number of requests that had a time to first token. `ttft` is the sum of these times.
-    streams: u32,
+    /// The counts. Their mean of the times to first token is not set.
+    minute: BackendMinute,
+    /// Sum of the times to first token that `minute.streams` counts.
     ttft: Duration,
 }
 
@@ -61,23 +56,7 @@ pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
 
 impl RequestStatsWindow {
     pub(super) fn new(index: u64) -> Self {
-        Self {
-            index,
-            requests: 0,
-            failed: 0,
-            refused: 0,
-            disconnected: 0,
-            client_errors: BTreeMap::new(),
-            slow: HashMap::new(),
-            objectives: Vec::new(),
-            clients: ClientCounts::default(),
-            output_tokens: 0,
-            ttft: WindowHistogram::default(),
-            first_answer: WindowHistogram::default(),
-            itl: WindowHistogram::default(),
-            e2e: WindowHistogram::default(),
-            by_backend: HashMap::new(),
-        }
+        Self { index, ..Self::default() }
     }
 
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
@@ -107,7 +86,8 @@ impl RequestStatsWindow {
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         for (index, attempt) in record.attempts.iter().enumerate() {
             let is_last = index + 1 == record.attempts.len();
-            let counts = self.by_backend.entry(attempt.backend.clone()).or_default();
+            let BackendCounts { minute: counts, ttft: ttft_sum } =
+                self.by_backend.entry(attempt.backend.clone()).or_default();
             counts.attempts += 1;
             counts.requests += u64::from(is_last);
             counts.failed_attempts += u64::from(record.backend_failure(index).is_some());
@@ -116,7 +96,7 @@ impl RequestStatsWindow {
             }
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_last) {
                 counts.streams += 1;
-                counts.ttft += ttft;
+                *ttft_sum += ttft;
             }
         }
     }
@@ -134,17 +114,6 @@ impl RequestStatsWindow {
             counts[0] += u64::from(result != ObjectiveResult::Excluded);
             counts[1] += u64::from(result == ObjectiveResult::Bad && is_served);
         }
-    }
-
-    /// Number of requests that were slow because they waited for capacity.
-    pub(super) fn waited(&self) -> u64 {
-        let waits = [SlowCause::GatewayQueue, SlowCause::NoBackend, SlowCause::EngineQueue];
-        waits.into_iter().map(|cause| self.slow(cause)).sum()
-    }
-
-    /// Number of requests that were slow because of `cause`.
-    pub(super) fn slow(&self, cause: SlowCause) -> u64 {
-        self.slow.get(&cause).copied().unwrap_or_default()
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -166,14 +135,15 @@ impl RequestStatsWindow {
         self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
-        for (id, counts) in &other.by_backend {
-            let merged = self.by_backend.entry(id.clone()).or_default();
+        for (id, BackendCounts { minute: counts, ttft }) in &other.by_backend {
+            let BackendCounts { minute: merged, ttft: ttft_sum } =
+                self.by_backend.entry(id.clone()).or_default();
             merged.requests += counts.requests;
             merged.attempts += counts.attempts;
             merged.failed_attempts += counts.failed_attempts;
             add_counts(&mut merged.client_errors, &counts.client_errors);
             merged.streams += counts.streams;
-            merged.ttft += counts.ttft;
+            *ttft_sum += *ttft;
         }
     }
 
@@ -186,15 +156,9 @@ impl RequestStatsWindow {
     /// `seconds`, the length of the interval.
     pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
         let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
-            let ttft = counts.ttft.checked_div(counts.streams);
-            let minute = BackendMinute {
-                requests: counts.requests,
-                attempts: counts.attempts,
-                failed_attempts: counts.failed_attempts,
-                client_errors: counts.client_errors.clone(),
-                streams: u64::from(counts.streams),
-                ttft_seconds: ttft.map(|ttft| ttft.as_secs_f64()),
-            };
+            let streams = u32::try_from(counts.minute.streams).unwrap_or(u32::MAX);
+            let ttft_seconds = counts.ttft.checked_div(streams).map(|ttft| ttft.as_secs_f64());
+            let minute = BackendMinute { ttft_seconds, ..counts.minute.clone() };
             (id.to_string(), minute)
         };
         let objective = |(objective, [requests, slow]): (&Objective, &[u64; 2])| ObjectiveMinute {

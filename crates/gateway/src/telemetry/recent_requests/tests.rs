@@ -54,14 +54,11 @@ fn refused_failed_and_client_errors_are_told_apart() {
     assert_eq!((minute.failed, minute.refused), (failures as u64, 1));
     assert_eq!((minute.requests, minute.client_disconnects), (10, 1));
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    let recent_counts = RecentCounts {
-        requests: 10,
-        refused: 1,
-        failed: failures as u64,
-        ..RecentCounts::default()
+    let counts = |seconds| {
+        let LastMinute { requests, refused, failed, .. } = recent.last_windows(2, at(seconds));
+        (requests, refused, failed)
     };
-    assert_eq!(recent.counts_of_windows(2, at(14)), recent_counts);
-    assert_eq!(recent.counts_of_windows(2, at(15)), RecentCounts::default());
+    assert_eq!((counts(14), counts(15)), ((10, 1, failures as u64), (0, 0, 0)));
 }
 
 #[test]
@@ -144,19 +141,19 @@ fn slow_requests_stay_listed_after_newer_requests() {
     let listed = recent.ended();
     assert_eq!(listed.len(), MAX_LISTED_REQUESTS + 1);
     assert!(listed.is_sorted_by_key(|request| std::cmp::Reverse(request.number)));
-    assert_eq!(listed.last().and_then(|request| request.slow), Some(SlowCause::Stalled));
+    assert_eq!(listed.last().and_then(|request| request.facts.slow), Some(SlowCause::Stalled));
 }
 
 #[test]
 fn trace_id_is_listed_only_if_the_trace_is_sampled() {
     let (_, recent) = recent_requests();
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
-    assert_eq!(recent.ended()[0].trace_id, None);
+    assert_eq!(recent.ended()[0].facts.trace_id, None);
     recent.finished(&[&RequestRecord {
         sample_reason: Some(tokenweir_request::record::SampleReason::Slow),
         ..streamed()
     }]);
-    assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
+    assert_eq!(recent.ended()[0].facts.trace_id, Some(streamed().trace.unwrap().trace_id));
 }
 
 #[test]

@@ -33,14 +33,7 @@ pub struct TraceCapture {
     writer: NonBlockingWriter,
     /// Random key of the hash function for the anonymous IDs.
     hash_key: RandomState,
-    stats: TraceCaptureStats,
-}
-
-/// A handle that reads the counts of captured requests.
-#[derive(Clone)]
-pub struct TraceCaptureStats {
     file_counters: Arc<RotatingFileCounters>,
-    writer: NonBlockingWriter,
 }
 
 /// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
@@ -102,13 +95,12 @@ impl TraceCapture {
         let file_counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
         let (writer, guard) = NonBlockingWriter::start("trace capture", file);
-        let stats = TraceCaptureStats { file_counters, writer: writer.clone() };
-        Ok((Self { writer, hash_key: RandomState::new(), stats }, guard))
+        Ok((Self { writer, hash_key: RandomState::new(), file_counters }, guard))
     }
 
-    /// A handle that reads the counts of captured requests.
-    pub fn counter(&self) -> TraceCaptureStats {
-        self.stats.clone()
+    /// The counts of captured requests since the start of the capture.
+    pub fn counts(&self) -> FileRecordCounts {
+        self.file_counters.record_counts(self.writer.dropped())
     }
 
     /// Returns an ID for a value. The value cannot be computed from the ID. Equal values have equal IDs
@@ -176,15 +168,6 @@ fn is_client_error(record: &RequestRecord) -> bool {
     matches!(record.outcome, Outcome::ClientError | Outcome::Rejected)
         && record.status.is_some_and(|status| (400..500).contains(&status))
         && record.status != Some(TOO_MANY_REQUESTS_STATUS)
-}
-
-// === impl TraceCaptureStats ===
-
-impl TraceCaptureStats {
-    /// The counts since the start of the capture.
-    pub fn counts(&self) -> FileRecordCounts {
-        self.file_counters.record_counts(self.writer.dropped())
-    }
 }
 
 #[cfg(test)]

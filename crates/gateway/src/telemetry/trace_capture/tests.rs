@@ -7,8 +7,7 @@ use tokenweir_request::record::{Termination, UsageSource};
 
 fn capture() -> TraceCapture {
     let (writer, _) = NonBlockingWriter::start("test", io::sink());
-    let stats = TraceCaptureStats { file_counters: Arc::default(), writer: writer.clone() };
-    TraceCapture { writer, hash_key: RandomState::new(), stats }
+    TraceCapture { writer, hash_key: RandomState::new(), file_counters: Arc::default() }
 }
 
 fn captured(blocks: &[u64]) -> CapturedPrompt {

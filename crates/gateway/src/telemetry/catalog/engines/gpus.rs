@@ -2,10 +2,8 @@
 //! has no series. If an exporter fails, the series of its GPUs keep the last values.
 //! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
-use crate::gpu::BackendGpu;
-use crate::telemetry::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use crate::telemetry::status::StatusSnapshot;
-use tokenweir_engine::gpu::{THROTTLE_CAUSES, ThrottleReason};
+use crate::telemetry::metric::{EngineEmitter, MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_engine::gpu::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
 use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The label that names the exporter that reports a GPU.
@@ -32,53 +30,39 @@ const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", 
 /// The label that says whether a GPU is assigned to a backend.
 const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", "unassigned"]);
 
-const GPU_LABELS: &[MetricLabel] = &[MetricLabel::BACKEND, EXPORTER, GPU];
-
 pub(super) const ROWS: &[MetricDescriptor] = &[
     gauge(
         "tokenweir_gpu_utilization_ratio",
         "Share of time in which the GPU computed.",
-        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.utilization)),
+        |gpu, emit| emit(&[], gpu.utilization),
     ),
-    gauge(
-        "tokenweir_gpu_memory_used_bytes",
-        "Used memory of the GPU.",
-        MetricSource::Status(|status, emit| {
-            each_gpu(status, emit, |gpu| gpu.values.memory_used_bytes);
-        }),
-    ),
-    gauge(
-        "tokenweir_gpu_memory_free_bytes",
-        "Free memory of the GPU.",
-        MetricSource::Status(|status, emit| {
-            each_gpu(status, emit, |gpu| gpu.values.memory_free_bytes);
-        }),
-    ),
-    gauge(
-        "tokenweir_gpu_power_watts",
-        "Power draw of the GPU.",
-        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.power_watts)),
-    ),
+    gauge("tokenweir_gpu_memory_used_bytes", "Used memory of the GPU.", |gpu, emit| {
+        emit(&[], gpu.memory_used_bytes);
+    }),
+    gauge("tokenweir_gpu_memory_free_bytes", "Free memory of the GPU.", |gpu, emit| {
+        emit(&[], gpu.memory_free_bytes);
+    }),
+    gauge("tokenweir_gpu_power_watts", "Power draw of the GPU.", |gpu, emit| {
+        emit(&[], gpu.power_watts);
+    }),
     gauge(
         "tokenweir_gpu_clock_hertz",
         "Clock of the streaming multiprocessors of the GPU.",
-        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.clock_hertz)),
+        |gpu, emit| emit(&[], gpu.clock_hertz),
     ),
     gauge(
         "tokenweir_gpu_last_xid",
         "Code of the last XID error of the GPU. 0: none since the start of the driver.",
-        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.last_xid)),
+        |gpu, emit| emit(&[], gpu.last_xid),
     ),
     MetricDescriptor {
         name: "tokenweir_gpu_temperature_celsius",
         help: "Temperature of the GPU or of its memory.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
-        read: MetricSource::Status(|status, emit| {
-            each_value(status, emit, |gpu, emit| {
-                emit("gpu", gpu.values.temperature_celsius);
-                emit("memory", gpu.values.memory_temperature_celsius);
-            });
+        read: MetricSource::Gpu(|gpu, emit| {
+            emit(&["gpu"], gpu.temperature_celsius);
+            emit(&["memory"], gpu.memory_temperature_celsius);
         }),
     },
     MetricDescriptor {
@@ -86,13 +70,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
-        read: MetricSource::Status(|status, emit| {
-            each_value(status, emit, |gpu, emit| {
-                let Some(reasons) = gpu.values.throttle_reasons else { return };
-                for reason in ThrottleReason::ALL {
-                    emit(reason.as_str(), Some(f64::from(reasons.has(reason))));
-                }
-            });
+        read: MetricSource::Gpu(|gpu, emit| {
+            let Some(reasons) = gpu.throttle_reasons else { return };
+            for reason in ThrottleReason::ALL {
+                emit(&[reason.as_str()], Some(f64::from(reasons.has(reason))));
+            }
         }),
     },
     MetricDescriptor {
@@ -100,12 +82,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Time in which the GPU lowered its clock, by cause.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
-        read: MetricSource::Status(|status, emit| {
-            each_value(status, emit, |gpu, emit| {
-                for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.values.throttled_seconds) {
-                    emit(cause, seconds);
-                }
-            });
+        read: MetricSource::Gpu(|gpu, emit| {
+            for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.throttled_seconds) {
+                emit(&[cause], seconds);
+            }
         }),
     },
     MetricDescriptor {
@@ -113,11 +93,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Memory errors (ECC) of the GPU since the start of the driver.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
-        read: MetricSource::Status(|status, emit| {
-            each_value(status, emit, |gpu, emit| {
-                emit("corrected", gpu.values.corrected_errors);
-                emit("uncorrected", gpu.values.uncorrected_errors);
-            });
+        read: MetricSource::Gpu(|gpu, emit| {
+            emit(&["corrected"], gpu.corrected_errors);
+            emit(&["uncorrected"], gpu.uncorrected_errors);
         }),
     },
     MetricDescriptor {
@@ -146,44 +124,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 ];
 
 /// Defines a gauge that has one series for each GPU.
-const fn gauge(name: &'static str, help: &'static str, read: MetricSource) -> MetricDescriptor {
-    MetricDescriptor { name, help, kind: MetricKind::Gauge, labels: GPU_LABELS, read }
-}
-
-/// Emits the value that `read` returns for each GPU of the registered backends. Nothing is emitted for a GPU
-/// for which `read` returns `None`.
-fn each_gpu(
-    status: &StatusSnapshot,
-    emit: MetricEmitter<'_>,
-    read: fn(&BackendGpu) -> Option<f64>,
-) {
-    for backend in status.registered_backends() {
-        for gpu in &backend.gpus {
-            if let Some(value) = read(gpu) {
-                emit(&[&backend.backend, &gpu.exporter, &gpu.gpu], value);
-            }
-        }
-    }
-}
-
-/// A callback that emits one value of a GPU. The first argument is the value of the last label of the
-/// metric. The second argument is the value to emit, or `None` to emit nothing.
-type ValueEmitter<'a> = &'a mut dyn FnMut(&str, Option<f64>);
-
-/// Calls `read` for each GPU of the registered backends. Emits each value that `read` passes to the
-/// callback, with the labels of the GPU and one further label.
-fn each_value(
-    status: &StatusSnapshot,
-    emit: MetricEmitter<'_>,
-    read: fn(&BackendGpu, ValueEmitter<'_>),
-) {
-    for backend in status.registered_backends() {
-        for gpu in &backend.gpus {
-            read(gpu, &mut |label, value| {
-                if let Some(value) = value {
-                    emit(&[&backend.backend, &gpu.exporter, &gpu.gpu, label], value);
-                }
-            });
-        }
-    }
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&GpuValues, EngineEmitter<'_>),
+) -> MetricDescriptor {
+    let (kind, read) = (MetricKind::Gauge, MetricSource::Gpu(read));
+    MetricDescriptor { name, help, kind, labels: &[MetricLabel::BACKEND, EXPORTER, GPU], read }
 }

@@ -7,10 +7,7 @@
 
 mod gpus;
 
-use crate::telemetry::metric::{
-    EngineEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
-};
-use crate::telemetry::status::StatusSnapshot;
+use crate::telemetry::metric::{EngineEmitter, MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::dialect::{CACHE_SOURCES, EngineLoad};
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -193,42 +190,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Proposed tokens of speculative decoding that the engine accepted.",
         |load, emit| emit(&[], load.accepted_tokens),
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_gpus",
-        help: "GPUs of the backend, from the configuration.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| emit_configured(status, emit, |[gpus, _]| gpus)),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_price_per_hour",
-        help: "Price of all GPUs of the backend for one hour.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_configured(status, emit, |[_, price]| price);
-        }),
-    },
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_gpus",
+        "GPUs of the backend, from the configuration.",
+        MetricKind::Gauge,
+        |backend| backend.gpu_cost[0].filter(|_| backend.is_registered()),
+    ),
+    MetricDescriptor::backend_or_leaving(
+        "tokenweir_backend_price_per_hour",
+        "Price of all GPUs of the backend for one hour.",
+        MetricKind::Gauge,
+        |backend| backend.gpu_cost[1].filter(|_| backend.is_registered()),
+    ),
     MetricDescriptor::backend_counter(
         "tokenweir_engine_restarts_total",
         "Restarts of the backend's process that this gateway detected.",
         |backend| Some(backend.restarts as f64),
     ),
 ];
-
-/// Emits one value for each backend: `read` gets the configured number of GPUs and their price per hour, and
-/// selects one of the two. A value that is not configured is not emitted.
-fn emit_configured(
-    status: &StatusSnapshot,
-    emit: MetricEmitter<'_>,
-    read: fn([Option<f64>; 2]) -> Option<f64>,
-) {
-    for backend in status.registered_backends() {
-        if let Some(value) = read(backend.gpu_cost) {
-            emit(&[&backend.backend], value);
-        }
-    }
-}
 
 /// Defines a counter that engines report. Its only label is the backend.
 const fn counter(

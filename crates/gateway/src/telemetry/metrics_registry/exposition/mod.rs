@@ -26,9 +26,6 @@ pub(super) struct ExpositionWriter {
     format: ExpositionFormat,
 }
 
-/// The values of the `le` label of a histogram: one for each bucket bound, and `+Inf`.
-pub(in crate::telemetry) type BucketLabels = Vec<String>;
-
 // === impl ExpositionFormat ===
 
 impl ExpositionFormat {
@@ -85,22 +82,6 @@ impl ExpositionFormat {
     }
 }
 
-/// Formats bucket bounds as values of the `le` label, in the form in which Prometheus stores them:
-/// always with a decimal point or an exponent. Appends `+Inf`.
-pub(in crate::telemetry) fn format_bucket_labels(bounds: &[f64]) -> BucketLabels {
-    let to_label = |bound: &f64| {
-        if *bound >= 1e-4 {
-            return format!("{bound:?}");
-        }
-        let text = format!("{bound:e}");
-        match text.split_once("e-") {
-            Some((digits, power)) => format!("{digits}e-{power:0>2}"),
-            None => text,
-        }
-    };
-    bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
-}
-
 // === impl ExpositionWriter ===
 
 impl ExpositionWriter {
@@ -137,7 +118,7 @@ impl ExpositionWriter {
         &mut self,
         name: &str,
         labels: &str,
-        bucket_labels: &BucketLabels,
+        bucket_labels: &[String],
         point: &SeriesPoint,
     ) {
         let comma = if labels.is_empty() { "" } else { "," };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::telemetry::metrics_registry::exemplar::Exemplar;
 use crate::telemetry::metrics_registry::series::tests::family;
+use crate::telemetry::metrics_registry::series::format_bucket_labels;
 use std::time::Duration;
 
 fn point() -> SeriesPoint {

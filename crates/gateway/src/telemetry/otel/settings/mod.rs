@@ -35,16 +35,14 @@ pub struct TracingSettings {
     pub protocol: OtlpProtocol,
     /// How trace context is read and forwarded, and which traces are sampled at their head.
     pub propagation: Propagation,
-    /// The configured head sampler. With `export_all` it selects the traces that get the sample reason
-    /// `sampled`, and the sampler in `propagation` samples all traces.
+    /// The configured head sampler. With [`TraceSampling::All`] it selects the traces that get the sample
+    /// reason `sampled`, and the sampler in `propagation` samples all traces.
     pub sampler: Sampler,
     /// Most head-sampled traces per second. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
-    /// Whether traces of failed and slow requests are sampled when the requests end.
-    pub tail_sampling: bool,
-    /// Whether the spans of all traces are exported, for a collector that samples by the attribute
+    /// Which traces are exported. With [`TraceSampling::All`] a collector samples by the attribute
     /// `tokenweir.sample_reason`.
-    pub export_all: bool,
+    pub sampling: TraceSampling,
     /// Resource attribute `service.name` of the spans.
     pub service_name: String,
     /// The semantic conventions that determine the attribute names of spans.
@@ -166,8 +164,7 @@ impl TracingSettings {
             max_sampled_per_second: configured
                 .max_sampled_per_second
                 .filter(|_| sampler.ratio < 1.0),
-            tail_sampling: configured.sampling != TraceSampling::Head,
-            export_all: configured.sampling == TraceSampling::All,
+            sampling: configured.sampling,
             service_name: env.service_name(),
             style: SpanConventions { semconv: env.semconv(), profiles: configured.profiles },
             limits: env.span_limits()?,
@@ -187,7 +184,8 @@ impl TracingSettings {
         if self.endpoint.is_some() {
             // If all spans are exported, [`ExportAllSampling`] applies the rate limit when a
             // request ends.
-            let rate_limit = self.rate_limit(epoch).filter(|_| !self.export_all).map(Arc::new);
+            let is_limited = self.sampling != TraceSampling::All;
+            let rate_limit = self.rate_limit(epoch).filter(|_| is_limited).map(Arc::new);
             return Some(Propagation { rate_limit, ..propagation });
         }
         let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
@@ -221,8 +219,7 @@ impl Default for TracingSettings {
             },
             sampler: Sampler { is_parent_based: true, ratio: DEFAULT_SAMPLING_RATIO },
             max_sampled_per_second: Some(DEFAULT_MAX_SAMPLED_PER_SECOND),
-            tail_sampling: true,
-            export_all: false,
+            sampling: TraceSampling::default(),
             service_name: DEFAULT_SERVICE_NAME.to_owned(),
             style: SpanConventions::default(),
             limits: SpanLimits::default(),

@@ -23,7 +23,7 @@ fn assert_redacted(kind: RedactionKind, secrets: &[&str]) {
             ("é ", " é"),
         ] {
             let text = format!("{before}{secret}{after}");
-            let expected = format!("{before}{}{after}", kind.placeholder());
+            let expected = format!("{before}[{}]{after}", kind.as_str());
             assert_eq!(redact_all(&text), expected, "{text}");
         }
     }
