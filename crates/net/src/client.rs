@@ -87,11 +87,7 @@ pub enum ConnectionSource {
     Pool,
     /// A new connection. A request is retried on a new connection after its pooled connection was
     /// closed, because the backend may also have closed the other pooled connections.
-    NewConnection {
-        /// Whether the whole request had been written to the pooled connection before it was
-        /// closed.
-        after_request_written: bool,
-    },
+    New,
 }
 
 // === impl HttpClientTimeouts ===
@@ -231,7 +227,7 @@ impl HttpClient {
         let response = async move {
             let pooled = match via {
                 ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),
-                ConnectionSource::NewConnection { .. } => None,
+                ConnectionSource::New => None,
             };
             let connection = if let Some(connection) = pooled {
                 connection
@@ -296,7 +292,7 @@ fn lasting_text(error: &str) -> &str {
 }
 
 /// The innermost source of an error. The outer errors only state that the connection failed.
-fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+pub fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
