@@ -127,7 +127,7 @@ mod tests {
                 session_id: None,
             };
             let payload = encode_batch(0.0, &[PublishedEvent::Stored(stored)]);
-            for event in EventBatch::parse(&payload).unwrap().events() {
+            for event in EventBatch::parse(&payload).unwrap() {
                 let event: KvEvent<'_> = event.unwrap();
                 if let Some(stored) = self.contents.apply(&event).unwrap() {
                     self.chains.on_stored(key(session), &stored);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn apply(contents: &mut CacheContents, payload: &[u8]) -> Option<u32> {
-        let event = EventBatch::parse(payload).unwrap().events().next().unwrap().unwrap();
+        let event = EventBatch::parse(payload).unwrap().next().unwrap().unwrap();
         contents.apply(&event).unwrap().map(|chain| chain.first_depth)
     }
 
