@@ -52,7 +52,7 @@ pub struct HttpClientTimeouts {
     /// Timeout for the response head of a backend, and for each further part of a body that is no
     /// event stream. Without streaming, vLLM sends the head when it has generated the whole
     /// response.
-    #[serde(rename = "response_headers", with = "units::duration")]
+    #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
     /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
@@ -67,7 +67,7 @@ pub struct HttpClientTimeouts {
     pub total: Option<Duration>,
     /// Time after which an idle connection to a backend is closed. Keep it below that of the
     /// backends (vLLM: 5 s).
-    #[serde(rename = "idle_connection", with = "units::duration")]
+    #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub idle_connection: Duration,
     /// Time after which a connection to a backend gets no further request. Within this time the
