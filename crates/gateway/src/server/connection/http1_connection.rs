@@ -7,7 +7,7 @@
 use super::write_buffer::WriteBuffer;
 use crate::server::write_timeout::WriteTimeoutStream;
 use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
+use http_body::Frame;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
@@ -39,9 +39,6 @@ pub(super) struct Http1Connection {
 /// connection.
 #[derive(Clone)]
 pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
-
-/// The body of an HTTP/1.1 request. Polling the body reads from the connection.
-pub(super) struct Http1RequestBody(SharedHttp1Connection);
 
 /// The result of the wait for a request head.
 #[derive(Debug)]
@@ -270,27 +267,15 @@ impl SharedHttp1Connection {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The body of the current request, whose head was read last.
-    pub(super) fn request_body(&self) -> Http1RequestBody {
-        Http1RequestBody(self.clone())
-    }
-}
-
-// === impl Http1RequestBody ===
-
-impl Body for Http1RequestBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let data = ready!(self.0.lock().poll_body(cx));
+    /// The next part of the body of the current request, whose head was read last. Reads from the
+    /// connection.
+    pub(super) fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let data = ready!(self.lock().poll_body(cx));
         Poll::Ready(data.map(|data| data.map(Frame::data)).transpose())
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0.lock().body_decoder.is_complete()
+    /// Whether the body of the current request was read to its end.
+    pub(super) fn is_body_complete(&self) -> bool {
+        self.lock().body_decoder.is_complete()
     }
 }
