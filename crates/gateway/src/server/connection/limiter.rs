@@ -24,7 +24,7 @@ pub struct ConnectionLimiter {
     /// The guard that owns the pool of file descriptors and the number of open connections.
     overload_guard: Arc<OverloadGuard>,
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
-    clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
+    clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
     /// Number of connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
@@ -39,7 +39,8 @@ pub struct ConnectionLimiter {
 }
 
 /// Numbers of open connections and open requests of one client address (IPv4) or /64 network
-/// (IPv6). A request of HTTP/2 can end after its connection.
+/// (IPv6). The value lives as long as one of them, because a request of HTTP/2 can end after its
+/// connection.
 #[derive(Debug)]
 struct ClientUsage {
     connections: AtomicU32,
@@ -131,27 +132,32 @@ impl ConnectionLimiter {
                 None => return Err(is_overloaded()),
             }
         };
-        let client_network = client_network(ip);
-        let mut clients = lock(&self.clients);
-        let client = clients.entry(client_network).or_insert_with(|| {
-            Arc::new(ClientUsage {
-                connections: AtomicU32::new(0),
-                requests: AtomicU32::new(0),
-                network: client_network,
-                limiter: Arc::downgrade(self),
-            })
-        });
-        let open = client.connections.load(Ordering::Relaxed);
-        if self.max_connections_per_client.is_some_and(|limit| open >= limit) {
+        let client = self.client(client_network(ip));
+        let limit = self.max_connections_per_client.unwrap_or(u32::MAX);
+        let one_more = |open| (open < limit).then(|| open + 1);
+        let added = client.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        if added.is_err() {
             self.client_limit_rejections.fetch_add(1, Ordering::Relaxed);
             return Err(GatewayError::ClientBusy);
         }
-        client.connections.store(open + 1, Ordering::Relaxed);
-        let client = client.clone();
-        drop(clients);
         open_connections.fetch_add(1, Ordering::Relaxed);
         let activity = self.activities.add();
         Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
+    }
+
+    /// The numbers of a client, which are 0 if it has no connection and no request.
+    fn client(self: &Arc<Self>, network: IpAddr) -> Arc<ClientUsage> {
+        let mut clients = lock(&self.clients);
+        clients.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let client = Arc::new(ClientUsage {
+                connections: AtomicU32::new(0),
+                requests: AtomicU32::new(0),
+                network,
+                limiter: Arc::downgrade(self),
+            });
+            clients.insert(network, Arc::downgrade(&client));
+            client
+        })
     }
 
     /// Logs that connections are refused, at most once in [`WARN_INTERVAL`].
@@ -195,17 +201,12 @@ fn client_network(ip: IpAddr) -> IpAddr {
 
 // === impl ClientUsage ===
 
-impl ClientUsage {
-    /// Removes the entry of the client if it has no connection and no request. The order of the
-    /// counters is sequentially consistent: of a connection and a request that end at the same time,
-    /// at least one sees that the other has ended.
-    fn remove_if_unused(self: &Arc<Self>, clients: &mut HashMap<IpAddr, Arc<Self>>) {
-        let is_unused = [&self.connections, &self.requests]
-            .into_iter()
-            .all(|count| count.load(Ordering::SeqCst) == 0);
-        let is_current =
-            clients.get(&self.network).is_some_and(|current| Arc::ptr_eq(current, self));
-        if is_unused && is_current {
+impl Drop for ClientUsage {
+    fn drop(&mut self) {
+        let Some(limiter) = self.limiter.upgrade() else { return };
+        let mut clients = lock(&limiter.clients);
+        // The client may have come back already, and then the entry is a new one.
+        if clients.get(&self.network).is_some_and(|client| client.strong_count() == 0) {
             clients.remove(&self.network);
         }
     }
@@ -230,10 +231,7 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let Self { limiter, client, activity, _descriptor } = self;
         limiter.activities.remove(activity);
-        let mut clients = lock(&limiter.clients);
-        client.connections.fetch_sub(1, Ordering::SeqCst);
-        client.remove_if_unused(&mut clients);
-        drop(clients);
+        client.connections.fetch_sub(1, Ordering::Relaxed);
         limiter.overload_guard.client_connections().fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -241,14 +239,7 @@ impl Drop for ConnectionPermit {
 impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.activity.end_request();
-        let is_last = self.client.requests.fetch_sub(1, Ordering::SeqCst) == 1;
-        // While the client has a connection, the end of the connection removes its entry.
-        if is_last
-            && self.client.connections.load(Ordering::SeqCst) == 0
-            && let Some(limiter) = self.client.limiter.upgrade()
-        {
-            self.client.remove_if_unused(&mut lock(&limiter.clients));
-        }
+        self.client.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
