@@ -80,11 +80,11 @@ pub struct PoolSettings {
 pub struct PoolUpdate(Vec<PlannedBackend>);
 
 #[derive(Debug)]
-enum PlannedBackend {
-    /// A backend that is already in the pool, and a second value with its new settings.
-    Retained(Arc<Backend>, Box<Backend>),
-    /// A backend that is not in the pool yet.
-    Added(Arc<Backend>),
+struct PlannedBackend {
+    backend: Arc<Backend>,
+    /// A value with the new settings of a backend that is already in the pool. `None`: the backend is
+    /// not in the pool yet.
+    updated: Option<Box<Backend>>,
 }
 
 impl Default for PoolSettings {
@@ -166,8 +166,10 @@ impl BackendPool {
             .iter()
             .find(|existing| existing.identity.is_same_endpoint(&backend.identity))
         {
-            Some(existing) => PlannedBackend::Retained(existing.clone(), Box::new(backend)),
-            None => PlannedBackend::Added(self.register(backend)),
+            Some(existing) => {
+                PlannedBackend { backend: existing.clone(), updated: Some(Box::new(backend)) }
+            }
+            None => PlannedBackend { backend: self.register(backend), updated: None },
         };
         PoolUpdate(backends.into_iter().map(plan_backend).collect())
     }
@@ -189,8 +191,12 @@ impl BackendPool {
     pub fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
         let mut state = lock(&self.state);
         let previous = self.snapshot();
-        let next: Vec<Arc<Backend>> =
-            planned.into_iter().map(PlannedBackend::into_backend).collect();
+        for PlannedBackend { backend, updated } in &planned {
+            if let Some(updated) = updated {
+                backend.adopt_settings(updated);
+            }
+        }
+        let next = planned.into_iter().map(|planned| planned.backend).collect();
         let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
         let ids: Arc<[BackendId]> =
             backends.iter().map(|backend| backend.identity.id.clone()).collect();
@@ -324,27 +330,12 @@ impl PoolState {
     }
 }
 
-// === impl PoolUpdate, PlannedBackend ===
+// === impl PoolUpdate ===
 
 impl PoolUpdate {
     /// The planned backends that are not in the pool yet. Their health checks may start before the
     /// update is applied.
     pub fn added_backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.0.iter().filter_map(|planned| match planned {
-            PlannedBackend::Added(backend) => Some(backend),
-            PlannedBackend::Retained(..) => None,
-        })
-    }
-}
-
-impl PlannedBackend {
-    fn into_backend(self) -> Arc<Backend> {
-        match self {
-            Self::Added(backend) => backend,
-            Self::Retained(backend, updated) => {
-                backend.adopt_settings(&updated);
-                backend
-            }
-        }
+        self.0.iter().filter(|planned| planned.updated.is_none()).map(|planned| &planned.backend)
     }
 }

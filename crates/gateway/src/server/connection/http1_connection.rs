@@ -63,17 +63,6 @@ const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
 // === impl Http1Connection ===
 
 impl Http1Connection {
-    fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
-        Self {
-            stream,
-            read_ahead: Bytes::new(),
-            head_scan: HeadScanner::default(),
-            body_decoder: BodyDecoder::empty(),
-            is_continue_expected: false,
-            write_buffer: WriteBuffer::default(),
-        }
-    }
-
     /// The bytes that were read from the stream and not consumed yet.
     pub(super) fn read_ahead(&self) -> &[u8] {
         &self.read_ahead
@@ -107,7 +96,9 @@ impl Http1Connection {
             match self.head_scan.read_head(&mut self.read_ahead, limits) {
                 Ok(None) => {}
                 Ok(Some(head)) => {
-                    return Poll::Ready(Ok(HeadOutcome::Head(self.start_request(head))));
+                    self.body_decoder = head.body.clone();
+                    self.is_continue_expected = head.is_expectant;
+                    return Poll::Ready(Ok(HeadOutcome::Head(head)));
                 }
                 Err(error) => return Poll::Ready(Ok(HeadOutcome::Malformed(error))),
             }
@@ -115,12 +106,6 @@ impl Http1Connection {
                 return Poll::Ready(Ok(HeadOutcome::Closed));
             }
         }
-    }
-
-    fn start_request(&mut self, head: RequestHead) -> RequestHead {
-        self.body_decoder = head.body.clone();
-        self.is_continue_expected = head.is_expectant;
-        head
     }
 
     /// Whether a part of the next request head was read. Empty lines before the head do not count:
@@ -158,7 +143,7 @@ impl Http1Connection {
                 self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
             }
             // The two directions of a WebSocket are independent, so there a read does not wait for a flush.
-            if !self.is_tunnel() {
+            if self.body_decoder != BodyDecoder::UntilClose {
                 ready!(self.poll_flush(cx))?;
             }
             let read = match self.body_decoder.remaining_bytes() {
@@ -183,10 +168,6 @@ impl Http1Connection {
     /// WebSocket.
     pub(super) fn begin_tunnel(&mut self) {
         self.body_decoder = BodyDecoder::UntilClose;
-    }
-
-    fn is_tunnel(&self) -> bool {
-        self.body_decoder == BodyDecoder::UntilClose
     }
 
     /// Reads once from a request body with `remaining` bytes. The bytes are not copied: the buffer
@@ -247,7 +228,15 @@ impl Http1Connection {
 
 impl SharedHttp1Connection {
     pub(super) fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
-        Self(Arc::new(Mutex::new(Http1Connection::new(stream))))
+        let connection = Http1Connection {
+            stream,
+            read_ahead: Bytes::new(),
+            head_scan: HeadScanner::default(),
+            body_decoder: BodyDecoder::empty(),
+            is_continue_expected: false,
+            write_buffer: WriteBuffer::default(),
+        };
+        Self(Arc::new(Mutex::new(connection)))
     }
 
     /// The stream, and the bytes that were read from it and not consumed. `None`: another clone of
