@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     for payload in [&input[..input.len() / 2], &input[input.len() / 2..], input] {
         let Ok(batch) = EventBatch::parse(payload) else { continue };
         let mut count = 0;
-        for event in batch.events() {
+        for event in batch {
             count += 1;
             assert!(count <= payload.len(), "an event has at least one byte");
             let Ok(event) = event else { break };

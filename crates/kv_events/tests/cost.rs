@@ -33,7 +33,7 @@ fn batch(hashes: &[u64], parent: Option<u64>) -> Vec<u8> {
 }
 
 fn apply(payload: &[u8], contents: &mut CacheContents, index: &mut TextIndex) {
-    for event in EventBatch::parse(payload).unwrap().events() {
+    for event in EventBatch::parse(payload).unwrap() {
         let event = event.unwrap();
         if let Some(chain) = contents.apply(&event).unwrap() {
             index.on_stored(&chain);

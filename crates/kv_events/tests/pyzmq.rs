@@ -43,7 +43,7 @@ impl EventSink for Sink {
 
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
         let mut is_cleared = false;
-        for event in EventBatch::parse(payload)?.events() {
+        for event in EventBatch::parse(payload)? {
             let event = event?;
             is_cleared |= matches!(event, KvEvent::AllCleared);
             self.contents.apply(&event)?;

@@ -52,7 +52,7 @@ pub struct HttpClientTimeouts {
     /// Timeout for the response head of a backend, and for each further part of a body that is no
     /// event stream. Without streaming, vLLM sends the head when it has generated the whole
     /// response.
-    #[serde(rename = "response_headers", with = "units::duration")]
+    #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
     /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
@@ -67,7 +67,7 @@ pub struct HttpClientTimeouts {
     pub total: Option<Duration>,
     /// Time after which an idle connection to a backend is closed. Keep it below that of the
     /// backends (vLLM: 5 s).
-    #[serde(rename = "idle_connection", with = "units::duration")]
+    #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub idle_connection: Duration,
     /// Time after which a connection to a backend gets no further request. Within this time the
@@ -87,11 +87,7 @@ pub enum ConnectionSource {
     Pool,
     /// A new connection. A request is retried on a new connection after its pooled connection was
     /// closed, because the backend may also have closed the other pooled connections.
-    NewConnection {
-        /// Whether the whole request had been written to the pooled connection before it was
-        /// closed.
-        after_request_written: bool,
-    },
+    New,
 }
 
 // === impl HttpClientTimeouts ===
@@ -231,7 +227,7 @@ impl HttpClient {
         let response = async move {
             let pooled = match via {
                 ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),
-                ConnectionSource::NewConnection { .. } => None,
+                ConnectionSource::New => None,
             };
             let connection = if let Some(connection) = pooled {
                 connection
@@ -296,7 +292,7 @@ fn lasting_text(error: &str) -> &str {
 }
 
 /// The innermost source of an error. The outer errors only state that the connection failed.
-fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+pub fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

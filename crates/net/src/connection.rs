@@ -43,17 +43,7 @@ pub(crate) struct UnsentRequest {
     stream: Option<RequestStream>,
 }
 
-/// Why a part of a request was not written.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
-    #[error(transparent)]
-    Backend(io::Error),
-    /// The body of the client ended with an error.
-    #[error(transparent)]
-    Client(io::Error),
-}
-
-/// Why the reading of a response failed.
+/// Why the sending of a request or the reading of its response failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket reported an error.
@@ -112,12 +102,12 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         unsent: &mut UnsentRequest,
-    ) -> Poll<Result<(), WriteError>> {
+    ) -> Poll<Result<(), ConnectionError>> {
         loop {
-            ready!(self.poll_write_all(cx, &mut unsent.buffered)).map_err(WriteError::Backend)?;
+            ready!(self.poll_write_all(cx, &mut unsent.buffered))?;
             let Some(stream) = &mut unsent.stream else { return Poll::Ready(Ok(())) };
             // The next part is read from the client only now, so at most one part is buffered.
-            match ready!(stream.poll_part(cx)).map_err(WriteError::Client)? {
+            match ready!(stream.poll_part(cx)).map_err(ConnectionError::RequestBody)? {
                 Some(part) => unsent.buffered = part,
                 None => unsent.stream = None,
             }

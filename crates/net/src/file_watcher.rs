@@ -31,18 +31,11 @@ pub struct FileWatcher {
     pending_reads: Arc<AtomicUsize>,
 }
 
-/// The state of all files of a watcher together.
+/// The state of all files of a watcher together: their content, or why one of them cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// All files are readable. The value is a hash of their contents.
     Content(u64),
-    /// At least one file cannot be read.
-    Unreadable(Unreadable),
-}
-
-/// Why a file cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unreadable {
     /// The file is missing, or a read of the file fails.
     Failed,
     /// The path is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
@@ -93,8 +86,8 @@ impl FileWatcher {
     /// be read, or are missing.
     pub fn problem(&self) -> Option<&'static str> {
         match self.reported {
-            Some(FileState::Unreadable(Unreadable::NotRegular)) => Some(NOT_REGULAR),
-            Some(FileState::Unreadable(Unreadable::Late)) => Some(LATE),
+            Some(FileState::NotRegular) => Some(NOT_REGULAR),
+            Some(FileState::Late) => Some(LATE),
             _ => None,
         }
     }
@@ -104,7 +97,7 @@ impl FileWatcher {
     /// last report was that a file is unreadable: the watcher reports when the file becomes
     /// readable.
     pub fn retry_later(&mut self) {
-        if !matches!(self.reported, Some(FileState::Unreadable(_))) {
+        if matches!(self.reported, None | Some(FileState::Content(_))) {
             self.reported = None;
             self.is_retry_delayed = true;
         }
@@ -135,7 +128,7 @@ impl FileWatcher {
                     return;
                 }
             }
-            let is_late = state == FileState::Unreadable(Unreadable::Late);
+            let is_late = state == FileState::Late;
             sleep(if is_late { LATE_POLL_INTERVAL } else { POLL_INTERVAL }).await;
         }
     }
@@ -149,14 +142,14 @@ impl FileWatcher {
         let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
             pending_reads.fetch_sub(1, Ordering::Relaxed);
-            return FileState::Unreadable(Unreadable::Late);
+            return FileState::Late;
         }
         let read = move || {
             let state = FileState::read(&files);
             pending_reads.fetch_sub(1, Ordering::Relaxed);
             state
         };
-        read_within_limit(read).await.unwrap_or(FileState::Unreadable(Unreadable::Late))
+        read_within_limit(read).await.unwrap_or(FileState::Late)
     }
 }
 
@@ -190,10 +183,8 @@ impl FileState {
         let mut hash = Xxh3Default::new();
         match files.iter().try_for_each(|file| hash_file(file, &mut hash)) {
             Ok(()) => Self::Content(hash.digest()),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                Self::Unreadable(Unreadable::NotRegular)
-            }
-            Err(_) => Self::Unreadable(Unreadable::Failed),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Self::NotRegular,
+            Err(_) => Self::Failed,
         }
     }
 }

@@ -184,7 +184,7 @@ fn described(payload: &[u8]) -> Vec<String> {
         KvEvent::Removed(removed) => format!("{} removed", removed.block_hashes.iter().count()),
         other => format!("{other:?}"),
     };
-    batch.events().map(describe).collect()
+    batch.map(describe).collect()
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::identity::{BackendIdentity, BackendSettings};
 use super::kv_events::KvEventSource;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
-use super::state::{BackendState, Health};
+use super::state::{BackendState, DownCause, Health};
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -163,7 +163,8 @@ impl Backend {
     /// [`Self::continuous_usage_share`]. If so, counts the stream towards the rate limit of such
     /// streams. Always false if the outputs of the backend are long.
     pub fn take_counted_stream(&self, now: Instant) -> bool {
-        !self.load.stream_profile.has_long_outputs() && self.identity.take_counted_stream(now)
+        !self.load.stream_profile.has_long_outputs()
+            && self.identity.counted_streams.try_acquire(now)
     }
 
     /// Whether the streams of the backend have a `system_fingerprint`, which only the Python front
@@ -231,10 +232,15 @@ impl Backend {
     /// Marks the backend down after the connection of a request failed, and requests a health check
     /// at once. The backend gets no new requests until a health check passes.
     pub fn mark_down(&self, reason: &str) {
-        let text: Arc<str> = reason.into();
-        self.update_state(|state| state.set_health(Health::Down, Some(&text)));
-        self.health.log_down(&self.identity.id, reason);
+        self.set_down(DownCause::Other, reason);
         self.health.request_check();
+    }
+
+    /// Marks the backend down for this cause, and logs that it is down.
+    pub(super) fn set_down(&self, cause: DownCause, reason: &str) {
+        let text: Arc<str> = reason.into();
+        self.update_state(|state| state.set_down(cause, &text));
+        self.health.log_down(&self.identity.id, reason);
     }
 
     /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
@@ -324,13 +330,13 @@ impl Backend {
     /// called after every change that may affect routing.
     pub(super) fn on_change(&self, now: Instant) {
         self.publish_load_hint(now);
-        self.membership.notify_capacity();
+        self.membership.capacity_notifier.notify();
     }
 
     /// The value of the `Via` header for requests to a backend that is itself a gateway. If such a
     /// request comes back to this gateway, the header shows it. `None`: the backend is no gateway.
     pub fn hop(&self) -> Option<&HeaderValue> {
-        self.health.load_state().is_gateway.then(|| self.membership.hop())
+        self.health.load_state().is_gateway.then_some(&self.membership.hop)
     }
 
     /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
@@ -348,7 +354,7 @@ impl Backend {
     /// Reports to the other gateways the load that this gateway puts on the backend, and the `prompt`
     /// that it sent. `None`: the load changed because a prompt was computed or a request ended.
     pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
-        if let Some(peers) = self.membership.peers() {
+        if let Some(peers) = &self.membership.peers {
             peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);
         }
     }

@@ -5,7 +5,6 @@ use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
@@ -32,7 +31,7 @@ pub struct BackendIdentity {
     /// Limits the streams for which the gateway requests usage in every event beyond the configured
     /// share. So the gateway measures the inter-token latency of nearly all streams of a backend that
     /// has few streams.
-    counted_streams: GcraLimiter,
+    pub(super) counted_streams: GcraLimiter,
     /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
     weight: AtomicU32,
     /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
@@ -132,12 +131,6 @@ impl BackendIdentity {
     /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
     pub fn role(&self) -> Option<Role> {
         self.settings.load().role
-    }
-
-    /// Whether one more stream may have usage in every event beyond the configured share. If so,
-    /// counts the stream towards the rate limit of such streams.
-    pub(super) fn take_counted_stream(&self, now: Instant) -> bool {
-        self.counted_streams.try_acquire(now)
     }
 }
 

@@ -83,11 +83,7 @@ impl Lease {
     /// Removes the prefill of the request from the load of this backend, because another backend
     /// computes it. Without `is_elsewhere`, adds the prefill again.
     pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
-        let estimator = &self.backend().load.estimator;
-        estimator.move_prefill(&mut lock(&self.0.reservation), is_elsewhere);
-        self.0.observe_at_rank(|estimator, reservation| {
-            estimator.move_prefill(reservation, is_elsewhere);
-        });
+        self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_elsewhere));
         self.backend().on_change(clock::now());
     }
 
@@ -95,9 +91,7 @@ impl Lease {
     /// in its response.
     pub(crate) fn on_prefilled(&self, counts: &TokenCounts, now: Instant) {
         self.0.on_first_output(now);
-        let estimator = &self.backend().load.estimator;
-        estimator.answered(&mut lock(&self.0.reservation), counts);
-        self.0.observe_at_rank(|estimator, reservation| estimator.answered(reservation, counts));
+        self.0.observe(|estimator, reservation| estimator.answered(reservation, counts));
         self.backend().on_response_started(now);
     }
 
@@ -122,6 +116,12 @@ impl Drop for Lease {
 }
 
 impl LeaseState {
+    /// Applies an observation of the response to the load of the backend, and to that of the rank.
+    fn observe(&self, observe: impl Fn(&LoadEstimator, &mut Reservation)) {
+        observe(&self.backend.load.estimator, &mut lock(&self.reservation));
+        self.observe_at_rank(observe);
+    }
+
     fn observe_at_rank(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         if let Some(rank) = &self.rank {
             rank.observe(observe);
@@ -199,8 +199,7 @@ impl BackendMonitor for LeaseState {
         if let Some(followed) = self.followed.get() {
             followed.set_counts(counts);
         }
-        self.backend.load.estimator.answered(&mut lock(&self.reservation), &counts);
-        self.observe_at_rank(|estimator, reservation| estimator.answered(reservation, &counts));
+        self.observe(|estimator, reservation| estimator.answered(reservation, &counts));
     }
 }
 

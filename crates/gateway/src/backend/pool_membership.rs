@@ -18,11 +18,11 @@ pub(super) struct PoolMembership {
     /// Index of the backend in the pool. `usize::MAX`: the backend is not in a pool.
     position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
-    capacity_notifier: Arc<CapacityNotifier>,
+    pub(super) capacity_notifier: Arc<CapacityNotifier>,
     /// The data exchange with other gateways. `None`: not configured.
-    peers: Option<Arc<PeerExchange>>,
+    pub(super) peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
-    hop: HeaderValue,
+    pub(super) hop: HeaderValue,
 }
 
 impl PoolMembership {
@@ -58,23 +58,8 @@ impl PoolMembership {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
     }
 
-    /// The data exchange with other gateways. `None`: not configured.
-    pub(super) fn peers(&self) -> Option<&PeerExchange> {
-        self.peers.as_deref()
-    }
-
-    /// The value of the `Via` header that names this gateway.
-    pub(super) fn hop(&self) -> &HeaderValue {
-        &self.hop
-    }
-
     /// Tells the sampler that another gateway sent a prompt to the backend.
     pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.candidate_sampler.sent(prompt, self.position.load(Ordering::Relaxed));
-    }
-
-    /// Notifies the admission queue that the backend may have capacity.
-    pub(super) fn notify_capacity(&self) {
-        self.capacity_notifier.notify();
     }
 }

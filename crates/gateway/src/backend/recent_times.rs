@@ -82,12 +82,7 @@ impl MeanPrefill {
             self.baseline = Some((*load, scraped_at));
             return;
         };
-        let mean = mean_duration(
-            baseline.prefill_seconds,
-            load.prefill_seconds,
-            baseline.prefilled,
-            load.prefilled,
-        );
+        let mean = mean_prefill_since(baseline, load);
         let is_restarted = load.prefilled < baseline.prefilled;
         self.time = mean.or(self.time);
         if is_restarted
@@ -104,16 +99,11 @@ impl MeanPrefill {
     }
 }
 
-/// The mean duration of new requests: `(sum - previous_sum) ÷ (count - previous_count)`, with sums
-/// in seconds. `None`: there are no new requests, or a counter is missing.
-fn mean_duration(
-    previous_sum: Option<f64>,
-    sum: Option<f64>,
-    previous_count: Option<f64>,
-    count: Option<f64>,
-) -> Option<Duration> {
-    let requests = count? - previous_count?;
-    let seconds = sum? - previous_sum?;
+/// The mean prefill time of the requests since the load `baseline`. `None`: there are no new requests,
+/// or a counter is missing.
+fn mean_prefill_since(baseline: &EngineLoad, load: &EngineLoad) -> Option<Duration> {
+    let requests = load.prefilled? - baseline.prefilled?;
+    let seconds = load.prefill_seconds? - baseline.prefill_seconds?;
     if requests < 1.0 { None } else { Duration::try_from_secs_f64(seconds / requests).ok() }
 }
 

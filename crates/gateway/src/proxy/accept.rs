@@ -1,7 +1,7 @@
 //! Accepts a request by its head, before its body is read: looks up its API route, authenticates
 //! the client, checks for overload, and opens the record of the request.
 
-use super::access::{AuthOutcome, Principal};
+use super::access::{PermitResult, Principal};
 use super::context::ProxyContext;
 use super::overload_guard::ClientInfo;
 use super::request::configured_routes::ConfiguredRoute;
@@ -18,7 +18,6 @@ use tokenweir_protocol::headers::{self, RequestId};
 use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
-use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
@@ -36,9 +35,7 @@ pub enum AcceptedRequest {
 pub struct RecordedRequest {
     pub(super) exchange: Exchange,
     pub(super) principal: Principal,
-    /// The concurrency permit of the tenant, or the error with which the gateway rejects the
-    /// request. `Ok(None)`: the request needs no concurrency permit.
-    pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
+    pub(super) permit: PermitResult,
     /// The API route of the request. `None`: the gateway does not serve this path with this method, and
     /// `permit` is an error.
     pub(super) route: Option<ApiRoute>,
@@ -67,8 +64,7 @@ pub fn accept_request<B>(
     let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
     let (route, configured) = find_route(context, request.method(), request.uri().path());
     let now = clock::now();
-    let AuthOutcome { principal, permit } =
-        context.state.access.authenticate(route, request.headers(), now);
+    let (principal, permit) = context.state.access.authenticate(route, request.headers(), now);
     let permit = match (route, permit) {
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
@@ -97,7 +93,7 @@ pub fn accept_request<B>(
                 &context.state.pool,
                 principal.allowed_models(),
             );
-            context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
+            context.state.access.cors.apply(origin.as_ref(), response.headers_mut());
             return AcceptedRequest::AnsweredLocally(response);
         }
         _ => None,
@@ -123,7 +119,7 @@ fn find_route(
 ) -> (RouteLookup, Option<Arc<ConfiguredRoute>>) {
     match ApiRoute::lookup(method, path) {
         Err(RouteError::NotFound) => match context.settings.routes.lookup(method, path) {
-            Ok(route) => (Ok((ApiRoute::Forward(Api::Other), route.path())), Some(route)),
+            Ok(route) => (Ok((ApiRoute::Forward(Api::Other), route.path)), Some(route)),
             Err(error) => (Err(error), None),
         },
         route => (route, None),

@@ -30,12 +30,12 @@ use tokenweir_request::resume::Digest;
 pub struct AccessControl {
     /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
-    cors: Cors,
+    pub(super) cors: Cors,
     /// The engine-control permissions of all clients, in addition to those of an API key.
     permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
     /// forwards the `cache_salt` of the client unchanged.
-    salt_key: Option<SaltKey>,
+    pub(super) salt_key: Option<SaltKey>,
     /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
     /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
@@ -51,13 +51,9 @@ pub struct RevocationSweep {
     valid: Option<HashSet<usize>>,
 }
 
-/// The result of authentication: the principal, and whether its key and limits allow the request.
-pub(super) struct AuthOutcome {
-    pub(super) principal: Principal,
-    /// The concurrency permit of the tenant, or the error with which the gateway rejects the
-    /// request. `None`: the request does not count towards a concurrency limit.
-    pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
-}
+/// The concurrency permit of the tenant, or the error with which the gateway rejects the request.
+/// `Ok(None)`: the request does not count towards a concurrency limit.
+pub(super) type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 
 /// The identity that authentication derived for a request. The default has no API key and no
 /// permissions.
@@ -122,14 +118,6 @@ impl AccessControl {
         self.keys.load_full()
     }
 
-    pub(super) const fn salt_key(&self) -> Option<&SaltKey> {
-        self.salt_key.as_ref()
-    }
-
-    pub(super) const fn cors(&self) -> &Cors {
-        &self.cors
-    }
-
     /// The response to a CORS preflight request. `None`: the request is not a preflight.
     pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
         let headers = self.cors.preflight(request.method(), request.headers())?;
@@ -148,20 +136,17 @@ impl AccessControl {
         route: Result<(ApiRoute, &str), RouteError>,
         headers: &HeaderMap,
         now: Instant,
-    ) -> AuthOutcome {
+    ) -> (Principal, PermitResult) {
         let keys = self.keys.load();
         let keys = match (&*keys, route) {
             (None, _) | (_, Ok((ApiRoute::Health | ApiRoute::Version, _))) => {
                 let principal = Principal { permissions: self.permissions, ..Principal::default() };
-                return AuthOutcome { principal, permit: Ok(None) };
+                return (principal, Ok(None));
             }
             (Some(keys), _) => keys,
         };
         let Some(key) = keys.authenticate(headers).cloned() else {
-            return AuthOutcome {
-                principal: Principal::default(),
-                permit: Err(GatewayError::InvalidApiKey),
-            };
+            return (Principal::default(), Err(GatewayError::InvalidApiKey));
         };
         let (rate_limit_status, permit) = match route {
             Ok((route, _)) if route.is_forwarded() => {
@@ -171,10 +156,7 @@ impl AccessControl {
             _ => (RateLimitStatus::default(), Ok(None)),
         };
         let permissions = self.permissions | key.allowed();
-        AuthOutcome {
-            principal: Principal { key: Some(key), permissions, rate_limit_status },
-            permit,
-        }
+        (Principal { key: Some(key), permissions, rate_limit_status }, permit)
     }
 }
 

@@ -120,29 +120,24 @@ impl ProxyContext {
         telemetry: Arc<Telemetry>,
         backend_client: HttpClient,
     ) -> Self {
-        let ProxySettings {
-            requests,
-            retry,
-            admission,
-            body_memory_bytes,
-            continuation_memory_bytes,
-            observation,
-        } = settings;
         let state = ProxyState {
-            admission: Arc::new(AdmissionController::new(pool.clone(), admission)),
+            admission: Arc::new(AdmissionController::new(pool.clone(), settings.admission)),
             pool,
             access,
             stored_responses,
             resumption: Arc::default(),
             overload_guard,
-            body_memory: Arc::new(BodyMemory::new(body_memory_bytes)),
-            continuation_memory: Arc::new(ContinuationMemory::new(continuation_memory_bytes)),
-            open_streams: ExchangeRegistry::new(observation, clock::now()),
+            body_memory: Arc::new(BodyMemory::new(settings.body_memory_bytes)),
+            continuation_memory: Arc::new(ContinuationMemory::new(
+                settings.continuation_memory_bytes,
+            )),
+            open_streams: ExchangeRegistry::new(settings.observation, clock::now()),
             telemetry,
             recording: RecordingSettings::default(),
             draining: Arc::default(),
         };
-        Self { state, settings: requests, backend_client, retry: RetryController::new(retry) }
+        let retry = RetryController::new(settings.retry);
+        Self { state, settings: settings.requests, backend_client, retry }
     }
 
     /// Sets which optional data the records of requests contain.
@@ -156,23 +151,15 @@ impl ProxyContext {
     /// admission) take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
-        let ProxySettings {
-            requests,
-            retry,
-            admission,
-            body_memory_bytes,
-            continuation_memory_bytes,
-            observation,
-        } = settings;
-        self.state.open_streams.change(observation);
-        self.state.body_memory.set_limit(body_memory_bytes);
-        self.state.continuation_memory.set_limit(continuation_memory_bytes);
-        self.state.admission.update_settings(admission);
+        self.state.open_streams.change(settings.observation);
+        self.state.body_memory.set_limit(settings.body_memory_bytes);
+        self.state.continuation_memory.set_limit(settings.continuation_memory_bytes);
+        self.state.admission.update_settings(settings.admission);
         Self {
             state: self.state.clone(),
-            settings: requests,
+            settings: settings.requests,
             backend_client,
-            retry: self.retry.with_settings(retry),
+            retry: self.retry.with_settings(settings.retry),
         }
     }
 }

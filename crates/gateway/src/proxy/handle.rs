@@ -5,9 +5,8 @@ use super::accept::RecordedRequest;
 use super::access::Principal;
 use super::context::ProxyContext;
 use super::lookup;
-use super::relay::{self, ForwardResult, PreparedRequest, SentRequirements, StreamContinuation};
+use super::relay::{self, ForwardResult, PreparedRequest, StreamContinuation};
 use super::request::body::{self, IncomingBody};
-use super::request::body_memory::BodyOwner;
 use super::request::configured_routes::ConfiguredRoute;
 use super::request::continuation;
 use super::request::deadline::RequestDeadlines;
@@ -63,7 +62,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
         let complete_headers = |headers: &mut HeaderMap| {
             headers::rewrite_response_headers(headers, &request_id);
             principal.rate_limit_status.write(headers);
-            context.state.access.cors().apply(origin.as_ref(), headers);
+            context.state.access.cors.apply(origin.as_ref(), headers);
         };
         let early_headers = |media_type| {
             let mut headers = HeaderMap::new();
@@ -132,7 +131,7 @@ async fn forward<B: IncomingBody + Send + 'static>(
 ) -> ForwardResult {
     let request = (head, body);
     let total = configured.and_then(|configured| configured.total);
-    match (route, configured.and_then(ConfiguredRoute::unread_body)) {
+    match (route, configured.and_then(|configured| configured.unread.as_ref())) {
         (Some(ApiRoute::StoredResponse), _) => {
             lookup::forward(context, principal, exchange, request).await
         }
@@ -161,10 +160,10 @@ async fn forward_read<B: IncomingBody>(
 ) -> ForwardResult {
     let ProxyContext { state, settings, .. } = &**context;
     let (access, pool) = (&state.access, &state.pool);
-    let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
+    let memory = &state.body_memory;
     // The memory permit and `original` are dropped when this function returns.
-    let mut memory_permit = state.body_memory.empty_permit(body_owner);
-    let original = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
+    let (original, mut memory_permit) =
+        body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
     record.options = settings.options(&head.headers, &fields);
@@ -208,7 +207,7 @@ async fn forward_read<B: IncomingBody>(
         early.allow(api, exchange.policy().rules.keep_alive);
     }
     if let Some(plan) = plan {
-        let memory = (&*state.continuation_memory, body_owner);
+        let memory = (&*state.continuation_memory, memory_permit.owner);
         continuation::begin(exchange, plan, &context.retry, memory, original.len());
     }
     let record = exchange.record();
@@ -246,11 +245,9 @@ async fn forward_read<B: IncomingBody>(
             body: prepared.body.into_sent(),
             model: fields.model.as_deref().map(Into::into),
             prompt: prompt.clone(),
-            requirements: SentRequirements {
-                path: requirements.path,
-                max_tokens: requirements.max_tokens,
-                session: requirements.session,
-            },
+            path: requirements.path,
+            max_tokens: requirements.max_tokens,
+            session: requirements.session,
             response_headers_timeout: route.policy.response_headers,
             interrupted: None,
             failures: 0,

@@ -7,7 +7,6 @@ use super::access::Principal;
 use super::context::ProxyContext;
 use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
-use super::request::body_memory::BodyOwner;
 use super::request::deadline::AttemptDeadlines;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
@@ -28,9 +27,9 @@ pub(super) async fn forward<B: IncomingBody>(
     (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
     let (state, settings) = (&context.state, &context.settings);
-    let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
-    let mut memory_permit = state.body_memory.empty_permit(body_owner);
-    let body = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
+    let memory = &state.body_memory;
+    let (body, _memory_permit) =
+        body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));

@@ -71,9 +71,9 @@ impl OverloadGuard {
         self.health_checkers.store(count, Ordering::Relaxed);
     }
 
-    /// Sets the number of open client connections.
-    pub fn set_client_connections(&self, open: usize) {
-        self.client_connections.store(open, Ordering::Relaxed);
+    /// The number of open client connections, which the limiter of these connections changes.
+    pub fn client_connections(&self) -> &AtomicUsize {
+        &self.client_connections
     }
 
     /// Sets whether the memory of the process exceeds its limit.
@@ -127,10 +127,10 @@ mod tests {
             max_descriptors: Some(10),
             ..OverloadLimits::default()
         });
-        guard.set_client_connections(4);
+        guard.client_connections().store(4, Ordering::Relaxed);
         assert_eq!(guard.check(6, &client(1)), Ok(()));
         assert_eq!(guard.check(7, &client(1)), Err(GatewayError::Overloaded));
-        guard.set_client_connections(3);
+        guard.client_connections().store(3, Ordering::Relaxed);
         assert_eq!(guard.check(7, &client(1)), Ok(()));
         guard.set_health_checkers(2);
         assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));

@@ -6,7 +6,7 @@
 
 use super::access::Principal;
 use crate::backend::pool::BackendPool;
-use std::collections::{HashMap, VecDeque};
+use lru::LruCache;
 use std::sync::{Arc, Mutex};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
@@ -21,33 +21,21 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen. As a sink of records, the table stores the id of a
-/// response as soon as the response stream names the id, because a client may cancel a response that is
-/// still running.
-#[derive(Default)]
-pub struct StoredResponses(Mutex<Table>);
+/// The stored responses that this gateway has seen, each with its owner. As a sink of records, the table
+/// stores the id of a response as soon as the response stream names the id, because a client may cancel a
+/// response that is still running. No use of an entry promotes it, so the table removes the oldest first.
+pub struct StoredResponses(Mutex<LruCache<Arc<str>, Owner>>);
 
-/// The result of a lookup.
-#[derive(Debug, PartialEq, Eq)]
-enum StoredResponse {
-    /// The response belongs to the tenant, and this backend has it.
-    At(BackendId),
-    /// The response belongs to another tenant.
-    OfAnotherTenant,
-    /// The table does not have the response.
-    Unknown,
-}
-
-#[derive(Default)]
-struct Table {
-    by_id: HashMap<Arc<str>, Owner>,
-    /// The ids of `by_id`, the oldest first.
-    order: VecDeque<Arc<str>>,
-}
-
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     backend: BackendId,
     tenant: Option<Arc<str>>,
+}
+
+impl Default for StoredResponses {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::unbounded()))
+    }
 }
 
 impl StoredResponses {
@@ -63,7 +51,15 @@ impl StoredResponses {
         let Some(backend) = record.backend() else { return };
         let tenant = record.caller.as_ref().map(|identity| identity.tenant.clone());
         let owner = Owner { backend: backend.clone(), tenant };
-        lock(&self.0).insert(id, owner);
+        let mut table = lock(&self.0);
+        match table.peek_mut(id) {
+            Some(known) if known.tenant == owner.tenant => *known = owner,
+            Some(_) => {}
+            None => drop(table.put(id.into(), owner)),
+        }
+        if table.len() > MAX_RESPONSES {
+            table.pop_lru();
+        }
     }
 
     /// The backend of the stored response that the request of `record` continues. `None`: the request
@@ -90,33 +86,24 @@ impl StoredResponses {
         pool: &BackendPool,
     ) -> Result<Option<BackendId>, GatewayError> {
         let tenant = principal.tenant();
-        match self.find(id, tenant) {
-            StoredResponse::At(backend) => {
+        match self.owner(id) {
+            Some(Owner { backend, tenant: of }) if of.as_deref() == tenant => {
                 let is_present =
                     pool.backends().iter().any(|present| present.identity.id == backend);
                 Ok(Some(backend).filter(|_| is_present))
             }
-            StoredResponse::Unknown
-                if tenant.is_none() || principal.permissions.allow(Permission::StoredResponses) =>
+            None if tenant.is_none()
+                || principal.permissions.allow(Permission::StoredResponses) =>
             {
                 Ok(None)
             }
-            StoredResponse::Unknown | StoredResponse::OfAnotherTenant => {
-                Err(GatewayError::ResponseNotFound { id: id.chars().take(128).collect() })
-            }
+            _ => Err(GatewayError::ResponseNotFound { id: id.chars().take(128).collect() }),
         }
     }
 
-    /// The backend that has the response `id`, if it belongs to `tenant`.
-    fn find(&self, id: &str, tenant: Option<&str>) -> StoredResponse {
-        let table = lock(&self.0);
-        match table.by_id.get(id) {
-            None => StoredResponse::Unknown,
-            Some(owner) if owner.tenant.as_deref() == tenant => {
-                StoredResponse::At(owner.backend.clone())
-            }
-            Some(_) => StoredResponse::OfAnotherTenant,
-        }
+    /// The backend and the tenant of the response `id`. `None`: the table does not have the response.
+    fn owner(&self, id: &str) -> Option<Owner> {
+        lock(&self.0).peek(id).cloned()
     }
 }
 
@@ -131,25 +118,6 @@ impl Sink for StoredResponses {
                 self.remember(record, id);
             }
         }
-    }
-}
-
-impl Table {
-    fn insert(&mut self, id: &str, owner: Owner) {
-        if let Some(known) = self.by_id.get_mut(id) {
-            if known.tenant == owner.tenant {
-                known.backend = owner.backend;
-            }
-            return;
-        }
-        if self.order.len() >= MAX_RESPONSES
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.by_id.remove(&oldest);
-        }
-        let id: Arc<str> = id.into();
-        self.order.push_back(id.clone());
-        self.by_id.insert(id, owner);
     }
 }
 
@@ -168,15 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_found_by_its_tenant_only_and_the_first_tenant_keeps_it() {
+    fn the_first_tenant_keeps_a_response() {
         let responses = StoredResponses::default();
         responses.remember(&begun("a"), "resp_1");
         responses.remember(&begun("b"), "resp_1");
         let backend = begun("a").backend().unwrap().clone();
-        assert_eq!(responses.find("resp_1", Some("a")), StoredResponse::At(backend));
-        assert_eq!(responses.find("resp_1", Some("b")), StoredResponse::OfAnotherTenant);
-        assert_eq!(responses.find("resp_1", None), StoredResponse::OfAnotherTenant);
-        assert_eq!(responses.find("resp_2", Some("a")), StoredResponse::Unknown);
+        let owner = Owner { backend, tenant: Some("a".into()) };
+        assert_eq!(responses.owner("resp_1"), Some(owner));
+        assert_eq!(responses.owner("resp_2"), None);
     }
 
     #[test]
@@ -190,7 +157,7 @@ mod tests {
             responses.remember(&record, "resp_1");
         }
         responses.remember(&begun("a"), &"x".repeat(MAX_ID_BYTES + 1));
-        assert!(responses.0.lock().unwrap().by_id.is_empty());
+        assert!(responses.0.lock().unwrap().is_empty());
     }
 
     #[test]
@@ -200,7 +167,7 @@ mod tests {
             responses.remember(&begun("a"), &format!("resp_{index}"));
         }
         let table = responses.0.lock().unwrap();
-        assert_eq!((table.by_id.len(), table.order.len()), (MAX_RESPONSES, MAX_RESPONSES));
-        assert!(!table.by_id.contains_key("resp_0") && table.by_id.contains_key("resp_1"));
+        assert_eq!(table.len(), MAX_RESPONSES);
+        assert!(!table.contains("resp_0") && table.contains("resp_1"));
     }
 }

@@ -91,7 +91,7 @@ impl AcceptLoop {
         let admitted =
             supervise::catch_panic(BackgroundTask::Listener, || self.handler.admit(stream, peer));
         if let Some((stream, permit)) = admitted.flatten() {
-            let shutdown = ShutdownSignal::new(self.shutdown.subscribe(), permit.activity());
+            let shutdown = ShutdownSignal::new(self.shutdown.subscribe(), permit.activity.clone());
             let serving = self.handler.clone().serve(stream, peer, permit, shutdown);
             self.connections.spawn(serving);
         }

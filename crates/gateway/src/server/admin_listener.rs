@@ -6,7 +6,7 @@
 
 use super::connection::handler::HTTP2_PREFACE;
 use super::connection::limiter::ConnectionLimiter;
-use super::guarded_body::GuardedBody;
+use super::guarded_body::guarded;
 use super::limits::ServerLimits;
 use super::listener::accept;
 use super::write_timeout::WriteTimeoutStream;
@@ -14,17 +14,15 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::BufMut;
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
 use tokenweir_request::observe::ResponseAbortHandle;
@@ -55,12 +53,10 @@ struct AdminConnections {
 
 struct AdminConnection {
     task: AbortHandle,
-    /// Number of open requests of the connection.
-    requests_in_flight: Arc<AtomicUsize>,
+    /// One reference is this one, one is that of the connection, and each open request has one until its
+    /// response is sent or dropped.
+    requests: Arc<()>,
 }
-
-/// Counts one request as open until its response is sent or dropped.
-struct AdminRequestGuard(Arc<AtomicUsize>);
 
 /// Accepts and serves admin connections in an endless loop. All connections end when the returned
 /// future is dropped.
@@ -81,7 +77,7 @@ pub(super) async fn serve(
             }
         };
         connections.wait_for_capacity().await;
-        let requests = Arc::new(AtomicUsize::new(0));
+        let requests = Arc::new(());
         let connection = serve_connection(
             stream,
             peer,
@@ -100,7 +96,7 @@ async fn serve_connection(
     acceptor: Option<Acceptor>,
     router: Router,
     limits: ServerLimits,
-    requests: Arc<AtomicUsize>,
+    requests: Arc<()>,
 ) {
     let mut stream = match acceptor {
         None => MaybeTlsStream::Plain(stream),
@@ -115,9 +111,9 @@ async fn serve_connection(
     let service = service_fn(move |mut request: Request<Incoming>| {
         // The log line about a drain names the address of the client that requested it.
         request.extensions_mut().insert(ConnectInfo(peer));
-        let guard = AdminRequestGuard::new(&requests);
+        let guard = requests.clone();
         let response = router.clone().oneshot(request.map(Body::new));
-        async { Ok::<_, Infallible>(guard_response(response.await, guard)) }
+        async { response.await.map(|response| response.map(|body| guarded(body, guard))) }
     });
     let beginning = tokio::time::timeout(HEADER_READ_TIMEOUT, read_preface(&mut stream)).await;
     let Ok(Ok(beginning)) = beginning else { return };
@@ -158,29 +154,6 @@ async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<May
     accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-fn guard_response(
-    response: Result<Response<Body>, Infallible>,
-    guard: AdminRequestGuard,
-) -> Response<GuardedBody<Body, AdminRequestGuard>> {
-    let Ok(response) = response;
-    response.map(|body| GuardedBody::new(body, guard))
-}
-
-// === impl AdminRequestGuard ===
-
-impl AdminRequestGuard {
-    fn new(requests: &Arc<AtomicUsize>) -> Self {
-        requests.fetch_add(1, Ordering::Relaxed);
-        Self(requests.clone())
-    }
-}
-
-impl Drop for AdminRequestGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 // === impl AdminConnections ===
 
 impl AdminConnections {
@@ -189,13 +162,9 @@ impl AdminConnections {
         Self { max_connections, tasks: JoinSet::new(), connections: Vec::new() }
     }
 
-    fn add(
-        &mut self,
-        connection: impl Future<Output = ()> + Send + 'static,
-        requests: Arc<AtomicUsize>,
-    ) {
+    fn add(&mut self, connection: impl Future<Output = ()> + Send + 'static, requests: Arc<()>) {
         let task = self.tasks.spawn(connection);
-        self.connections.push(AdminConnection { task, requests_in_flight: requests });
+        self.connections.push(AdminConnection { task, requests });
     }
 
     fn remove(&mut self, ended: Result<(Id, ()), tokio::task::JoinError>) {
@@ -208,9 +177,8 @@ impl AdminConnections {
     /// of them ends. So idle connections cannot keep probes out.
     async fn wait_for_capacity(&mut self) {
         while self.connections.len() >= self.max_connections {
-            let is_idle = |connection: &&AdminConnection| {
-                connection.requests_in_flight.load(Ordering::Relaxed) == 0
-            };
+            let is_idle =
+                |connection: &&AdminConnection| Arc::strong_count(&connection.requests) <= 2;
             if let Some(oldest) = self.connections.iter().find(is_idle) {
                 oldest.task.abort();
             }

@@ -89,11 +89,6 @@ impl RequestChains {
         self.block_count -= removed.map(|(_, request)| request.chain.blocks.len()).sum::<usize>();
     }
 
-    /// Number of requests in the table.
-    pub fn len(&self) -> usize {
-        self.requests.len()
-    }
-
     /// Whether the table has no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
@@ -127,7 +122,7 @@ mod tests {
                 session_id: None,
             };
             let payload = encode_batch(0.0, &[PublishedEvent::Stored(stored)]);
-            for event in EventBatch::parse(&payload).unwrap().events() {
+            for event in EventBatch::parse(&payload).unwrap() {
                 let event: KvEvent<'_> = event.unwrap();
                 if let Some(stored) = self.contents.apply(&event).unwrap() {
                     self.chains.on_stored(key(session), &stored);
@@ -180,7 +175,7 @@ mod tests {
         let mut fixture = Fixture::new();
         for session in 0..2 * MAX_REQUESTS as u64 + 10 {
             fixture.store(session, None, &[1]);
-            assert!(fixture.chains.len() <= MAX_REQUESTS);
+            assert!(fixture.chains.requests.len() <= MAX_REQUESTS);
         }
         assert!(fixture.chains.end(key(2 * MAX_REQUESTS as u64 + 9)).is_some());
     }

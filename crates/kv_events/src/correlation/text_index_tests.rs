@@ -166,7 +166,7 @@ impl Fixture {
             }));
         }
         let payload = encode_batch(0.0, &events);
-        for event in EventBatch::parse(&payload).unwrap().events() {
+        for event in EventBatch::parse(&payload).unwrap() {
             let event = event.unwrap();
             if let Some(chain) = self.contents.apply(&event).unwrap() {
                 self.index.on_stored(&chain);

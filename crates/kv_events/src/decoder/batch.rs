@@ -3,16 +3,9 @@
 use super::event::{self, KvEvent};
 use super::msgpack::{DecodeError, Reader, Value};
 
-/// The events of one step of an engine.
-#[derive(Debug, Clone, Copy)]
-pub struct EventBatch<'a> {
-    events: Reader<'a>,
-    count: usize,
-}
-
-/// Iterates over the events of a batch. The iteration ends after the first error.
+/// Iterates over the events of one step of an engine. The iteration ends after the first error.
 #[derive(Debug, Clone)]
-pub struct Events<'a> {
+pub struct EventBatch<'a> {
     reader: Reader<'a>,
     pending: usize,
 }
@@ -24,17 +17,12 @@ impl<'a> EventBatch<'a> {
         let mut reader = Reader::new(payload);
         let Value::Array(2..) = reader.value()? else { return Err(DecodeError::WrongType) };
         reader.skip()?;
-        let Value::Array(count) = reader.value()? else { return Err(DecodeError::WrongType) };
-        Ok(Self { events: reader, count })
-    }
-
-    /// The events.
-    pub fn events(&self) -> Events<'a> {
-        Events { reader: self.events, pending: self.count }
+        let Value::Array(pending) = reader.value()? else { return Err(DecodeError::WrongType) };
+        Ok(Self { reader, pending })
     }
 }
 
-impl<'a> Iterator for Events<'a> {
+impl<'a> Iterator for EventBatch<'a> {
     type Item = Result<KvEvent<'a>, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -17,7 +17,7 @@ pub enum KvEvent<'a> {
 }
 
 /// Blocks were stored, each a child of the block before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockStored<'a> {
     /// Hashes of the blocks.
     pub block_hashes: BlockHashes<'a>,
@@ -33,12 +33,6 @@ pub struct BlockStored<'a> {
     pub cache_kind: CacheKind,
     /// Header `X-Session-ID` of the request that stored the blocks. `None`: the request has none.
     pub session_id: Option<&'a str>,
-    /// Number of the LoRA adapter. `None`: the request uses no adapter.
-    pub lora_id: Option<u64>,
-    /// Name of the LoRA adapter. `None`: the request uses no adapter, or vLLM does not send the name.
-    pub lora_name: Option<&'a str>,
-    /// Whether a block has extra keys: a LoRA adapter, a cache salt or multimodal input.
-    pub has_extra_keys: bool,
 }
 
 /// Blocks were removed.
@@ -53,52 +47,41 @@ pub struct BlockRemoved<'a> {
 }
 
 /// The fields of all kinds of events. Each event sets some of them.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Fields<'a> {
-    block_hashes: Option<BlockHashes<'a>>,
-    parent: Option<BlockHash>,
-    block_size: u32,
-    medium: Option<&'a str>,
-    group: Option<u32>,
-    cache_kind: Option<&'a str>,
-    session_id: Option<&'a str>,
-    lora_id: Option<u64>,
-    lora_name: Option<&'a str>,
-    has_extra_keys: bool,
+    values: BlockStored<'a>,
+    has_hashes: bool,
 }
 
-/// A field of an event, as the map encoding names it.
+/// A field of an event that the gateway uses, as the map encoding names it.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     BlockHashes,
     Parent,
-    TokenIds,
     BlockSize,
-    LoraId,
     Medium,
-    LoraName,
-    ExtraKeys,
     Group,
     CacheKind,
     SessionId,
 }
 
 /// Fields of `BlockStored` in the array encoding, in order, after the element with the event type. Later
-/// elements are skipped.
-const STORED_FIELDS: [Field; 10] = [
-    Field::BlockHashes,
-    Field::Parent,
-    Field::TokenIds,
-    Field::BlockSize,
-    Field::LoraId,
-    Field::Medium,
-    Field::LoraName,
-    Field::ExtraKeys,
-    Field::Group,
-    Field::CacheKind,
+/// elements are skipped, and so is each element without a field: token ids, LoRA adapter and extra keys.
+const STORED_FIELDS: [Option<Field>; 10] = [
+    Some(Field::BlockHashes),
+    Some(Field::Parent),
+    None,
+    Some(Field::BlockSize),
+    None,
+    Some(Field::Medium),
+    None,
+    None,
+    Some(Field::Group),
+    Some(Field::CacheKind),
 ];
 /// Fields of `BlockRemoved` in the array encoding, in order, after the element with the event type.
-const REMOVED_FIELDS: [Field; 3] = [Field::BlockHashes, Field::Medium, Field::Group];
+const REMOVED_FIELDS: [Option<Field>; 3] =
+    [Some(Field::BlockHashes), Some(Field::Medium), Some(Field::Group)];
 
 /// Reads the next event.
 pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeError> {
@@ -109,8 +92,11 @@ pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeErr
         _ => return Err(DecodeError::WrongType),
     };
     match kind {
-        "BlockStored" => fields.stored().map(KvEvent::Stored),
-        "BlockRemoved" => fields.removed().map(KvEvent::Removed),
+        "BlockStored" => fields.of_blocks().map(KvEvent::Stored),
+        "BlockRemoved" => {
+            let BlockStored { block_hashes, medium, group, .. } = fields.of_blocks()?;
+            Ok(KvEvent::Removed(BlockRemoved { block_hashes, medium, group }))
+        }
         "AllBlocksCleared" => Ok(KvEvent::AllCleared),
         _ => Ok(KvEvent::Unknown),
     }
@@ -142,58 +128,44 @@ impl<'a> Fields<'a> {
     ) -> Result<&'a str, DecodeError> {
         let others = count.checked_sub(1).ok_or(DecodeError::WrongType)?;
         let kind = text(reader)?.ok_or(DecodeError::WrongType)?;
-        let order: &[Field] = match kind {
+        let order: &[Option<Field>] = match kind {
             "BlockStored" => &STORED_FIELDS,
             "BlockRemoved" => &REMOVED_FIELDS,
             _ => &[],
         };
         for index in 0..others {
             match order.get(index) {
-                Some(field) => self.read(*field, reader)?,
-                None => drop(reader.skip()?),
+                Some(Some(field)) => self.read(*field, reader)?,
+                _ => drop(reader.skip()?),
             }
         }
         Ok(kind)
     }
 
     fn read(&mut self, field: Field, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
+        let values = &mut self.values;
         match field {
-            Field::BlockHashes => self.block_hashes = Some(BlockHashes::read(reader)?),
-            Field::Parent => self.parent = read_hash(reader)?,
-            Field::TokenIds => drop(reader.skip()?),
-            Field::BlockSize => self.block_size = small(number(reader)?)?.unwrap_or(0),
-            Field::LoraId => self.lora_id = number(reader)?,
-            Field::Medium => self.medium = text(reader)?,
-            Field::LoraName => self.lora_name = text(reader)?,
-            Field::ExtraKeys => self.has_extra_keys = has_content(reader.skip()?)?,
-            Field::Group => self.group = small(number(reader)?)?,
-            Field::CacheKind => self.cache_kind = text(reader)?,
-            Field::SessionId => self.session_id = text(reader)?,
+            Field::BlockHashes => {
+                values.block_hashes = BlockHashes::read(reader)?;
+                self.has_hashes = true;
+            }
+            Field::Parent => values.parent = read_hash(reader)?,
+            Field::BlockSize => values.block_size = number(reader)?.unwrap_or(0),
+            Field::Medium => {
+                values.medium = text(reader)?.map(Medium::from_name).unwrap_or_default();
+            }
+            Field::Group => values.group = number(reader)?,
+            Field::CacheKind => {
+                values.cache_kind = text(reader)?.map(CacheKind::from_name).unwrap_or_default();
+            }
+            Field::SessionId => values.session_id = text(reader)?,
         }
         Ok(())
     }
 
-    fn stored(self) -> Result<BlockStored<'a>, DecodeError> {
-        Ok(BlockStored {
-            block_hashes: self.block_hashes.ok_or(DecodeError::WrongType)?,
-            parent: self.parent,
-            block_size: self.block_size,
-            medium: self.medium.map_or(Medium::Gpu, Medium::from_name),
-            group: self.group,
-            cache_kind: self.cache_kind.map_or(CacheKind::Contiguous, CacheKind::from_name),
-            session_id: self.session_id,
-            lora_id: self.lora_id,
-            lora_name: self.lora_name,
-            has_extra_keys: self.has_extra_keys,
-        })
-    }
-
-    fn removed(self) -> Result<BlockRemoved<'a>, DecodeError> {
-        Ok(BlockRemoved {
-            block_hashes: self.block_hashes.ok_or(DecodeError::WrongType)?,
-            medium: self.medium.map_or(Medium::Gpu, Medium::from_name),
-            group: self.group,
-        })
+    /// The fields of an event that names blocks. Fails without block hashes.
+    fn of_blocks(self) -> Result<BlockStored<'a>, DecodeError> {
+        if self.has_hashes { Ok(self.values) } else { Err(DecodeError::WrongType) }
     }
 }
 
@@ -202,12 +174,8 @@ impl Field {
         Some(match name {
             "block_hashes" => Self::BlockHashes,
             "parent_block_hash" => Self::Parent,
-            "token_ids" => Self::TokenIds,
             "block_size" => Self::BlockSize,
-            "lora_id" => Self::LoraId,
             "medium" => Self::Medium,
-            "lora_name" => Self::LoraName,
-            "extra_keys" => Self::ExtraKeys,
             "group_idx" => Self::Group,
             "kv_cache_spec_kind" => Self::CacheKind,
             "session_id" => Self::SessionId,
@@ -224,25 +192,10 @@ fn text<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, DecodeError> {
     }
 }
 
-fn number(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+fn number(reader: &mut Reader<'_>) -> Result<Option<u32>, DecodeError> {
     match reader.value()? {
-        Value::Unsigned(number) => Ok(Some(number)),
+        Value::Unsigned(number) => number.try_into().map(Some).map_err(|_| DecodeError::WrongType),
         Value::Nil => Ok(None),
         _ => Err(DecodeError::WrongType),
     }
-}
-
-fn small(number: Option<u64>) -> Result<Option<u32>, DecodeError> {
-    number.map(u32::try_from).transpose().map_err(|_| DecodeError::WrongType)
-}
-
-/// Whether a value has content: anything except nil, empty arrays, and arrays of these.
-fn has_content(value: &[u8]) -> Result<bool, DecodeError> {
-    let mut reader = Reader::new(value);
-    while !reader.is_at_end() {
-        if !matches!(reader.value()?, Value::Nil | Value::Array(_)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -6,7 +6,7 @@ mod event;
 mod msgpack;
 mod values;
 
-pub use batch::{EventBatch, Events};
+pub use batch::EventBatch;
 pub use event::{BlockRemoved, BlockStored, KvEvent};
 pub use msgpack::DecodeError;
 pub use values::{BlockHash, BlockHashes, CacheKind, Medium};

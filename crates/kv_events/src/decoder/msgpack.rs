@@ -46,10 +46,6 @@ impl<'a> Reader<'a> {
         Self { rest: input }
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
-    }
-
     /// Reads a scalar, or the head (kind and length) of an array or map.
     pub(super) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let head = self.bytes(1)?[0];
@@ -207,7 +203,7 @@ mod tests {
         .concat();
         let mut reader = Reader::new(&all);
         assert_eq!(reader.skip().map(<[u8]>::len), Ok(all.len()));
-        assert!(reader.is_at_end());
+        assert!(reader.rest.is_empty());
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
-    EventBatch::parse(payload)?.events().collect()
+    EventBatch::parse(payload)?.collect()
 }
 
 fn stored<'a>(events: &[KvEvent<'a>]) -> BlockStored<'a> {
@@ -64,7 +64,6 @@ fn both_encodings_give_the_same_events() {
         assert_eq!((block_size, medium, group), (2, Medium::Gpu, Some(0)));
         assert_eq!(cache_kind, CacheKind::Contiguous);
         assert_eq!(stored(&events).session_id, session_id);
-        assert!(stored(&events).has_extra_keys);
         assert_eq!(removed(&events).block_hashes.iter().collect::<Vec<_>>(), [7]);
         assert_eq!((removed(&events).medium, removed(&events).group), (Medium::Gpu, Some(0)));
         assert_eq!(events[2], KvEvent::AllCleared);
@@ -80,8 +79,6 @@ fn of_a_hash_of_16_or_32_bytes_the_last_8_bytes_count() {
     assert_eq!(hashes, [0x1819_1a1b_1c1d_1e1f, 0x0809_0a0b_0c0d_0e0f]);
     assert_eq!(stored.parent, Some(0x0809_0a0b_0c0d_0e0f));
     assert_eq!((stored.medium, stored.cache_kind), (Medium::Offloaded, CacheKind::Other));
-    assert_eq!((stored.lora_id, stored.lora_name), (Some(3), Some("ad")));
-    assert!(!stored.has_extra_keys);
 }
 
 #[test]
@@ -134,7 +131,7 @@ proptest! {
             let position = position % payload.len();
             payload[position] = byte;
             if let Ok(batch) = EventBatch::parse(&payload) {
-                for event in batch.events() {
+                for event in batch {
                     if let Ok(KvEvent::Stored(stored)) = event {
                         prop_assert_eq!(stored.block_hashes.iter().count(), stored.block_hashes.len());
                     }

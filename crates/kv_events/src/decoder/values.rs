@@ -14,19 +14,21 @@ pub struct BlockHashes<'a> {
 }
 
 /// The memory that contains a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// Memory of the GPU. An event that names no medium means this one.
+    #[default]
     Gpu,
     /// Any other memory: memory of the CPU, a disk, a shared store.
     Offloaded,
 }
 
 /// The kind of cache of a group of layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum CacheKind {
     /// The cache keeps all blocks of a prompt from its beginning on: full attention and MLA. An event that
     /// names no kind has this kind.
+    #[default]
     Contiguous,
     /// The cache drops old blocks (sliding windows), or stores states instead of blocks (Mamba). Every other
     /// kind of cache also counts as `Other`.

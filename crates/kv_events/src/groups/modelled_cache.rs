@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn blocks_of(cache: &ModelledCache, group: GroupNumber) -> u32 {
-        cache.groups().counts().find(|counts| counts.number == group).unwrap().blocks
+        cache.groups().counts().find(|(number, _)| *number == group).unwrap().1.blocks
     }
 
     #[test]

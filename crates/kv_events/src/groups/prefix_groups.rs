@@ -12,7 +12,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct PrefixGroups {
     /// The groups, indexed by their numbers.
-    groups: Box<[Group]>,
+    groups: Box<[GroupCounts]>,
     numbers: HashMap<u64, GroupNumber>,
     /// Numbers without a group.
     free: Vec<GroupNumber>,
@@ -25,21 +25,9 @@ pub struct PrefixGroups {
     uses: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Group {
-    /// Hash of the block that all prompts of the group share and that identifies the group.
-    key: u64,
-    text: Option<u64>,
-    blocks: u32,
-    /// Value of [`PrefixGroups::uses`] when the group was last used.
-    last_use: u64,
-}
-
 /// The identity of a group of prompts, and the number of its blocks in one prefix cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct GroupCounts {
-    /// The number of the group.
-    pub number: GroupNumber,
     /// Hash of the block that all prompts of the group share and that identifies the group. 0 for
     /// [`GroupNumber::OTHER`].
     pub key: u64,
@@ -47,6 +35,8 @@ pub struct GroupCounts {
     pub text: Option<u64>,
     /// Number of blocks of the group in the cache.
     pub blocks: u32,
+    /// Value of [`PrefixGroups::uses`] when the group was last used.
+    last_use: u64,
 }
 
 /// How many blocks of one group another group evicted. A group can also evict its own blocks.
@@ -70,7 +60,7 @@ impl PrefixGroups {
     /// in 4 bytes each. `seed`: a random number.
     pub fn new(evicted_blocks: usize, seed: u64) -> Self {
         Self {
-            groups: vec![Group::default(); GroupNumber::COUNT].into(),
+            groups: vec![GroupCounts::default(); GroupNumber::COUNT].into(),
             numbers: HashMap::new(),
             free: (1..=u8::MAX).rev().map(GroupNumber).collect(),
             evictions: HashMap::new(),
@@ -131,12 +121,9 @@ impl PrefixGroups {
     }
 
     /// The counts of all groups and of [`GroupNumber::OTHER`].
-    pub fn counts(&self) -> impl Iterator<Item = GroupCounts> {
+    pub fn counts(&self) -> impl Iterator<Item = (GroupNumber, &GroupCounts)> {
         let numbers = self.numbers.values().copied().chain([GroupNumber::OTHER]);
-        numbers.map(|number| {
-            let Group { key, text, blocks, .. } = self.groups[number.index()];
-            GroupCounts { number, key, text, blocks }
-        })
+        numbers.map(|number| (number, &self.groups[number.index()]))
     }
 
     /// The evictions by pair of groups: the group that lost blocks, and the group that took their space.
@@ -159,7 +146,7 @@ impl PrefixGroups {
             relabel(&self.free_smallest());
         }
         let Some(number) = self.free.pop() else { return GroupNumber::OTHER };
-        self.groups[number.index()] = Group { key, ..Group::default() };
+        self.groups[number.index()] = GroupCounts { key, ..GroupCounts::default() };
         self.numbers.insert(key, number);
         number
     }
@@ -256,7 +243,10 @@ mod tests {
         }
 
         fn blocks(&self, key: u64) -> Option<u32> {
-            self.groups.counts().find(|counts| counts.key == key).map(|counts| counts.blocks)
+            self.groups
+                .counts()
+                .find(|(_, counts)| counts.key == key)
+                .map(|(_, counts)| counts.blocks)
         }
 
         fn evictions(&self, loser: GroupNumber, evictor: GroupNumber) -> EvictionCounts {
@@ -324,7 +314,7 @@ mod tests {
         cache.send(1, 300);
         for key in 2..3_000 {
             cache.send(key, 3 + key % 2);
-            let counted: u32 = cache.groups.counts().map(|counts| counts.blocks).sum();
+            let counted: u32 = cache.groups.counts().map(|(_, counts)| counts.blocks).sum();
             assert_eq!(counted as usize, cache.blocks.len());
             if key < 1_000 {
                 assert_eq!(cache.blocks(1), Some(300));
@@ -344,7 +334,7 @@ mod tests {
         groups.set_text(number, 5);
         groups.set_text(number, 6);
         groups.set_text(GroupNumber::OTHER, 7);
-        let texts: Vec<_> = groups.counts().map(|counts| (counts.key, counts.text)).collect();
+        let texts: Vec<_> = groups.counts().map(|(_, counts)| (counts.key, counts.text)).collect();
         assert_eq!(texts, [(9, Some(5)), (0, None)]);
     }
 }

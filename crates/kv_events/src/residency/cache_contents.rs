@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn apply(contents: &mut CacheContents, payload: &[u8]) -> Option<u32> {
-        let event = EventBatch::parse(payload).unwrap().events().next().unwrap().unwrap();
+        let event = EventBatch::parse(payload).unwrap().next().unwrap().unwrap();
         contents.apply(&event).unwrap().map(|chain| chain.first_depth)
     }
 
@@ -304,7 +304,7 @@ mod tests {
 
     /// The key and the number of blocks of each group, sorted by key.
     fn group_sizes(contents: &CacheContents) -> Vec<(u64, u32)> {
-        let counts = contents.groups().counts().map(|group| (group.key, group.blocks));
+        let counts = contents.groups().counts().map(|(_, group)| (group.key, group.blocks));
         let mut sizes: Vec<(u64, u32)> = counts.collect();
         sizes.sort_unstable();
         sizes
@@ -355,7 +355,7 @@ mod tests {
     fn a_request_tells_the_text_of_its_group_after_its_blocks_were_evicted() {
         let mut contents = contents();
         let texts = |contents: &CacheContents| {
-            contents.groups().counts().filter_map(|group| group.text).collect::<Vec<_>>()
+            contents.groups().counts().filter_map(|(_, group)| group.text).collect::<Vec<_>>()
         };
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));

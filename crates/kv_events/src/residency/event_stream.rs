@@ -9,20 +9,25 @@
 //! subscriber therefore requests the last applied message again: the same payload proves that the engine is
 //! the same process.
 
-/// How far the known contents of the prefix cache of an engine can be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum StreamState {
-    /// The subscriber has never been connected.
-    #[default]
-    Off,
-    /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
-    /// it yet, or a replay is under way.
-    Gap,
-    /// All messages since a later moment than the start of the engine were applied. The blocks that the
-    /// engine stored earlier are not known.
-    FromHere,
-    /// All messages since the start of the engine, or since its cache was cleared, were applied.
-    Exact,
+use tokenweir_protocol::named_enum;
+
+named_enum! {
+    /// How far the known contents of the prefix cache of an engine can be trusted. The first state is the
+    /// least trustworthy.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub enum StreamState {
+        /// The subscriber has never been connected.
+        #[default]
+        Off = "off",
+        /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
+        /// it yet, or a replay is under way.
+        Gap = "gap",
+        /// All messages since a later moment than the start of the engine were applied. The blocks that the
+        /// engine stored earlier are not known.
+        FromHere = "from_here",
+        /// All messages since the start of the engine, or since its cache was cleared, were applied.
+        Exact = "exact",
+    }
 }
 
 /// The actions that the subscriber must take after a message.

@@ -23,25 +23,15 @@ pub(super) const GREETING_BYTES: usize = 64;
 const MAX_SHOWN_BYTES: usize = 80;
 
 impl SocketType {
-    const fn name(self) -> &'static str {
+    /// The name of the type, and the names of the types that the peer may have.
+    const fn names(self) -> (&'static str, [&'static str; 2]) {
         match self {
-            Self::Sub => "SUB",
-            Self::Dealer => "DEALER",
+            Self::Sub => ("SUB", ["PUB", "XPUB"]),
+            Self::Dealer => ("DEALER", ["ROUTER", "ROUTER"]),
             #[cfg(feature = "publisher")]
-            Self::Pub => "PUB",
+            Self::Pub => ("PUB", ["SUB", "XSUB"]),
             #[cfg(feature = "publisher")]
-            Self::Router => "ROUTER",
-        }
-    }
-
-    const fn peer(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Sub => ("PUB", "XPUB"),
-            Self::Dealer => ("ROUTER", "ROUTER"),
-            #[cfg(feature = "publisher")]
-            Self::Pub => ("SUB", "XSUB"),
-            #[cfg(feature = "publisher")]
-            Self::Router => ("DEALER", "REQ"),
+            Self::Router => ("ROUTER", ["DEALER", "REQ"]),
         }
     }
 }
@@ -66,7 +56,7 @@ pub(super) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), Prot
 
 /// Appends the READY command of this side, a socket of the type `socket`, to `out`.
 pub(super) fn write_ready(socket: SocketType, out: &mut Vec<u8>) {
-    let name = socket.name();
+    let (name, _) = socket.names();
     let data =
         [b"\x0bSocket-Type", &(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
     write_command("READY", &data, out);
@@ -80,9 +70,9 @@ pub(super) fn check_ready(socket: SocketType, command: &[u8]) -> Result<(), Prot
     let mut properties = command.strip_prefix(b"\x05READY").ok_or(ProtocolError::Frame)?;
     while let Some((name, value, rest)) = property(properties) {
         if name.eq_ignore_ascii_case(b"Socket-Type") {
-            let (expected, other) = socket.peer();
-            let is_expected = value == expected.as_bytes() || value == other.as_bytes();
-            let wrong = || ProtocolError::SocketType { found: shown(value), expected };
+            let (_, peers) = socket.names();
+            let is_expected = peers.iter().any(|peer| peer.as_bytes() == value);
+            let wrong = || ProtocolError::SocketType { found: shown(value), expected: peers[0] };
             return if is_expected { Ok(()) } else { Err(wrong()) };
         }
         properties = rest;

@@ -178,11 +178,10 @@ impl<S: EventSink> Subscriber<S> {
                 while live.receive().await?.is_some() {}
                 Ok::<_, ConnectionError>(())
             };
-            match timeout(FIRST_PING_TIMEOUT, pong).await {
-                Ok(answer) => answer?,
-                Err(_) => return Ok(Connections::new(live, replay, false)),
+            if let Ok(answer) = timeout(FIRST_PING_TIMEOUT, pong).await {
+                answer?;
+                answers_pings = true;
             }
-            answers_pings = true;
         }
         Ok(Connections::new(live, replay, answers_pings))
     }

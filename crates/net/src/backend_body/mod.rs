@@ -1,6 +1,6 @@
 //! Sends a request over a connection to a backend, and reads the body of the response.
 
-use crate::connection::{Connection, ConnectionError, UnsentRequest, WriteError};
+use crate::connection::{Connection, ConnectionError, UnsentRequest};
 use crate::idle_pool::IdlePool;
 use crate::request_stream::RequestStream;
 use crate::send_error::SendError;
@@ -70,12 +70,12 @@ impl Connection {
                             is_writing = false;
                             written_at = (self.served_requests > 0).then(clock::now);
                         }
+                        Poll::Ready(Err(error @ ConnectionError::RequestBody(_))) => {
+                            return Poll::Ready(Err(error));
+                        }
                         // A backend that responds before it has read the whole request may close the
                         // connection for writing. The response head can still be read.
-                        Poll::Ready(Err(WriteError::Backend(_))) => is_writing = false,
-                        Poll::Ready(Err(WriteError::Client(error))) => {
-                            return Poll::Ready(Err(ConnectionError::RequestBody(error)));
-                        }
+                        Poll::Ready(Err(_)) => is_writing = false,
                     }
                 }
                 self.poll_response_head(cx, (&method, is_upgrade), &mut received)
@@ -157,7 +157,7 @@ impl BackendBody {
             let prefetched = std::mem::take(&mut self.prefetched);
             let Some(connection) = &mut self.connection else { break };
             if let Some(unsent) = &mut self.unsent_request
-                && let Poll::Ready(Ok(()) | Err(WriteError::Client(_))) =
+                && let Poll::Ready(Ok(()) | Err(ConnectionError::RequestBody(_))) =
                     connection.poll_write_request(cx, unsent)
             {
                 // An error of the client's body is ignored here: the server that reads that body ends the

@@ -75,8 +75,8 @@ impl BackendGroups {
 
     fn add(&mut self, groups: &PrefixGroups) {
         let mut keys = [GroupKey::Other; GroupNumber::COUNT];
-        for group in groups.counts().filter(|group| group.number != GroupNumber::OTHER) {
-            keys[usize::from(group.number.0)] = match group.text {
+        for (number, group) in groups.counts().filter(|(it, _)| *it != GroupNumber::OTHER) {
+            keys[usize::from(number.0)] = match group.text {
                 Some(text) => {
                     self.texts.insert(group.key, text);
                     GroupKey::Text(text)
@@ -85,8 +85,8 @@ impl BackendGroups {
             };
         }
         let key = |number: GroupNumber| keys[usize::from(number.0)];
-        for group in groups.counts() {
-            *self.blocks.entry(key(group.number)).or_default() += u64::from(group.blocks);
+        for (number, group) in groups.counts() {
+            *self.blocks.entry(key(number)).or_default() += u64::from(group.blocks);
         }
         for (loser, evictor, counts) in groups.evictions() {
             self.add_evictions(key(loser), key(evictor), counts);

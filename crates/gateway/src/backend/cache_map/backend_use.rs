@@ -70,9 +70,9 @@ impl BackendUse {
     /// The counts of requests by group.
     pub(super) fn requests(&self) -> HashMap<GroupKey, GroupRequests> {
         let groups = self.cache.groups().counts();
-        let requests = groups.map(|group| {
+        let requests = groups.map(|(number, group)| {
             let key = group.text.map_or(GroupKey::Other, GroupKey::Text);
-            (key, self.requests[usize::from(group.number.0)])
+            (key, self.requests[usize::from(number.0)])
         });
         requests.collect()
     }

@@ -2,6 +2,7 @@
 //! has metrics.
 
 use crate::backend::BackendIdentity;
+use crate::backend::state::DownCause;
 use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
@@ -18,40 +19,30 @@ pub(super) struct MetricsPage {
     /// URL path of the page at the backend.
     path: &'static str,
     /// The last page that was read.
-    last: LastPage,
+    pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     should_discover_path: bool,
 }
 
 /// The values of the last page with which the next page is compared, to see whether the engine works.
 #[derive(Debug, Default)]
-struct LastPage {
+pub(super) struct LastPage {
     /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
     /// or does not report them.
     token_counts: Option<[f64; 2]>,
     /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
     /// counts had changed.
-    engine_values: Option<u64>,
-    /// The reason that a response with the status 503 states. `None`: the response had another
-    /// status.
-    unavailable: Option<Unavailable>,
-    /// Whether the page is in the format OpenMetrics: it ends with `# EOF`.
-    is_openmetrics: bool,
-    /// The loads of the data-parallel ranks. Empty: the backend has one rank, or the loads of ranks
-    /// are not read.
-    ranks: Vec<RankLoad>,
-}
-
-/// The reason that a response with the status 503 states. The engines of a group whose number of
-/// data-parallel ranks can change answer so to all requests but `/health`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unavailable {
-    /// The number of ranks changes.
-    Scaling,
-    /// The rank was taken out of the group.
-    Retired,
-    /// The response states neither.
-    Other,
+    pub(super) engine_values: Option<u64>,
+    /// The reason that a response with the status 503 states. The engines of a group whose number of
+    /// data-parallel ranks can change answer so to all requests but `/health`. `None`: the response had
+    /// another status.
+    unavailable: Option<DownCause>,
+    /// Whether the page is in the format OpenMetrics, although the gateway did not request this format:
+    /// it ends with `# EOF`.
+    pub(super) is_openmetrics: bool,
+    /// The loads of the data-parallel ranks, in the order of their numbers. Empty: the backend has one
+    /// rank, or the loads of ranks are not read.
+    pub(super) ranks: Vec<RankLoad>,
 }
 
 impl MetricsPage {
@@ -78,27 +69,10 @@ impl MetricsPage {
         }
     }
 
-    /// A hash of the values that show work of the engine, on the last page that was read. `None`: the
-    /// engine is idle, or its token counts have changed.
-    pub(super) fn engine_values(&self) -> Option<u64> {
-        self.last.engine_values
-    }
-
     /// The state that the backend named when it answered the last request for the page with 503. `None`:
     /// the backend sent another response, or the page has a configured URL.
-    pub(super) fn unavailable(&self) -> Option<Unavailable> {
+    pub(super) fn unavailable(&self) -> Option<DownCause> {
         self.last.unavailable.filter(|_| self.configured.is_none())
-    }
-
-    /// Whether the last page is in the format OpenMetrics, although the gateway did not request this
-    /// format.
-    pub(super) fn is_openmetrics(&self) -> bool {
-        self.last.is_openmetrics
-    }
-
-    /// The loads of the data-parallel ranks on the last page, in the order of their numbers.
-    pub(super) fn ranks(&self) -> &[RankLoad] {
-        &self.last.ranks
     }
 
     /// Tries all known paths again if the next fetch finds no metrics.
@@ -142,9 +116,9 @@ fn read_load(
     if status != StatusCode::OK {
         let says = |text: &[u8]| memmem::find(page, text).is_some();
         let unavailable = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| match () {
-            () if says(b"retired") => Unavailable::Retired,
-            () if says(b"scaling") => Unavailable::Scaling,
-            () => Unavailable::Other,
+            () if says(b"retired") => DownCause::Retired,
+            () if says(b"scaling") => DownCause::Scaling,
+            () => DownCause::Other,
         });
         *last = LastPage { unavailable, ..LastPage::default() };
         return Err(ScrapeError::Status);

@@ -278,10 +278,12 @@ impl HealthChecker {
             Ok(StatusCode::OK) => self.on_healthy().await,
             Ok(status) => {
                 let reason = format!("{path} answered {}", status.as_u16());
+                // It accepts connections again, but is not healthy yet.
                 let is_starting = self.has_refused && status == StatusCode::SERVICE_UNAVAILABLE;
                 self.on_unhealthy(&reason, true);
                 if is_starting {
-                    self.declare_starting(&reason);
+                    let reason = format!("it starts: {reason}");
+                    self.backend.set_down(DownCause::Starting, &reason);
                 }
             }
             Err(FetchError::Connect(reason)) => {
@@ -349,16 +351,8 @@ impl HealthChecker {
     fn declare_down(&mut self, reason: &str) {
         self.last_healthy_at = None;
         self.reset_discovered_state();
-        let text: Arc<str> = reason.into();
-        self.backend.update_state(|state| state.set_health(Health::Down, Some(&text)));
+        self.backend.set_down(DownCause::Other, reason);
         self.backend.health.set_declared_down(true);
-        self.backend.health.log_down(&self.backend.identity.id, reason);
-    }
-
-    /// Marks a backend that is down as starting: it accepts connections again, but is not healthy yet.
-    fn declare_starting(&self, reason: &str) {
-        let text: Arc<str> = format!("it starts: {reason}").into();
-        self.backend.update_state(|state| state.set_down(DownCause::Starting, &text));
     }
 
     /// Forgets values that may differ after a restart, because another version of the server may run

@@ -34,7 +34,7 @@ impl HealthChecker {
     pub(super) async fn number_ranks(&mut self) {
         let backend = self.backend.clone();
         let ranks = &backend.load.ranks;
-        let numbers: Vec<u32> = self.metrics_page.ranks().iter().map(|load| load.rank).collect();
+        let numbers: Vec<u32> = self.metrics_page.last.ranks.iter().map(|load| load.rank).collect();
         let is_done = ranks.count() > 0 || ranks.is_refused();
         if numbers.len() < 2 || is_done || clock::now() < self.next_rank_search {
             return;
@@ -117,7 +117,7 @@ impl HealthChecker {
     async fn short_responses(&mut self) -> Result<Vec<(u32, f64)>, Failure> {
         let page = self.metrics_page.fetch(&mut self.fetcher, true).await;
         page.map_err(|_| Failure::Unclear)?;
-        let ranks = self.metrics_page.ranks().iter();
+        let ranks = self.metrics_page.last.ranks.iter();
         let counts = ranks.map(|load| Some((load.rank, load.short_responses?)));
         counts.collect::<Option<_>>().ok_or(Failure::Unclear)
     }

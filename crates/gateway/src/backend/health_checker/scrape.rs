@@ -27,37 +27,31 @@ impl HealthChecker {
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
         let last_output = self.backend.load.last_output_at();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
-        match &load {
-            Ok(load) => {
-                let values = self.metrics_page.engine_values();
-                self.engine_progress.record_load(load, values, has_output, scraped_at);
-            }
-            // A failed scrape shows neither progress nor a standstill of the engine, so `/health` alone
-            // decides.
-            Err(_) => self.engine_progress = EngineProgress::default(),
-        }
         // The duration of a failed scrape does not show how long the backend renders the page.
         let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
         let state = self.backend.health.state();
-        self.has_load_changed = match (&load, &state.sample) {
-            (Ok(load), Some(previous)) => *load != previous.load,
-            (Ok(_), None) => true,
-            (Err(_), _) => false,
-        };
+        let is_new = |load: EngineLoad| state.sample.is_none_or(|previous| previous.load != load);
+        self.has_load_changed = load.is_ok_and(is_new);
         match load {
             Ok(load) => {
+                let values = self.metrics_page.last.engine_values;
+                self.engine_progress.record_load(&load, values, has_output, scraped_at);
                 self.backend.record_load(&load, &local_load, scraped_at);
-                let ranks = self.metrics_page.ranks();
+                let ranks = &self.metrics_page.last.ranks;
                 self.backend.load.ranks.record(ranks, &rank_loads, scraped_at);
                 self.record_front_end();
+                self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load));
             }
-            Err(error) => self.backend.update_state(|state| state.metrics_error = Some(error)),
-        }
-        match load {
-            Ok(load) => self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load)),
-            Err(error) if state.metrics_error != Some(error) => self.log_scrape_error(error),
-            Err(_) => {}
+            Err(error) => {
+                // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
+                // alone decides.
+                self.engine_progress = EngineProgress::default();
+                self.backend.update_state(|state| state.metrics_error = Some(error));
+                if state.metrics_error != Some(error) {
+                    self.log_scrape_error(error);
+                }
+            }
         }
         !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
     }
@@ -66,7 +60,7 @@ impl HealthChecker {
     /// OpenMetrics.
     fn record_front_end(&self) {
         let state = self.backend.health.state();
-        let is_rust = self.metrics_page.is_openmetrics();
+        let is_rust = self.metrics_page.last.is_openmetrics;
         let front_end = if is_rust { FrontEnd::Rust } else { FrontEnd::Python };
         let is_vllm = state.server_kind() == Some(EngineKind::Vllm);
         let front_end = Some(front_end).filter(|_| is_vllm);

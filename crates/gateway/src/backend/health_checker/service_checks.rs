@@ -2,11 +2,9 @@
 //! sleeps, or they answer 503 to all other requests.
 
 use super::HealthChecker;
-use super::metrics_page::Unavailable;
 use crate::backend::Health;
 use crate::backend::state::DownCause;
 use http::StatusCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Number of consecutive scrapes with 503 after which a backend that also answers 503 for its model
@@ -29,9 +27,7 @@ impl HealthChecker {
         self.last_healthy_at = None;
         let seconds = limit.as_secs_f64();
         let reason = format!("engine has requests and showed no progress for {seconds} s");
-        let reason: Arc<str> = reason.into();
-        self.backend.update_state(|state| state.set_down(DownCause::Stuck, &reason));
-        self.backend.health.log_down(&self.backend.identity.id, &reason);
+        self.backend.set_down(DownCause::Stuck, &reason);
         let may_fail_over = standstill >= limit.saturating_mul(FAILOVER_STANDSTILL_FACTOR);
         self.backend.health.set_declared_down(may_fail_over);
     }
@@ -40,7 +36,7 @@ impl HealthChecker {
     /// number of ranks changes or whose rank was removed. The open requests stay at the backend. Returns
     /// `true` if the backend was marked down.
     pub(super) fn check_availability(&mut self) -> bool {
-        let Some(unavailable) = self.metrics_page.unavailable() else {
+        let Some(cause) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;
             return false;
         };
@@ -55,22 +51,12 @@ impl HealthChecker {
             return false;
         }
         self.last_healthy_at = None;
-        let (cause, reason) = match unavailable {
-            Unavailable::Scaling => {
-                (DownCause::Scaling, "it answers 503 to all requests but /health: it scales")
-            }
-            Unavailable::Retired => {
-                (DownCause::Retired, "it answers 503 to all requests but /health: it was retired")
-            }
-            Unavailable::Other => {
-                let reason =
-                    "it answers 503 to all requests but /health: it scales, or was retired";
-                (DownCause::Other, reason)
-            }
+        let reason = match cause {
+            DownCause::Scaling => "it answers 503 to all requests but /health: it scales",
+            DownCause::Retired => "it answers 503 to all requests but /health: it was retired",
+            _ => "it answers 503 to all requests but /health: it scales, or was retired",
         };
-        let text: Arc<str> = reason.into();
-        self.backend.update_state(|state| state.set_down(cause, &text));
-        self.backend.health.log_down(&self.backend.identity.id, reason);
+        self.backend.set_down(cause, reason);
         true
     }
 

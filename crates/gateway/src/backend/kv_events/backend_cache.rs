@@ -31,7 +31,7 @@ pub struct BackendCache {
 #[derive(Debug)]
 pub(in crate::backend) struct RankCache {
     contents: RwLock<CacheContents>,
-    /// How far the contents can be trusted: a [`StreamState`] as its index in [`STATES`].
+    /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
     state: AtomicU8,
     batches: AtomicU64,
 }
@@ -52,11 +52,6 @@ pub struct CacheStatus {
     pub errors: u64,
 }
 
-/// All states. The first is the least trustworthy. The index of a state is its value in
-/// [`RankCache::state`].
-const STATES: [StreamState; 4] =
-    [StreamState::Off, StreamState::Gap, StreamState::FromHere, StreamState::Exact];
-
 impl BackendCache {
     /// The cache of a new backend. Nothing is known about its contents.
     pub fn new(knowledge: Arc<CacheKnowledge>) -> Self {
@@ -73,9 +68,6 @@ impl BackendCache {
         }
     }
 
-    /// Names of all states in metrics and logs, in the order of [`StreamState`].
-    pub const STATES: [&str; 4] = ["off", "gap", "from_here", "exact"];
-
     /// How far the known contents can be trusted. The state of the least trustworthy rank counts.
     pub fn state(&self) -> StreamState {
         Self::least_state(&self.ranks.load())
@@ -84,7 +76,8 @@ impl BackendCache {
     /// The state of the least trustworthy of these ranks.
     pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
         let least = ranks.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
-        STATES[usize::from(least.unwrap_or(0)).min(STATES.len() - 1)]
+        let index = usize::from(least.unwrap_or(0));
+        StreamState::ALL.get(index).copied().unwrap_or(StreamState::Exact)
     }
 
     /// The state for metrics and status.
@@ -96,7 +89,7 @@ impl BackendCache {
         };
         let sizes: Vec<(usize, usize)> = ranks.iter().map(contents).collect();
         CacheStatus {
-            state: Self::STATES[self.state() as usize],
+            state: self.state().as_str(),
             blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
             bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
             batches: ranks.iter().map(|rank| rank.batches.load(Ordering::Relaxed)).sum(),
@@ -115,17 +108,14 @@ impl BackendCache {
         self.space.load()
     }
 
-    pub(in crate::backend) fn ranks(&self) -> Arc<Vec<Arc<RankCache>>> {
-        self.ranks.load_full()
-    }
-
     /// Replaces the caches of the ranks by `count` empty ones, and returns these.
     pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
-        self.ranks.store(Arc::new(ranks.collect()));
+        let ranks: Arc<Vec<Arc<RankCache>>> = Arc::new(ranks.collect());
+        self.ranks.store(ranks.clone());
         self.is_withdrawn.store(false, Ordering::Relaxed);
-        self.ranks()
+        ranks
     }
 
     /// Forgets the contents. The backend counts as one without KV events until

@@ -23,7 +23,7 @@ pub struct CacheKnowledge {
     /// dropped.
     pub(super) ended: mpsc::Sender<EndedRequest>,
     /// The receiving end of the queue. The learner keeps it locked while it runs.
-    pub(super) inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>>,
+    pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
     learned: AtomicU64,
     unlearned: AtomicU64,
@@ -59,7 +59,7 @@ impl CacheKnowledge {
             spaces: KeySpaces::default(),
             chains: Mutex::default(),
             ended,
-            inbox: Arc::new(tokio::sync::Mutex::new(inbox)),
+            inbox: tokio::sync::Mutex::new(inbox),
             next_backend: AtomicU32::new(0),
             learned: AtomicU64::new(0),
             unlearned: AtomicU64::new(0),

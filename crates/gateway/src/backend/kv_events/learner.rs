@@ -22,8 +22,7 @@ pub(in crate::backend) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTa
 
 /// Learns from ended requests until the future is dropped.
 async fn run(knowledge: Arc<CacheKnowledge>) {
-    let inbox = knowledge.inbox.clone();
-    let mut inbox = inbox.lock().await;
+    let mut inbox = knowledge.inbox.lock().await;
     let mut pending: VecDeque<(Instant, EndedRequest)> = VecDeque::new();
     loop {
         let due = pending.front().map(|(due, _)| *due);

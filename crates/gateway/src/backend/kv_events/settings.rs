@@ -84,13 +84,8 @@ impl KvEventSource {
                 return Some((key, error.to_string()));
             }
         }
-        let is_count = |ranks| (1..=MAX_RANKS).contains(&ranks);
-        match self.ranks {
-            Some(ranks) if !is_count(ranks) => {
-                Some(("ranks", format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}")))
-            }
-            _ => None,
-        }
+        let ranks = self.ranks.filter(|ranks| !(1..=MAX_RANKS).contains(ranks))?;
+        Some(("ranks", format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}")))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct PeerExchange {
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
     /// The decisions that wait for the exchange task. The task holds the lock while it runs.
-    pub(in crate::backend) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
+    pub(in crate::backend) queue: tokio::sync::Mutex<mpsc::Receiver<Decision>>,
 }
 
 /// A change of the load that this gateway puts on a backend.
@@ -72,7 +72,7 @@ impl PeerExchange {
             counters: PeerCounters::default(),
             receiver: Mutex::new(receiver),
             decisions,
-            queue: Arc::new(tokio::sync::Mutex::new(queue)),
+            queue: tokio::sync::Mutex::new(queue),
         })
     }
 

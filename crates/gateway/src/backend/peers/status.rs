@@ -72,8 +72,7 @@ impl PeerExchangeStatus {
 impl PeerCounters {
     /// Counts a received message that was refused. Returns whether it is the first one with this reason.
     pub(in crate::backend) fn reject(&self, reason: Rejection) -> bool {
-        let index = Rejection::ALL.iter().position(|other| *other == reason).unwrap_or(0);
-        self.rejected_messages[index].fetch_add(1, Ordering::Relaxed) == 0
+        self.rejected_messages[reason as usize].fetch_add(1, Ordering::Relaxed) == 0
     }
 
     /// Sets the state of the connection to the message bus. Returns whether the connection was made or

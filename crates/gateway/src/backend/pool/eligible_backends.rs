@@ -70,11 +70,6 @@ impl<'a> LeaseConstraints<'a> {
             is_prefill_leg: false,
         }
     }
-
-    /// The constraints of the lease for the prefill leg of a request.
-    pub(super) const fn of_prefill_leg(tried: &'a [Arc<Backend>]) -> Self {
-        Self { is_prefill_leg: true, ..Self::new(tried, None) }
-    }
 }
 
 impl EligibleBackends {

@@ -2,32 +2,29 @@
 //! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
 //! the requests of this gateway.
 
+pub(super) mod backend_pool;
 mod eligible_backends;
 mod exclusions;
 mod panic_mode;
 pub(super) mod readiness;
 mod readiness_log;
-pub(super) mod registry;
-mod route_building;
 mod snapshot;
 
+pub use backend_pool::BackendPool;
 pub use snapshot::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
-use super::peers::Peers;
-use super::routes::{ModelConfig, RouteTable};
-use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease, SleepSettings};
+use super::routes::RouteTable;
+use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
 use eligible_backends::LeaseConstraints;
 use http::HeaderValue;
 use readiness::Readiness;
-use registry::{BackendRegistry, PoolSettings, PoolUpdate};
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokenweir_engine::model::ServedModel;
 use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
@@ -36,20 +33,7 @@ use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
 use tokenweir_routing::{Policy, RoutingRequest};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// All backends, and the policy that picks a backend for each attempt.
-#[derive(Debug)]
-pub struct BackendPool {
-    registry: BackendRegistry,
-    /// Number of leases that were requested so far, which numbers the routing decisions.
-    request_sequence: AtomicU64,
-    capacity_notifier: Arc<CapacityNotifier>,
-    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
-    sleep_permits: Arc<Semaphore>,
-    /// The key that all gateways before the same backends share. `None`: no key is configured.
-    peer_key: Option<ExchangeKey>,
-}
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
 pub struct BackendOffer {
@@ -61,36 +45,6 @@ pub struct BackendOffer {
 struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
 impl BackendPool {
-    /// A pool of backends whose health is unknown, with these configured models and this policy.
-    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
-        let models = models.to_vec();
-        Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
-    }
-
-    /// A pool of backends whose health is unknown, with these settings.
-    pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        Self::with_peers(backends, settings, Peers::default())
-    }
-
-    /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
-    /// shares with other gateways.
-    pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
-        let capacity_notifier = Arc::<CapacityNotifier>::default();
-        let has_rendezvous = peers.key.is_some() && peers.exchange.is_none();
-        let registry =
-            BackendRegistry::new(capacity_notifier.clone(), peers.exchange, has_rendezvous);
-        let request_sequence = AtomicU64::new(0);
-        let pool = Self {
-            registry,
-            request_sequence,
-            capacity_notifier,
-            sleep_permits: Arc::new(Semaphore::new(1)),
-            peer_key: peers.key,
-        };
-        pool.apply_update(pool.plan_update(backends), settings);
-        pool
-    }
-
     /// The key that this gateway shares with other gateways. `None`: no key is configured.
     pub fn peer_key(&self) -> Option<&ExchangeKey> {
         self.peer_key.as_ref()
@@ -98,14 +52,14 @@ impl BackendPool {
 
     /// The backends, by position.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
-        self.registry.snapshot().backends.clone()
+        self.snapshot().backends.clone()
     }
 
     /// The availability of each backend, by position. A backend whose engine only seems stuck
     /// counts as available, because it gets the requests that no other backend can serve.
     pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.snapshot();
         let backends = snapshot.backends.iter();
         let availability = |backend: &Arc<Backend>| match backend.availability(now) {
             Availability::Down if backend.is_last_resort() => Availability::Available,
@@ -114,45 +68,19 @@ impl BackendPool {
         backends.map(availability).collect()
     }
 
-    /// Backends that were removed from the pool and still have requests in flight.
-    pub fn retiring_backends(&self) -> Vec<Arc<Backend>> {
-        self.registry.retiring_backends()
-    }
-
-    /// Plans an update of the pool to exactly these backends. A backend that is already in the pool
-    /// with the same name, address and credentials keeps its state.
-    pub fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
-        self.registry.plan_update(backends)
-    }
-
-    /// Applies a planned update and the settings. New requests are sent to the new set of backends
-    /// only. Requests in flight on removed backends continue.
-    pub fn apply_update(&self, update: PoolUpdate, settings: &PoolSettings) {
-        self.registry.apply_update(update, settings);
-        // Queued requests may have a backend with capacity now, or no backend at all.
-        self.capacity_notifier.notify();
-    }
-
-    /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
-    pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
-        self.registry.set_models(backend, models);
-        // Queued requests may have a backend now, or their model may have become unknown.
-        self.capacity_notifier.notify();
-    }
-
     /// Number of backends in the pool.
     pub(super) fn backend_count(&self) -> usize {
-        self.registry.snapshot().backends.len()
+        self.snapshot().backends.len()
     }
 
     /// The active policy.
     pub fn policy(&self) -> Policy {
-        self.registry.snapshot().policy
+        self.snapshot().policy
     }
 
     /// Whether sleeping engines are woken, and idle ones put to sleep.
     pub(super) fn sleep_settings(&self) -> SleepSettings {
-        self.registry.snapshot().sleep
+        self.snapshot().sleep
     }
 
     /// The permit to put an engine to sleep. `None`: another engine is being put to sleep.
@@ -162,12 +90,12 @@ impl BackendPool {
 
     /// The value of the `Via` header that names this gateway.
     pub fn hop(&self) -> &HeaderValue {
-        self.registry.hop()
+        &self.hop
     }
 
     /// Memory that the candidate sampler uses, in bytes.
     pub fn candidate_sampler_bytes(&self) -> usize {
-        self.registry.snapshot().candidate_sampler.bytes()
+        self.snapshot().candidate_sampler.bytes()
     }
 
     /// The notifier that wakes queued requests when a backend may have capacity.
@@ -187,18 +115,13 @@ impl BackendPool {
 
     /// Whether any backend may be sent requests: the value of [`Readiness::is_ready`] at lower cost.
     pub fn is_ready(&self) -> bool {
-        self.registry.snapshot().is_ready(clock::now())
+        self.snapshot().is_ready(clock::now())
     }
 
     /// Computes the availability of each backend. Logs the end of panic mode, and when no backend is
     /// available or a backend is available again. Must be called every few seconds.
     pub fn readiness(&self, now: Instant) -> Readiness {
-        self.registry.snapshot().readiness(now)
-    }
-
-    /// The models that have their own label value in metrics.
-    pub fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
-        self.registry.labelled_models(now)
+        self.snapshot().readiness(now)
     }
 
     /// Drains the backend of this name. A drained backend finishes its requests and gets no new requests. The
@@ -216,11 +139,11 @@ impl BackendPool {
 
     /// Ends the drains whose duration is over.
     pub fn end_expired_drains(&self, now: Instant) {
-        self.registry.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
+        self.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
     }
 
     fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.snapshot();
         snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name).cloned()
     }
 
@@ -258,13 +181,15 @@ impl BackendPool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Option<BackendOffer> {
-        self.offer_within(&LeaseConstraints::of_prefill_leg(tried), requirements, now).ok()?
+        let constraints =
+            LeaseConstraints { is_prefill_leg: true, ..LeaseConstraints::new(tried, None) };
+        self.offer_within(&constraints, requirements, now).ok()?
     }
 
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
     /// in its cache. `None`: no backend is up.
     pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        self.registry.snapshot().work(&requirements, now)
+        self.snapshot().work(&requirements, now)
     }
 
     fn offer_within(
@@ -274,7 +199,7 @@ impl BackendPool {
         now: Instant,
     ) -> Result<Option<BackendOffer>, GatewayError> {
         let request = self.routing_request(&requirements);
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.snapshot();
         let picked = snapshot.pick(&requirements, &request, constraints, now)?;
         Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
     }
@@ -286,7 +211,7 @@ impl BackendPool {
 
     /// The context length of a model at a backend. `None`: not known.
     pub(crate) fn model_length(&self, model: Option<&str>, backend: &Arc<Backend>) -> Option<u32> {
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.snapshot();
         let is_backend = |other: &Arc<Backend>| Arc::ptr_eq(other, backend);
         let position = snapshot.backends.iter().position(is_backend)?;
         snapshot.routes.lookup(model).lengths.at(position)
@@ -296,7 +221,7 @@ impl BackendPool {
     /// waiting requests on its last metrics page, which include those of other gateways, or the
     /// requests of this gateway, if they are more.
     pub fn model_requests(&self, model: &str) -> u64 {
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.snapshot();
         let positions = snapshot.routes.lookup(Some(model)).backends.iter();
         let backends = positions.filter_map(|position| snapshot.backends.get(*position));
         let count = |backend: &Arc<Backend>| {
@@ -309,7 +234,7 @@ impl BackendPool {
 
     /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
-        RoutesGuard(self.registry.snapshot())
+        RoutesGuard(self.snapshot())
     }
 }
 
@@ -325,7 +250,7 @@ impl BackendOffer {
 
     /// Predicted seconds to the first output of the offered backend.
     pub(crate) fn ttft(&self) -> f64 {
-        self.picked.ttft()
+        self.picked.context.ttft(self.picked.candidate())
     }
 
     /// Predicted seconds to the first output of an empty prompt at the offered backend.
@@ -334,9 +259,9 @@ impl BackendOffer {
     }
 
     /// Number of prompt tokens that the offered backend must compute although another backend that
-    /// may serve the request has them in its cache.
+    /// may serve the request, saturated or not, has them in its cache.
     pub fn lost_tokens(&self) -> f64 {
-        self.picked.lost_tokens()
+        self.picked.most_cached - self.picked.candidate().cached
     }
 }
 
@@ -362,7 +287,7 @@ impl Sink for BackendPool {
             if !is_prefilled && !record.shows_backend_fault() {
                 continue;
             }
-            let snapshot = self.registry.snapshot();
+            let snapshot = self.snapshot();
             let backend = snapshot
                 .backends
                 .iter()

@@ -2,6 +2,9 @@
 
 use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
 use super::*;
+use crate::backend::PoolSettings;
+use crate::backend::peers::Peers;
+use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 
 #[test]

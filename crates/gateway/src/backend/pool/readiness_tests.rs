@@ -1,8 +1,9 @@
 //! Tests of availability, readiness and panic mode.
 
 use super::*;
+use crate::backend::peers::Peers;
 use crate::backend::pool::tests::{backend_at, pool_of, requirements};
-use crate::backend::pool::{BackendPool, BackendRequirements, Peers};
+use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::{BackendSettings, Drain, DrainInitiator, Health, LoadSample, PoolSettings};
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
@@ -160,7 +161,7 @@ fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
 #[test]
 fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_seconds() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
-    let (snapshot, log) = (pool.registry.snapshot(), ReadinessLog::default());
+    let (snapshot, log) = (pool.snapshot(), ReadinessLog::default());
     let at = |seconds| now + Duration::from_secs(seconds);
     let record = |seconds| snapshot.readiness(now).log_change(&log, at(seconds));
     let set_health = |health| {
@@ -186,8 +187,8 @@ fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_sec
 fn the_first_request_without_an_available_backend_logs_it_at_once() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
     assert!(routing_reason(&pool, "a", 0, now).is_ok());
-    assert!(!pool.registry.snapshot().readiness_log.is_unready());
+    assert!(!pool.snapshot().readiness_log.is_unready());
     pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
     assert_eq!(routing_reason(&pool, "a", 0, now), Err(GatewayError::NoBackend));
-    assert!(pool.registry.snapshot().readiness_log.is_unready());
+    assert!(pool.snapshot().readiness_log.is_unready());
 }

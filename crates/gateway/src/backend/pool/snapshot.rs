@@ -5,9 +5,7 @@
 use super::eligible_backends::{self, BreakerMode, EligibleBackends, LeaseConstraints};
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use super::route_building::build_routes;
 use crate::backend::kv_events::CacheLookup;
-use crate::backend::routes::model_labels::ModelLabelTable;
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease, SleepSettings};
 use std::sync::Arc;
@@ -33,11 +31,11 @@ pub(super) struct PoolSnapshot {
     pub(super) routes: RouteTable,
     /// The rules of the configured models, from which `routes` is built.
     pub(super) route_rules: Arc<[RouteRule]>,
-    /// Selects candidates in a large pool. All snapshots of a registry share it.
+    /// Selects candidates in a large pool. All snapshots of a pool share it.
     pub(super) candidate_sampler: Arc<CandidateSampler>,
-    /// Logs panic mode. All snapshots of a registry share it.
+    /// Logs panic mode. All snapshots of a pool share it.
     pub(super) panic_log: Arc<PanicModeLog>,
-    /// Logs periods without an available backend. All snapshots of a registry share it.
+    /// Logs periods without an available backend. All snapshots of a pool share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
     /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous), which all
     /// gateways derive from the hash of the prompt. This is so if the gateways share a key, so that they
@@ -89,10 +87,10 @@ const MAX_COMPARED_CACHES: usize = 64;
 
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
-    context: RoutingContext,
+    pub(super) context: RoutingContext,
     choice: PolicyChoice,
     /// Greatest number of prompt tokens that an eligible backend has cached, saturated or not.
-    most_cached: f64,
+    pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
 }
@@ -100,12 +98,6 @@ pub(super) struct PickedBackend {
 // === impl PoolSnapshot ===
 
 impl PoolSnapshot {
-    /// A copy with the routes rebuilt from the models that the backends list now.
-    pub(super) fn rebuild_routes(&self, labels: &mut ModelLabelTable) -> Self {
-        let routes = build_routes(&self.route_rules, &self.backends, labels, false);
-        Self { routes, ..self.clone() }
-    }
-
     /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
     /// request, and all such backends are saturated. Fails if no backend could serve the request.
     pub(super) fn pick(
@@ -373,19 +365,8 @@ impl<'a> BackendRequirements<'a> {
 }
 
 impl PickedBackend {
-    /// Predicted seconds to the first output.
-    pub(super) fn ttft(&self) -> f64 {
-        self.context.ttft(self.candidate())
-    }
-
     /// The estimates for the request at the picked backend.
     pub(super) fn candidate(&self) -> &Candidate {
         &self.context.candidates()[self.choice.index]
-    }
-
-    /// Number of prompt tokens that the picked backend must compute although another eligible
-    /// backend, saturated or not, has them in its cache.
-    pub(super) fn lost_tokens(&self) -> f64 {
-        self.most_cached - self.candidate().cached
     }
 }

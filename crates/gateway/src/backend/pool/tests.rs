@@ -1,12 +1,15 @@
 //! Tests of leases and of updates of the pool.
 
 use super::*;
-use crate::backend::{BackendSettings, Health};
+use crate::backend::peers::Peers;
+use crate::backend::routes::ModelConfig;
+use crate::backend::{BackendSettings, Health, PoolSettings};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, BackendId};
+use tokenweir_engine::model::ServedModel;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 

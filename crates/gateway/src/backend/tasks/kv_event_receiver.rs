@@ -207,7 +207,7 @@ impl RankSink {
 
     fn apply_batch(&self, payload: &[u8]) -> Result<bool, ApplyError> {
         let mut is_cleared = false;
-        for event in EventBatch::parse(payload)?.events() {
+        for event in EventBatch::parse(payload)? {
             let event = event?;
             is_cleared |= matches!(event, KvEvent::AllCleared);
             self.apply_event(&event)?;
@@ -241,10 +241,9 @@ impl EventSink for RankSink {
 
     fn on_state(&mut self, state: StreamState) {
         if std::mem::replace(&mut self.state, state) != state {
-            let state = BackendCache::STATES[state as usize];
             tracing::info!(
                 backend = %self.backend,
-                state,
+                state = state.as_str(),
                 "the state of the KV events changed: only in state exact is the cache fully known"
             );
         }

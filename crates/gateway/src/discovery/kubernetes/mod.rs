@@ -20,8 +20,8 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use slices::EndpointSlices;
 pub use slices::ServicePort;
-use std::error::Error;
 use std::time::{Duration, Instant};
+use tokenweir_net::client::root_cause;
 use tokenweir_protocol::clock;
 use tower::limit::RateLimitLayer;
 
@@ -219,15 +219,6 @@ fn watch(
     let label = format!("{SERVICE_NAME_LABEL}={name}");
     let config = watcher::Config::default().labels(&label).timeout(WATCH_TIMEOUT_SECONDS);
     watcher(api, config).default_backoff().boxed()
-}
-
-/// The innermost source of an error.
-fn root_cause(error: &watcher::Error) -> &dyn Error {
-    let mut cause: &dyn Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause
 }
 
 /// Whether the API server no longer has the resource version of the watch (410 Gone).

@@ -1,6 +1,6 @@
 //! The controller of the admission queue.
 
-use super::settings::{AdmissionSettings, FlowKey, WaitLimit};
+use super::settings::{AdmissionSettings, WaitLimit};
 use super::waiter::{
     LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
 };
@@ -120,15 +120,16 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request: its priority class and its tenant. The tenant is that of the API key.
+    /// The flow of a request: the index of its priority class and a hash of its tenant. Flows of the same
+    /// class share the queue fairly. The tenant is that of the API key.
     /// Without an API key, the value of the configured tenant header stands for the tenant, or else
     /// the `Authorization` header, or else the address of the client.
-    fn flow_key(
+    fn flow(
         &self,
         settings: &AdmissionSettings,
         headers: &HeaderMap,
         record: &RequestRecord,
-    ) -> FlowKey {
+    ) -> (usize, u64) {
         let priority_class = settings.classes.class_of_tier(record.tier.as_str());
         let header = || settings.tenant_header.as_ref().and_then(|name| headers.get(name));
         let tenant_hash = if let Some(caller) = &record.caller {
@@ -138,7 +139,7 @@ impl AdmissionController {
         } else {
             self.tenant_hasher.hash_one(record.client)
         };
-        FlowKey { priority_class, tenant_hash }
+        (priority_class, tenant_hash)
     }
 
     /// Leases a backend to the request of a record. A request that continues a stored response does
@@ -178,9 +179,9 @@ impl AdmissionController {
         {
             return Ok(offer.accept(requirements, now));
         }
-        let flow_key = self.flow_key(&settings, headers, record);
+        let flow = self.flow(&settings, headers, record);
         // Boxed, because few requests need the memory of this future.
-        Box::pin(self.admit_in_order(&settings, record, requirements, flow_key, now)).await
+        Box::pin(self.admit_in_order(&settings, record, requirements, flow, now)).await
     }
 
     /// Leases a backend to a request after the waiting requests that take precedence. The request
@@ -190,11 +191,11 @@ impl AdmissionController {
         settings: &AdmissionSettings,
         record: &mut RequestRecord,
         requirements: BackendRequirements<'_>,
-        flow_key: FlowKey,
+        flow: (usize, u64),
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let work = self.pool.work(requirements, now);
-        let (queued_request, result_receiver) = queue_entry(requirements, flow_key, work, now);
+        let (queued_request, result_receiver) = queue_entry(requirements, flow, work, now);
         let outcome = self.with_queue(|queue| {
             self.admit_or_enqueue(queue, settings, record, requirements, queued_request, now)
         })?;

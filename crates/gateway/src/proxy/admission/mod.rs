@@ -20,4 +20,4 @@ mod settings;
 mod waiter;
 
 pub use controller::AdmissionController;
-pub use settings::{AdmissionSettings, FlowKey};
+pub use settings::AdmissionSettings;

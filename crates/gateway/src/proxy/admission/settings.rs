@@ -28,15 +28,6 @@ pub struct AdmissionSettings {
     pub tenant_header: Option<HeaderName>,
 }
 
-/// The flow of a request in the queue: its priority class and its tenant. Flows of the same class
-/// share the queue fairly.
-#[derive(Debug, Clone, Copy)]
-pub struct FlowKey {
-    /// Index of the priority class. 0 takes precedence over all others.
-    pub(super) priority_class: usize,
-    pub(super) tenant_hash: u64,
-}
-
 /// How long a request may wait in the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {

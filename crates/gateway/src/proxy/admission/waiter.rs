@@ -1,6 +1,5 @@
 //! A waiting request: its entry in the queue, and the channel for its lease.
 
-use super::settings::FlowKey;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use std::sync::Arc;
@@ -37,11 +36,12 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// tokens is the cost of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 
-/// The entry of a request in the queue, and the receiver of its lease or error. `work`: tokens that
+/// The entry of a request in the queue, and the receiver of its lease or error. `class` and `tenant`: the
+/// flow of the request. `work`: tokens that
 /// an engine has to compute for the request. `None`: no backend is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
-    flow_key: FlowKey,
+    (class, tenant): (usize, u64),
     work: Option<u64>,
     deadline: Instant,
 ) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<WaitResult>) {
@@ -59,8 +59,8 @@ pub(super) fn queue_entry(
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
     let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
     let request = QueuedRequest {
-        class: flow_key.priority_class,
-        tenant: flow_key.tenant_hash,
+        class,
+        tenant,
         model: requirements.model.map(Into::into),
         tokens,
         work: work.unwrap_or(tokens),

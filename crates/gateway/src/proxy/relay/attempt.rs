@@ -86,28 +86,26 @@ pub(super) async fn send(
     prepared: &PreparedRequest<'_>,
     (body, is_once): (&Bytes, bool),
 ) -> Result<Response<BackendBody>, SendError> {
-    let new_connection = ConnectionSource::NewConnection { after_request_written: false };
-    let mut via = if is_once { new_connection } else { ConnectionSource::Pool };
+    let mut via = if is_once { ConnectionSource::New } else { ConnectionSource::Pool };
+    // Whether the whole request had been written to the pooled connection before it was closed.
+    let mut was_written = false;
     loop {
         // This is the only place that awaits `send_via`: each further place would add the whole
         // state of `send_via` to this future.
         let result = send_via(via, client, record, lease, prepared, (body, None)).await;
-        match (result, via) {
-            (
-                Err(SendError::StaleConnection { was_request_written: was_written }),
-                ConnectionSource::Pool,
-            ) if !(was_written && prepared.has_side_effects()) => {
-                via = ConnectionSource::NewConnection { after_request_written: was_written };
+        match result {
+            Err(SendError::StaleConnection { was_request_written })
+                if via == ConnectionSource::Pool
+                    && !(was_request_written && prepared.has_side_effects()) =>
+            {
+                (via, was_written) = (ConnectionSource::New, was_request_written);
             }
             // The backend received the request and now accepts no connection: the request may have
             // crashed the backend.
-            (
-                Err(SendError::Connect(reason)),
-                ConnectionSource::NewConnection { after_request_written: true },
-            ) => {
+            Err(SendError::Connect(reason)) if was_written => {
                 return Err(SendError::Closed(reason));
             }
-            (result, _) => return result,
+            result => return result,
         }
     }
 }
@@ -121,8 +119,8 @@ pub(super) async fn send_unread(
     prepared: &PreparedRequest<'_>,
     stream: RequestStream,
 ) -> Result<Response<BackendBody>, SendError> {
-    let via = ConnectionSource::NewConnection { after_request_written: false };
-    send_via(via, client, record, lease, prepared, (&Bytes::new(), Some(stream))).await
+    let body = (&Bytes::new(), Some(stream));
+    send_via(ConnectionSource::New, client, record, lease, prepared, body).await
 }
 
 async fn send_via(
@@ -172,8 +170,7 @@ pub(super) fn send_apart(
     let (client, backend) = (client.clone(), lease.backend().clone());
     let attempt = new_attempt(&backend, span_id);
     let response = async move {
-        let via = ConnectionSource::NewConnection { after_request_written: false };
-        client.send_via(via, timeout, &backend.idle_pool, (request, None)).await
+        client.send_via(ConnectionSource::New, timeout, &backend.idle_pool, (request, None)).await
     };
     (attempt, response)
 }

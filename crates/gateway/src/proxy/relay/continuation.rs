@@ -31,20 +31,15 @@ pub(crate) struct StreamContinuation {
     pub(crate) body_hash: u64,
     pub(crate) model: Option<String>,
     pub(crate) prompt: Arc<PromptFingerprint>,
-    pub(crate) requirements: SentRequirements,
+    /// The requirements of the request on a backend. The continuation requires the same.
+    pub(crate) path: Option<&'static str>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) session: Option<u64>,
     pub(crate) response_headers_timeout: Option<Duration>,
     /// The interruption that is being handled. `None`: the stream is not interrupted.
     pub(crate) interrupted: Option<Interruption>,
     /// Number of interruptions of the stream by a failure of its backend so far.
     pub(crate) failures: u32,
-}
-
-/// What the request requires of a backend. The continuation requires the same.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SentRequirements {
-    pub(crate) path: Option<&'static str>,
-    pub(crate) max_tokens: Option<u32>,
-    pub(crate) session: Option<u64>,
 }
 
 /// A stream that waits for another backend.
@@ -122,13 +117,12 @@ impl StreamContinuation {
         if interrupted.tried.len() > MAX_ASKED_BACKENDS {
             return Err(ContinuationRefusal::MaxAttempts);
         }
-        let SentRequirements { path, max_tokens, session } = self.requirements;
         let requirements = BackendRequirements {
             model: self.model.as_deref(),
             is_stream: true,
-            path,
-            max_tokens,
-            session,
+            path: self.path,
+            max_tokens: self.max_tokens,
+            session: self.session,
             ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
         };
         let leased = self.context.state.pool.lease(requirements, &interrupted.tried, now);

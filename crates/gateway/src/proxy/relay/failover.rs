@@ -3,7 +3,7 @@
 
 use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
-use super::first_output;
+use super::first_output::{self, contains_any};
 use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
 use crate::backend::pool::BackendRequirements;
@@ -29,6 +29,9 @@ use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
+/// is about `max_tokens` alone, of llama.cpp.
+const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
 
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError>;
@@ -45,7 +48,7 @@ pub(crate) async fn send(
     let share = RetryBudgetShare::for_record(exchange.record());
     context.retry.deposit(share);
     let mut tried = Vec::new();
-    let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
+    let (mut failed_attempts, mut waits_left) = (0, context.retry.settings.attempts);
     // The context length of a backend that refused the request as too long. Only backends with a
     // longer context can help.
     let mut longer_than = None;
@@ -247,8 +250,8 @@ async fn send_to_backend(
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
     let options = &mut record.options;
-    options.usage_injected = usage.requests_usage_event();
-    options.continuous_usage_injected = usage.requests_continuous_usage();
+    options.usage_injected = usage.event;
+    options.continuous_usage_injected = usage.continuous;
     let result = loop {
         let body = (&body, is_prefilled);
         let sending = attempt::send(&context.backend_client, record, lease, request, body);
@@ -263,7 +266,7 @@ async fn send_to_backend(
     let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
     headers::remove_gateway_headers(&mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
-    let max_wait = context.retry.first_output_buffer_timeout();
+    let max_wait = context.retry.settings.first_output_buffer_timeout;
     let prefetched = first_output::buffer_until_first_output(
         exchange,
         head.status,
@@ -315,10 +318,13 @@ fn refine_refusal(
         context.state.pool.model_length(model, lease.backend()).is_some()
     };
     let is_refusal = kind == FailureKind::UnexpectedStatus;
-    if is_refusal && lease.rank_header().is_some() && first_output::is_about_rank(prefetched) {
+    if is_refusal
+        && lease.rank_header().is_some()
+        && contains_any(prefetched, &[b"data_parallel_rank"])
+    {
         return FailureKind::RankRefused;
     }
-    if is_refusal && first_output::is_about_length(prefetched) && is_known() {
+    if is_refusal && contains_any(prefetched, &LENGTH_MESSAGES) && is_known() {
         return FailureKind::TooLong;
     }
     kind
@@ -387,6 +393,6 @@ const fn continuation_refusal(reason: FailoverDenialReason) -> ContinuationRefus
 }
 
 pub(super) fn deadline_failure(deadline: ResponseDeadline) -> AttemptFailure {
-    let kind = deadline.failure_kind();
+    let kind = deadline.failure;
     AttemptFailure::without_response(kind, kind.as_str(), deadline.error())
 }

@@ -30,10 +30,6 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
-/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
-/// is about `max_tokens` alone, of llama.cpp.
-const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
-
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
 /// `max_wait`.
 ///
@@ -188,16 +184,6 @@ pub(super) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[
 fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
     chunks.collect::<Vec<&[u8]>>().concat()
-}
-
-/// Whether an error response is about the length of the request.
-pub(super) fn is_about_length(prefetched: &PrefetchedBody<BackendBody>) -> bool {
-    contains_any(prefetched, &LENGTH_MESSAGES)
-}
-
-/// Whether an error response is about the data-parallel rank.
-pub(super) fn is_about_rank(prefetched: &PrefetchedBody<BackendBody>) -> bool {
-    contains_any(prefetched, &[b"data_parallel_rank"])
 }
 
 /// The least number of prompt tokens that an error response about the length states, as in `contains

@@ -11,6 +11,6 @@ mod refusals;
 mod unread;
 
 pub(super) use attempt::PreparedRequest;
-pub(super) use continuation::{SentRequirements, StreamContinuation};
+pub(super) use continuation::StreamContinuation;
 pub(super) use failover::{ForwardResult, send};
 pub(super) use unread::send as send_unread;

@@ -9,7 +9,6 @@ use super::attempt_failure::send_failure;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::ResponseDeadline;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Limited};
@@ -193,7 +192,7 @@ async fn send_leg(
         () = lease.backend().health.wait_declared_down() => Err((None, FailureKind::Down)),
         () = tokio::time::sleep_until(limit.into()) => {
             let passed = request.current_deadlines().passed(clock::now());
-            Err((None, passed.map_or(FailureKind::SlowOutput, ResponseDeadline::failure_kind)))
+            Err((None, passed.map_or(FailureKind::SlowOutput, |passed| passed.failure)))
         }
     };
     let now = clock::now();

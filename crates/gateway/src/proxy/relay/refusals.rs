@@ -84,7 +84,7 @@ impl Refusals {
             } else {
                 record.route.filter(|path| is_about_path(response, path))
             },
-            slot: PeerAnswers::slot(share.index(), backend.identity.id_hash, status),
+            slot: PeerAnswers::slot(share.0, backend.identity.id_hash, status),
         });
         true
     }

@@ -1,8 +1,9 @@
 //! Receives the complete body of a request. The gateway needs all of the body to read its fields
 //! and to retry the request.
 
-use super::body_memory::BodyMemoryPermit;
+use super::body_memory::{BodyMemory, BodyMemoryPermit, BodyOwner};
 use super::settings::RequestSettings;
+use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, request};
@@ -33,21 +34,25 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
 
-/// Reads the complete body of a request within the limits of `settings`. Records the length of the body
-/// and the time at which it was complete. Fails as [`read_body`] does.
-pub(crate) async fn receive_body(
+/// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
+/// bodies. Records the length of the body and the time at which it was complete. Returns the body and
+/// the permit for its memory. Fails as [`read_body`] does.
+pub(crate) async fn receive_body<'a>(
     settings: &RequestSettings,
+    memory: &'a BodyMemory,
+    principal: &Principal,
     exchange: &mut Exchange,
     head: &request::Parts,
     body: impl IncomingBody,
-    memory_permit: &mut BodyMemoryPermit<'_>,
-) -> Result<Bytes, GatewayError> {
+) -> Result<(Bytes, BodyMemoryPermit<'a>), GatewayError> {
     let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
-    let body = read_body(head, body, limit, idle_timeout, memory_permit).await?;
+    let owner = BodyOwner::new(principal.tenant(), exchange.record().client);
+    let mut memory_permit = memory.empty_permit(owner);
+    let body = read_body(head, body, limit, idle_timeout, &mut memory_permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    Ok(body)
+    Ok((body, memory_permit))
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a

@@ -36,7 +36,8 @@ struct LargeBodies {
 #[derive(Debug)]
 pub(crate) struct BodyMemoryPermit<'a> {
     memory: &'a BodyMemory,
-    owner: BodyOwner,
+    /// The owner of the body.
+    pub(crate) owner: BodyOwner,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
 }

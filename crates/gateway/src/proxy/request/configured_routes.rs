@@ -11,7 +11,8 @@ use tokenweir_protocol::openai::route::RouteError;
 /// model, and reads model, stream and usage as in other JSON APIs.
 #[derive(Debug)]
 pub struct ConfiguredRoute {
-    path: &'static str,
+    /// The path that a request must have, byte for byte.
+    pub(crate) path: &'static str,
     methods: Vec<Method>,
     /// The methods, separated by commas, as in the `Allow` header.
     allowed: &'static str,
@@ -19,7 +20,7 @@ pub struct ConfiguredRoute {
     pub(crate) total: Option<Duration>,
     /// The fixed model and the limit of bodies that are forwarded unread. `None`: the gateway reads the
     /// bodies.
-    unread: Option<UnreadBody>,
+    pub(crate) unread: Option<UnreadBody>,
 }
 
 /// The model and the limit of a request body that is forwarded unread.
@@ -49,16 +50,6 @@ impl ConfiguredRoute {
     pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
         let unread = UnreadBody { model: model.to_owned(), max_bytes };
         Self { unread: Some(unread), ..self }
-    }
-
-    /// The model and the limit of a body that is forwarded unread. `None`: the gateway reads the body.
-    pub(crate) const fn unread_body(&self) -> Option<&UnreadBody> {
-        self.unread.as_ref()
-    }
-
-    /// The path that a request must have, byte for byte.
-    pub(crate) const fn path(&self) -> &'static str {
-        self.path
     }
 }
 
@@ -111,7 +102,7 @@ mod tests {
         let methods = vec![Method::GET, Method::POST];
         let routes = [ConfiguredRoute::new("/a/b", methods, None)];
         let routes = ConfiguredRoutes::new(routes.into_iter());
-        assert_eq!(routes.lookup(&Method::POST, "/a/b").unwrap().path(), "/a/b");
+        assert_eq!(routes.lookup(&Method::POST, "/a/b").unwrap().path, "/a/b");
         assert!(routes.lookup(&Method::HEAD, "/a/b").is_ok());
         let wrong = routes.lookup(&Method::DELETE, "/a/b").unwrap_err();
         assert_eq!(wrong, RouteError::MethodNotAllowed("GET, POST"));

@@ -18,8 +18,9 @@ pub(crate) struct ResponseDeadline {
     at: Instant,
     /// The timeout from which `at` follows. The error text states this timeout.
     limit: Duration,
-    /// Which timeout `limit` is.
-    source: DeadlineSource,
+    /// The failure of an attempt when the deadline has passed. It shows which timeout `limit` is: that of
+    /// the first output, that of the whole request, or the one that the client announced.
+    pub(crate) failure: FailureKind,
 }
 
 /// The deadlines of an attempt, which apply until the response head is sent to the client.
@@ -40,17 +41,6 @@ pub(crate) struct RequestDeadlines {
     pub(crate) attempt: AttemptDeadlines,
     /// The deadline for the end of the response. `None`: no total timeout applies.
     pub(crate) end: Option<Instant>,
-}
-
-/// The timeout that a deadline follows from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DeadlineSource {
-    /// The configured timeout of the first output.
-    FirstOutput,
-    /// The timeout that the client announced in a request header.
-    Client,
-    /// The configured timeout of the whole request.
-    Total,
 }
 
 /// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds. The
@@ -107,11 +97,11 @@ impl AttemptDeadlines {
         let configured_limit = configured_limit.filter(|_| record.options.stream);
         let accepted = record.timings.accepted;
         let limits =
-            [(configured_limit, DeadlineSource::FirstOutput), (total, DeadlineSource::Total)];
-        let limits = limits.into_iter().filter_map(|(limit, source)| Some((limit?, source)));
+            [(configured_limit, FailureKind::SlowOutput), (total, FailureKind::TotalTimeout)];
+        let limits = limits.into_iter().filter_map(|(limit, failure)| Some((limit?, failure)));
         let shortest = limits.min_by_key(|(limit, _)| *limit);
-        let first_output = shortest.and_then(|(limit, source)| {
-            Some(ResponseDeadline { at: accepted.checked_add(limit)?, limit, source })
+        let first_output = shortest.and_then(|(limit, failure)| {
+            Some(ResponseDeadline { at: accepted.checked_add(limit)?, limit, failure })
         });
         let announced = CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| headers.get(name));
         let last_byte_at = record.timings.received.unwrap_or(accepted);
@@ -160,25 +150,16 @@ impl ResponseDeadline {
     /// The deadline of a client that waits for at most `limit` for the next byte after `at`.
     fn of_client(limit: Duration, at: Instant) -> Option<Self> {
         let at = at.checked_add(limit)?.checked_add(CLIENT_MARGIN)?;
-        Some(Self { at, limit, source: DeadlineSource::Client })
+        Some(Self { at, limit, failure: FailureKind::ClientTimeout })
     }
 
     /// The error for the client when the deadline has passed.
     pub(crate) fn error(self) -> GatewayError {
         let limit = self.limit;
-        match self.source {
-            DeadlineSource::Total => GatewayError::TotalTimeout { limit },
-            DeadlineSource::Client => GatewayError::ClientTimeout { limit },
-            DeadlineSource::FirstOutput => GatewayError::FirstOutputTimeout { limit },
-        }
-    }
-
-    /// The kind of the failure of an attempt when the deadline has passed.
-    pub(crate) const fn failure_kind(self) -> FailureKind {
-        match self.source {
-            DeadlineSource::FirstOutput => FailureKind::SlowOutput,
-            DeadlineSource::Client => FailureKind::ClientTimeout,
-            DeadlineSource::Total => FailureKind::TotalTimeout,
+        match self.failure {
+            FailureKind::TotalTimeout => GatewayError::TotalTimeout { limit },
+            FailureKind::ClientTimeout => GatewayError::ClientTimeout { limit },
+            _ => GatewayError::FirstOutputTimeout { limit },
         }
     }
 }
@@ -224,26 +205,25 @@ mod tests {
         let accepted = streamed().timings.accepted;
         let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
         let first = deadlines.next().unwrap();
-        assert_eq!((first.limit.as_secs(), first.source), (30, DeadlineSource::Client));
+        assert_eq!((first.limit.as_secs(), first.failure), (30, FailureKind::ClientTimeout));
         assert!(first.at >= accepted + FIRST_OUTPUT / 2 + first.limit, "since the body");
-        assert_eq!(first.failure_kind(), FailureKind::ClientTimeout);
         assert_eq!(first.error().outcome(), tokenweir_request::record::Outcome::Cancelled);
         let byte_at = first.at + Duration::from_secs(1);
         deadlines.on_bytes(|| byte_at);
         assert_eq!(deadlines.next().unwrap().at, byte_at + first.limit + CLIENT_MARGIN);
         assert!(deadlines.passed(first.at).is_none());
-        assert!(deadlines.without_client().next().unwrap().source == DeadlineSource::FirstOutput);
+        assert_eq!(deadlines.without_client().next().unwrap().failure, FailureKind::SlowOutput);
     }
 
     #[test]
     fn the_configured_timeout_applies_to_streams_and_the_shorter_one_ends_the_wait() {
-        let source =
-            |stream, header| deadlines(stream, header).next().map(|deadline| deadline.source);
+        let failure =
+            |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
         let long = Some(("x-stainless-timeout", "900"));
-        assert_eq!(source(true, None), Some(DeadlineSource::FirstOutput));
-        assert_eq!(source(true, long), Some(DeadlineSource::FirstOutput));
-        assert_eq!(source(false, None), None);
-        assert_eq!(source(false, long), Some(DeadlineSource::Client));
+        assert_eq!(failure(true, None), Some(FailureKind::SlowOutput));
+        assert_eq!(failure(true, long), Some(FailureKind::SlowOutput));
+        assert_eq!(failure(false, None), None);
+        assert_eq!(failure(false, long), Some(FailureKind::ClientTimeout));
     }
 
     #[test]
@@ -254,7 +234,7 @@ mod tests {
             let limit = Duration::from_secs(30);
             let deadlines = AttemptDeadlines::new(&record, &HeaderMap::new(), None, Some(limit));
             let deadline = deadlines.next().unwrap();
-            assert_eq!(deadline.failure_kind(), FailureKind::TotalTimeout);
+            assert_eq!(deadline.failure, FailureKind::TotalTimeout);
             assert_eq!(deadline.error(), GatewayError::TotalTimeout { limit });
         }
     }

@@ -59,7 +59,7 @@ impl EngineControlCheck {
         fields: &RequestFields,
         body: &[u8],
     ) -> Result<(), GatewayError> {
-        let key_and_identity = access.salt_key().zip(record.caller.as_ref());
+        let key_and_identity = access.salt_key.as_ref().zip(record.caller.as_ref());
         let Some((key, identity)) = key_and_identity else { return Ok(()) };
         if !supports_cache_salt(record.api, record.route.unwrap_or_default()) {
             return Ok(());

@@ -44,29 +44,12 @@ pub(crate) struct UpstreamBody {
 }
 
 /// The usage that the gateway requests from the backend although the client did not request it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UsageInjection {
-    /// The gateway requests no usage.
-    None,
-    /// The gateway requests the usage event at the end of the stream.
-    FinalEvent,
-    /// The gateway requests the usage event at the end of the stream and continuous usage, which is
-    /// a token count in every event.
-    EveryEvent,
-    /// The gateway requests continuous usage. The client requests the usage event.
-    Counts,
-}
-
-impl UsageInjection {
-    /// Whether the gateway requests the usage event.
-    pub(crate) fn requests_usage_event(self) -> bool {
-        matches!(self, Self::FinalEvent | Self::EveryEvent)
-    }
-
-    /// Whether the gateway requests continuous usage.
-    pub(crate) fn requests_continuous_usage(self) -> bool {
-        matches!(self, Self::EveryEvent | Self::Counts)
-    }
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UsageInjection {
+    /// Whether the gateway requests the usage event at the end of the stream.
+    pub(crate) event: bool,
+    /// Whether the gateway requests continuous usage, which is a token count in every event.
+    pub(crate) continuous: bool,
 }
 
 impl UpstreamBody {
@@ -163,7 +146,7 @@ impl UpstreamBody {
         }
         let mut copy = lock(&self.edited_copy);
         let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
-        if injection == UsageInjection::None
+        if injection == UsageInjection::default()
             && self.model_edit.is_none()
             && self.control_edits.is_empty()
         {
@@ -174,26 +157,20 @@ impl UpstreamBody {
     }
 
     fn usage_injection(&self, backend: &Backend) -> UsageInjection {
-        let edits = (&self.usage_edit, &self.continuous_usage_edit);
-        if matches!(edits, (None, None)) || !backend.should_inject_usage(self.api) {
-            return UsageInjection::None;
+        let can_request = self.usage_edit.is_some() || self.continuous_usage_edit.is_some();
+        if !can_request || !backend.should_inject_usage(self.api) {
+            return UsageInjection::default();
         }
-        match edits {
-            (None, _) if self.is_in_usage_sample(backend) => UsageInjection::Counts,
-            (None, _) => UsageInjection::None,
-            (Some(_), _) if self.is_in_usage_sample(backend) => UsageInjection::EveryEvent,
-            (Some(_), _) => UsageInjection::FinalEvent,
-        }
+        let continuous = self.is_in_usage_sample(backend);
+        UsageInjection { event: self.usage_edit.is_some(), continuous }
     }
 
     fn apply_edits(&self, injection: UsageInjection) -> Bytes {
-        let usage = match injection {
-            UsageInjection::None => None,
-            UsageInjection::FinalEvent => self.usage_edit.clone(),
-            UsageInjection::EveryEvent => {
-                self.usage_edit.as_ref().map(Splice::with_continuous_usage)
-            }
-            UsageInjection::Counts => self.continuous_usage_edit.clone(),
+        let usage = match (injection.event, injection.continuous) {
+            (false, false) => None,
+            (true, false) => self.usage_edit.clone(),
+            (true, true) => self.usage_edit.as_ref().map(Splice::with_continuous_usage),
+            (false, true) => self.continuous_usage_edit.clone(),
         };
         let control = self.control_edits.iter().map(|edit| &edit.splice);
         Splice::apply(self.model_edit.iter().chain(control).chain(&usage), &self.original)
@@ -233,8 +210,9 @@ mod tests {
             max_continuous_usage: 1.0,
             edited_copy: Mutex::default(),
         };
-        assert_ne!(body.bytes_with(UsageInjection::FinalEvent), original);
-        assert_eq!(body.bytes_with(UsageInjection::None), original);
+        let final_event = UsageInjection { event: true, continuous: false };
+        assert_ne!(body.bytes_with(final_event), original);
+        assert_eq!(body.bytes_with(UsageInjection::default()), original);
         assert_eq!(body.into_sent(), original);
     }
 }

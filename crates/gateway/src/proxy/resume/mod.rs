@@ -10,7 +10,6 @@ use super::accept::RecordedRequest;
 use super::context::ProxyContext;
 use super::handle::handle_request;
 use super::request::body::{self, IncomingBody};
-use super::request::body_memory::BodyOwner;
 use super::response::{EarlyResponse, FollowedBody, ProxyResponseBody, RunHead};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -86,7 +85,10 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
         Ok(ids) => ids,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
-    let body = match receive(&context, &mut recorded, &head, body).await {
+    let RecordedRequest { exchange, principal, .. } = &mut recorded;
+    let (settings, memory) = (&context.settings, &context.state.body_memory);
+    let received = body::receive_body(settings, memory, principal, exchange, &head, body).await;
+    let body = match received.map(|(body, _)| body) {
         Ok(body) => body,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
@@ -162,7 +164,7 @@ async fn attached(
     headers.remove(X_REQUEST_ID);
     rewrite_response_headers(&mut headers, &exchange.record().request_id);
     principal.rate_limit_status.write(&mut headers);
-    context.state.access.cors().apply(origin.as_ref(), &mut headers);
+    context.state.access.cors.apply(origin.as_ref(), &mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     exchange.record().status = Some(run_head.status.as_u16());
     respond(headers, &run_head, (reader, ids, abort), Some(exchange))
@@ -205,19 +207,6 @@ async fn refuse(
 ) -> Response<ProxyResponseBody> {
     recorded.permit = Err(error);
     handle(context, recorded, abort, &EarlyResponse::default(), head, Bytes::new()).await
-}
-
-/// Receives the body of a request. The limits of size, time and memory of all request bodies apply.
-async fn receive(
-    context: &Arc<ProxyContext>,
-    recorded: &mut RecordedRequest,
-    head: &request::Parts,
-    body: impl IncomingBody,
-) -> Result<Bytes, GatewayError> {
-    let exchange = &mut recorded.exchange;
-    let owner = BodyOwner::new(recorded.principal.tenant(), exchange.record().client);
-    let mut memory_permit = context.state.body_memory.empty_permit(owner);
-    body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await
 }
 
 /// The digest of path, query, content type and body. A request can attach to a run only if its

@@ -37,7 +37,7 @@ pub struct RetrySettings {
 /// requests that were present at backend crashes.
 #[derive(Debug)]
 pub struct RetryController {
-    settings: RetrySettings,
+    pub(super) settings: RetrySettings,
     /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
     /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
@@ -53,7 +53,7 @@ pub struct RetryController {
 /// The index of the budget share that the retries of a request use: the hash, modulo the number of
 /// shares, of the tenant of the request, or of the client address if the request has no tenant.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RetryBudgetShare(usize);
+pub(super) struct RetryBudgetShare(pub(super) usize);
 
 /// A request whose last attempt failed.
 #[derive(Debug, Clone, Copy)]
@@ -138,16 +138,6 @@ impl RetryController {
         next
     }
 
-    /// Maximum number of further backends that a request is sent to.
-    pub(super) const fn max_attempts(&self) -> u32 {
-        self.settings.attempts
-    }
-
-    /// Longest time that a response is buffered until its first output.
-    pub(super) const fn first_output_buffer_timeout(&self) -> Duration {
-        self.settings.first_output_buffer_timeout
-    }
-
     /// Counts a new request of a share, which raises the number of allowed retries.
     pub(super) fn deposit(&self, share: RetryBudgetShare) {
         self.budget.deposit();
@@ -228,11 +218,6 @@ impl RetryBudgetShare {
             (None, IpAddr::V6(address)) => xxh3_64(&address.octets()[..8]),
         };
         Self(hash as usize % BUDGET_SHARE_COUNT)
-    }
-
-    /// The index of the share, which also is the group of clients for [`PeerAnswers::slot`].
-    pub(super) const fn index(self) -> usize {
-        self.0
     }
 }
 

@@ -1,9 +1,11 @@
 //! Records which client connections are idle. When the limit of connections is reached, the connection
 //! that has been idle longest is closed, so that a new connection can be accepted.
 
+use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
@@ -12,9 +14,12 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionActivity {
     open_requests: AtomicU32,
-    /// Time since which no request is open, in nanoseconds since the epoch of the clock. 0: the
-    /// connection has not served a request.
-    idle_since_nanos: AtomicU64,
+    /// Time at which a request last ended, in nanoseconds since the epoch of the clock. 0: the connection
+    /// has not served a request.
+    last_end_nanos: AtomicU64,
+    /// Waker of the task that reads an HTTP/2 connection. It is woken when the last open request ends, so
+    /// that the task can start the idle timeout.
+    idle_waker: AtomicWaker,
     is_closing: AtomicBool,
     close: Notify,
 }
@@ -40,11 +45,28 @@ impl ConnectionActivity {
 
     /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
-        if self.open_requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let nanos = clock::now().saturating_duration_since(clock::epoch()).as_nanos();
-            let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
-            self.idle_since_nanos.store(nanos.max(1), Ordering::Relaxed);
+        let nanos = clock::nanos(clock::now()).max(1);
+        // Before the decrement, so that whoever sees no open request sees this time.
+        self.last_end_nanos.store(nanos.cast_unsigned(), Ordering::Relaxed);
+        if self.open_requests.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle_waker.wake();
         }
+    }
+
+    /// Whether the connection has an open request. If so, `waker` is woken when the last open
+    /// request ends.
+    pub(super) fn is_busy(&self, waker: &Waker) -> bool {
+        if self.open_requests.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        self.idle_waker.register(waker);
+        self.open_requests.load(Ordering::Acquire) > 0
+    }
+
+    /// Time at which a request last ended, in nanoseconds since the epoch of the clock. 0: the connection
+    /// has not served a request.
+    pub(super) fn last_end_nanos(&self) -> u64 {
+        self.last_end_nanos.load(Ordering::Relaxed)
     }
 
     /// Waits until the connection is told to close.
@@ -57,7 +79,7 @@ impl ConnectionActivity {
     fn idle_since(&self) -> Option<u64> {
         let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.is_closing.load(Ordering::Relaxed);
-        Some(self.idle_since_nanos.load(Ordering::Relaxed)).filter(|since| is_idle && *since > 0)
+        Some(self.last_end_nanos()).filter(|since| is_idle && *since > 0)
     }
 }
 

@@ -2,7 +2,7 @@
 //! connection until it ends.
 
 use super::http1_connection::SharedHttp1Connection;
-use super::limiter::{ConnectionLimitExceeded, ConnectionPermit};
+use super::limiter::ConnectionPermit;
 use super::request::ConnectionContext;
 use super::shutdown::ShutdownSignal;
 use super::state::ServerState;
@@ -51,24 +51,15 @@ impl ConnectionHandler {
         stream: TcpStream,
         peer: SocketAddr,
     ) -> Option<(TcpStream, ConnectionPermit)> {
-        let mut permit = self.state.connection_limiter.try_acquire(peer.ip());
-        // If no file descriptor is free, an idle connection to a backend is closed to free one.
-        while matches!(permit, Err(ConnectionLimitExceeded::Descriptors))
-            && self.state.proxy.pool.close_idle_connection()
-        {
-            permit = self.state.connection_limiter.try_acquire(peer.ip());
-        }
-        let error = match permit {
+        let limiter = &self.state.connection_limiter;
+        // An idle connection to a backend is closed to free its file descriptor.
+        let free_descriptor = || self.state.proxy.pool.close_idle_connection();
+        let error = match limiter.try_acquire(peer.ip(), free_descriptor) {
             Ok(permit) => return Some((stream, permit)),
-            Err(ConnectionLimitExceeded::Total) => GatewayError::Overloaded,
-            Err(ConnectionLimitExceeded::Descriptors) => {
-                self.state.connection_limiter.record_descriptor_exhaustion();
-                GatewayError::Overloaded
-            }
-            Err(ConnectionLimitExceeded::PerClient) => GatewayError::ClientBusy,
+            Err(error) => error,
         };
         tracing::debug!(%peer, %error, "client connection rejected");
-        self.state.connection_limiter.warn_refused(&error);
+        limiter.warn_refused(&error);
         // With TLS the connection is closed without a response: the handshake for the response
         // would cost more than serving the connection.
         if self.acceptor.is_none() {

@@ -82,9 +82,9 @@ fn start_request(
     let RequestHead { request, is_keep_alive, .. } = head;
     let is_http10 = request.version() < Version::HTTP_11;
     let summary = RequestSummary { method: request.method().clone(), is_http10, is_keep_alive };
-    let request = request.map(|()| RequestBody::Http1(shared.request_body()));
-    let abort_handle = context.abort_handle().clone();
-    let (permit, responding) = context.start_request(request, abort_handle, None);
+    let request = request.map(|()| RequestBody::Http1(shared.clone()));
+    let abort_handle = context.abort_handle.clone();
+    let (permit, responding) = context.start_request(request, abort_handle);
     (summary, permit, responding)
 }
 
@@ -214,7 +214,7 @@ impl ResponseWriter {
         // could arrive just as the gateway closes the connection. A request body that is forwarded
         // unread can still be in use. Then `has_complete_request`, which discards the buffered parts of
         // the body, must not be called.
-        let is_last = context.is_draining()
+        let is_last = context.state.proxy.is_draining()
             || shared.is_body_in_use()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();

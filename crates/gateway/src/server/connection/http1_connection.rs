@@ -7,7 +7,7 @@
 use super::write_buffer::WriteBuffer;
 use crate::server::write_timeout::WriteTimeoutStream;
 use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
+use http_body::Frame;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
@@ -40,9 +40,6 @@ pub(super) struct Http1Connection {
 #[derive(Clone)]
 pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
 
-/// The body of an HTTP/1.1 request. Polling the body reads from the connection.
-pub(super) struct Http1RequestBody(SharedHttp1Connection);
-
 /// The result of the wait for a request head.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
@@ -66,17 +63,6 @@ const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
 // === impl Http1Connection ===
 
 impl Http1Connection {
-    fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
-        Self {
-            stream,
-            read_ahead: Bytes::new(),
-            head_scan: HeadScanner::default(),
-            body_decoder: BodyDecoder::empty(),
-            is_continue_expected: false,
-            write_buffer: WriteBuffer::default(),
-        }
-    }
-
     /// The bytes that were read from the stream and not consumed yet.
     pub(super) fn read_ahead(&self) -> &[u8] {
         &self.read_ahead
@@ -110,7 +96,9 @@ impl Http1Connection {
             match self.head_scan.read_head(&mut self.read_ahead, limits) {
                 Ok(None) => {}
                 Ok(Some(head)) => {
-                    return Poll::Ready(Ok(HeadOutcome::Head(self.start_request(head))));
+                    self.body_decoder = head.body.clone();
+                    self.is_continue_expected = head.is_expectant;
+                    return Poll::Ready(Ok(HeadOutcome::Head(head)));
                 }
                 Err(error) => return Poll::Ready(Ok(HeadOutcome::Malformed(error))),
             }
@@ -118,12 +106,6 @@ impl Http1Connection {
                 return Poll::Ready(Ok(HeadOutcome::Closed));
             }
         }
-    }
-
-    fn start_request(&mut self, head: RequestHead) -> RequestHead {
-        self.body_decoder = head.body.clone();
-        self.is_continue_expected = head.is_expectant;
-        head
     }
 
     /// Whether a part of the next request head was read. Empty lines before the head do not count:
@@ -161,7 +143,7 @@ impl Http1Connection {
                 self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
             }
             // The two directions of a WebSocket are independent, so there a read does not wait for a flush.
-            if !self.is_tunnel() {
+            if self.body_decoder != BodyDecoder::UntilClose {
                 ready!(self.poll_flush(cx))?;
             }
             let read = match self.body_decoder.remaining_bytes() {
@@ -186,10 +168,6 @@ impl Http1Connection {
     /// WebSocket.
     pub(super) fn begin_tunnel(&mut self) {
         self.body_decoder = BodyDecoder::UntilClose;
-    }
-
-    fn is_tunnel(&self) -> bool {
-        self.body_decoder == BodyDecoder::UntilClose
     }
 
     /// Reads once from a request body with `remaining` bytes. The bytes are not copied: the buffer
@@ -250,7 +228,15 @@ impl Http1Connection {
 
 impl SharedHttp1Connection {
     pub(super) fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
-        Self(Arc::new(Mutex::new(Http1Connection::new(stream))))
+        let connection = Http1Connection {
+            stream,
+            read_ahead: Bytes::new(),
+            head_scan: HeadScanner::default(),
+            body_decoder: BodyDecoder::empty(),
+            is_continue_expected: false,
+            write_buffer: WriteBuffer::default(),
+        };
+        Self(Arc::new(Mutex::new(connection)))
     }
 
     /// The stream, and the bytes that were read from it and not consumed. `None`: another clone of
@@ -270,27 +256,15 @@ impl SharedHttp1Connection {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The body of the current request, whose head was read last.
-    pub(super) fn request_body(&self) -> Http1RequestBody {
-        Http1RequestBody(self.clone())
-    }
-}
-
-// === impl Http1RequestBody ===
-
-impl Body for Http1RequestBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let data = ready!(self.0.lock().poll_body(cx));
+    /// The next part of the body of the current request, whose head was read last. Reads from the
+    /// connection.
+    pub(super) fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let data = ready!(self.lock().poll_body(cx));
         Poll::Ready(data.map(|data| data.map(Frame::data)).transpose())
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0.lock().body_decoder.is_complete()
+    /// Whether the body of the current request was read to its end.
+    pub(super) fn is_body_complete(&self) -> bool {
+        self.lock().body_decoder.is_complete()
     }
 }

@@ -1,11 +1,11 @@
 //! Serves the requests of one HTTP/2 connection with hyper, and closes the connection when it is
 //! idle for too long.
 
-use super::limiter::InFlightRequests;
+use super::activity::ConnectionActivity;
 use super::request::{ConnectionContext, RequestBody};
 use super::shutdown::ShutdownSignal;
 use super::stream_executor::StreamExecutor;
-use crate::server::guarded_body::GuardedBody;
+use crate::server::guarded_body::guarded;
 use crate::server::limits::ServerLimits;
 use crate::server::write_timeout::{KeyedTimer, WriteTimeoutStream};
 use bytes::{Buf, Bytes};
@@ -47,11 +47,10 @@ pub(super) async fn serve(
     limits: &ServerLimits,
     mut shutdown: ShutdownSignal,
 ) -> hyper::Result<()> {
-    let requests = Arc::new(InFlightRequests::default());
     let stream = IdleTimeoutStream {
         stream,
         prefetched,
-        requests: requests.clone(),
+        activity: context.permit.activity.clone(),
         limits: *limits,
         timer: KeyedTimer::new(),
     };
@@ -61,16 +60,16 @@ pub(super) async fn serve(
         let request = request.map(RequestBody::Http2);
         // hyper limits the size of a request head, but not the number of its headers.
         let started = if request.headers().len() > limits.max_headers {
-            Err(context.refuse_request(&GatewayError::HeadTooLarge, &request, &requests))
+            Err(context.refuse_request(&GatewayError::HeadTooLarge, &request))
         } else {
-            Ok(context.start_request(request, abort_handle, Some(&requests)))
+            Ok(context.start_request(request, abort_handle))
         };
         async {
             let (permit, response) = match started {
                 Ok((permit, responding)) => (permit, responding.await),
                 Err(refused) => refused,
             };
-            Ok::<_, Infallible>(response.map(|body| GuardedBody::new(body, permit)))
+            Ok::<_, Infallible>(response.map(|body| guarded(body, permit)))
         }
     });
     let builder = connection_builder(executor.clone(), limits);
@@ -110,10 +109,10 @@ struct IdleTimeoutStream {
     stream: WriteTimeoutStream<MaybeTlsStream>,
     /// Bytes that were read to detect the protocol and not passed to hyper yet.
     prefetched: Bytes,
-    requests: Arc<InFlightRequests>,
+    activity: Arc<ConnectionActivity>,
     limits: ServerLimits,
-    /// The timer of the idle timeout. Its key is the number of requests since the connection began.
-    timer: KeyedTimer<u32>,
+    /// The timer of the idle timeout. Its key is the time at which a request last ended.
+    timer: KeyedTimer<u64>,
 }
 
 // === impl IdleTimeoutStream ===
@@ -123,14 +122,14 @@ impl IdleTimeoutStream {
     /// fails after `head_timeout`. A connection that has served a request and has no open request
     /// reaches the end of its input after `keep_alive_timeout`.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.requests.is_busy(cx.waker()) {
+        if self.activity.is_busy(cx.waker()) {
             self.timer.clear();
             return Poll::Pending;
         }
-        let started = self.requests.started();
+        let last_end = self.activity.last_end_nanos();
         let timeout =
-            if started == 0 { self.limits.head_timeout } else { self.limits.keep_alive_timeout };
-        match (self.timer.has_elapsed(started, timeout, cx), started) {
+            if last_end == 0 { self.limits.head_timeout } else { self.limits.keep_alive_timeout };
+        match (self.timer.has_elapsed(last_end, timeout, cx), last_end) {
             (false, _) => Poll::Pending,
             (true, 0) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             (true, _) => Poll::Ready(Ok(())),

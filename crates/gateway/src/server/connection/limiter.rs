@@ -4,12 +4,10 @@ use super::activity::{ConnectionActivities, ConnectionActivity};
 use crate::proxy::OverloadGuard;
 use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
-use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 use tokenweir_protocol::clock;
@@ -23,11 +21,10 @@ pub struct ConnectionLimiter {
     max_connections: usize,
     /// Maximum number of connections of one client address. `None`: no limit.
     max_connections_per_client: Option<u32>,
-    /// The guard that owns the pool of file descriptors. It receives the number of open connections.
+    /// The guard that owns the pool of file descriptors and the number of open connections.
     overload_guard: Arc<OverloadGuard>,
-    open_connections: AtomicUsize,
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
-    clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
+    clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
     /// Number of connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
@@ -42,7 +39,8 @@ pub struct ConnectionLimiter {
 }
 
 /// Numbers of open connections and open requests of one client address (IPv4) or /64 network
-/// (IPv6). A request of HTTP/2 can end after its connection.
+/// (IPv6). The value lives as long as one of them, because a request of HTTP/2 can end after its
+/// connection.
 #[derive(Debug)]
 struct ClientUsage {
     connections: AtomicU32,
@@ -58,7 +56,8 @@ struct ClientUsage {
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientUsage>,
-    activity: Arc<ConnectionActivity>,
+    /// The requests of the connection, and the signal to close it.
+    pub(crate) activity: Arc<ConnectionActivity>,
     /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
@@ -68,34 +67,8 @@ pub(crate) struct ConnectionPermit {
 pub(super) struct RequestPermit {
     client: Arc<ClientUsage>,
     activity: Arc<ConnectionActivity>,
-    /// The request counts of the connection. `None`: the connection serves one request at a time
-    /// (HTTP/1.1), so its requests are not counted.
-    connection_requests: Option<Arc<InFlightRequests>>,
     /// Number of open requests of the client when this request began, including this request.
-    client_requests_in_flight: u32,
-}
-
-/// Counts the requests of one connection that serves several requests at the same time (HTTP/2).
-#[derive(Debug, Default)]
-pub(super) struct InFlightRequests {
-    /// Number of open requests.
-    in_flight: AtomicU32,
-    /// Number of requests since the connection began.
-    started: AtomicU32,
-    /// Waker of the task that reads the connection. It is woken when the last open request ends, so
-    /// that the task can start the idle timeout.
-    idle_waker: AtomicWaker,
-}
-
-/// The limit because of which a client connection is rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConnectionLimitExceeded {
-    /// The limit on the total number of connections is reached.
-    Total,
-    /// No file descriptor is free.
-    Descriptors,
-    /// The limit of connections per client is reached.
-    PerClient,
+    pub(super) client_requests_in_flight: u32,
 }
 
 /// Time between two log lines about refused connections.
@@ -104,14 +77,13 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 // === impl ConnectionLimiter ===
 
 impl ConnectionLimiter {
-    /// A limiter without open connections. The limiter reports the number of open connections to
-    /// `overload_guard`, and takes file descriptors from it.
+    /// A limiter without open connections. The limiter counts the open connections in `overload_guard`,
+    /// and takes file descriptors from it.
     pub fn new(limits: &ServerLimits, overload_guard: Arc<OverloadGuard>) -> Arc<Self> {
         Arc::new(Self {
             max_connections: limits.max_connections,
             max_connections_per_client: limits.max_connections_per_client,
             overload_guard,
-            open_connections: AtomicUsize::new(0),
             clients: Mutex::default(),
             activities: ConnectionActivities::default(),
             limit_rejections: AtomicU64::new(0),
@@ -125,7 +97,7 @@ impl ConnectionLimiter {
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
-            open: self.open_connections.load(Ordering::Relaxed),
+            open: self.overload_guard.client_connections().load(Ordering::Relaxed),
             limit: (self.max_connections < usize::MAX).then_some(self.max_connections),
             full: self.limit_rejections.load(Ordering::Relaxed),
             client_full: self.client_limit_rejections.load(Ordering::Relaxed),
@@ -136,50 +108,56 @@ impl ConnectionLimiter {
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is
     /// reached. At the total limit, the connection that has been idle longest is told to close, and the
-    /// new connection is accepted. Without an idle connection this fails. A failure for lack of a file
-    /// descriptor is not counted here, because the caller may free a descriptor and try again.
+    /// new connection is accepted. Without an idle connection this fails. `free_descriptor` is called while
+    /// no file descriptor is free: it frees one, or returns `false`.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,
-    ) -> Result<ConnectionPermit, ConnectionLimitExceeded> {
-        let counted =
-            self.open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
-        if counted >= self.max_connections && !self.activities.close_longest_idle() {
+        free_descriptor: impl Fn() -> bool,
+    ) -> Result<ConnectionPermit, GatewayError> {
+        let is_overloaded = || {
             self.limit_rejections.fetch_add(1, Ordering::Relaxed);
-            return Err(ConnectionLimitExceeded::Total);
+            GatewayError::Overloaded
+        };
+        let open_connections = self.overload_guard.client_connections();
+        let counted =
+            open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
+        if counted >= self.max_connections && !self.activities.close_longest_idle() {
+            return Err(is_overloaded());
         }
-        let descriptor = self
-            .overload_guard
-            .descriptors()
-            .try_acquire()
-            .ok_or(ConnectionLimitExceeded::Descriptors)?;
-        let client_network = client_network(ip);
-        let mut clients = lock(&self.clients);
-        let client = clients.entry(client_network).or_insert_with(|| {
-            Arc::new(ClientUsage {
-                connections: AtomicU32::new(0),
-                requests: AtomicU32::new(0),
-                network: client_network,
-                limiter: Arc::downgrade(self),
-            })
-        });
-        let open = client.connections.load(Ordering::Relaxed);
-        if self.max_connections_per_client.is_some_and(|limit| open >= limit) {
+        let descriptor = loop {
+            match self.overload_guard.descriptors().try_acquire() {
+                Some(descriptor) => break descriptor,
+                None if free_descriptor() => {}
+                None => return Err(is_overloaded()),
+            }
+        };
+        let client = self.client(client_network(ip));
+        let limit = self.max_connections_per_client.unwrap_or(u32::MAX);
+        let one_more = |open| (open < limit).then(|| open + 1);
+        let added = client.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        if added.is_err() {
             self.client_limit_rejections.fetch_add(1, Ordering::Relaxed);
-            return Err(ConnectionLimitExceeded::PerClient);
+            return Err(GatewayError::ClientBusy);
         }
-        client.connections.store(open + 1, Ordering::Relaxed);
-        let client = client.clone();
-        drop(clients);
-        let open_connections = self.open_connections.fetch_add(1, Ordering::Relaxed) + 1;
-        self.overload_guard.set_client_connections(open_connections);
+        open_connections.fetch_add(1, Ordering::Relaxed);
         let activity = self.activities.add();
         Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
     }
 
-    /// Counts a connection that was rejected because no file descriptor was free.
-    pub(super) fn record_descriptor_exhaustion(&self) {
-        self.limit_rejections.fetch_add(1, Ordering::Relaxed);
+    /// The numbers of a client, which are 0 if it has no connection and no request.
+    fn client(self: &Arc<Self>, network: IpAddr) -> Arc<ClientUsage> {
+        let mut clients = lock(&self.clients);
+        clients.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let client = Arc::new(ClientUsage {
+                connections: AtomicU32::new(0),
+                requests: AtomicU32::new(0),
+                network,
+                limiter: Arc::downgrade(self),
+            });
+            clients.insert(network, Arc::downgrade(&client));
+            client
+        })
     }
 
     /// Logs that connections are refused, at most once in [`WARN_INTERVAL`].
@@ -223,17 +201,12 @@ fn client_network(ip: IpAddr) -> IpAddr {
 
 // === impl ClientUsage ===
 
-impl ClientUsage {
-    /// Removes the entry of the client if it has no connection and no request. The order of the
-    /// counters is sequentially consistent: of a connection and a request that end at the same time,
-    /// at least one sees that the other has ended.
-    fn remove_if_unused(self: &Arc<Self>, clients: &mut HashMap<IpAddr, Arc<Self>>) {
-        let is_unused = [&self.connections, &self.requests]
-            .into_iter()
-            .all(|count| count.load(Ordering::SeqCst) == 0);
-        let is_current =
-            clients.get(&self.network).is_some_and(|current| Arc::ptr_eq(current, self));
-        if is_unused && is_current {
+impl Drop for ClientUsage {
+    fn drop(&mut self) {
+        let Some(limiter) = self.limiter.upgrade() else { return };
+        let mut clients = lock(&limiter.clients);
+        // The client may have come back already, and then the entry is a new one.
+        if clients.get(&self.network).is_some_and(|client| client.strong_count() == 0) {
             clients.remove(&self.network);
         }
     }
@@ -242,27 +215,13 @@ impl ClientUsage {
 // === impl ConnectionPermit ===
 
 impl ConnectionPermit {
-    /// The requests of the connection, and the signal to close it.
-    pub(crate) fn activity(&self) -> Arc<ConnectionActivity> {
-        self.activity.clone()
-    }
-
-    /// Counts a new request of the client of this connection, and returns the permit of the
-    /// request. If `connection_requests` is given, the request is counted there too.
-    pub(super) fn acquire_request(
-        &self,
-        connection_requests: Option<Arc<InFlightRequests>>,
-    ) -> RequestPermit {
-        if let Some(InFlightRequests { in_flight, started, .. }) = connection_requests.as_deref() {
-            in_flight.fetch_add(1, Ordering::Relaxed);
-            started.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Counts a new request of the client of this connection, and returns the permit of the request.
+    pub(super) fn acquire_request(&self) -> RequestPermit {
         let client_requests_in_flight = self.client.requests.fetch_add(1, Ordering::Relaxed) + 1;
         self.activity.begin_request();
         RequestPermit {
             client: self.client.clone(),
             activity: self.activity.clone(),
-            connection_requests,
             client_requests_in_flight,
         }
     }
@@ -272,60 +231,15 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let Self { limiter, client, activity, _descriptor } = self;
         limiter.activities.remove(activity);
-        let mut clients = lock(&limiter.clients);
-        client.connections.fetch_sub(1, Ordering::SeqCst);
-        client.remove_if_unused(&mut clients);
-        drop(clients);
-        let open_connections = limiter.open_connections.fetch_sub(1, Ordering::Relaxed) - 1;
-        limiter.overload_guard.set_client_connections(open_connections);
-    }
-}
-
-// === impl InFlightRequests ===
-
-impl InFlightRequests {
-    /// The number of requests since the connection began.
-    pub(super) fn started(&self) -> u32 {
-        self.started.load(Ordering::Relaxed)
-    }
-
-    /// Whether the connection has an open request. If so, `waker` is woken when the last open
-    /// request ends.
-    pub(super) fn is_busy(&self, waker: &Waker) -> bool {
-        if self.in_flight.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        self.idle_waker.register(waker);
-        self.in_flight.load(Ordering::Acquire) > 0
-    }
-}
-
-// === impl RequestPermit ===
-
-impl RequestPermit {
-    /// Number of open requests of the client when this request began, including this request.
-    pub(super) fn client_requests_in_flight(&self) -> u32 {
-        self.client_requests_in_flight
+        client.connections.fetch_sub(1, Ordering::Relaxed);
+        limiter.overload_guard.client_connections().fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.activity.end_request();
-        let is_last = self.client.requests.fetch_sub(1, Ordering::SeqCst) == 1;
-        // While the client has a connection, the end of the connection removes its entry.
-        if is_last
-            && self.client.connections.load(Ordering::SeqCst) == 0
-            && let Some(limiter) = self.client.limiter.upgrade()
-        {
-            self.client.remove_if_unused(&mut lock(&limiter.clients));
-        }
-        if let Some(InFlightRequests { in_flight, idle_waker, .. }) =
-            self.connection_requests.as_deref()
-            && in_flight.fetch_sub(1, Ordering::AcqRel) == 1
-        {
-            idle_waker.wake();
-        }
+        self.client.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -338,15 +252,22 @@ mod tests {
         ConnectionLimiter::new(&limits, Arc::default())
     }
 
+    fn acquire(
+        limiter: &Arc<ConnectionLimiter>,
+        ip: IpAddr,
+    ) -> Result<ConnectionPermit, GatewayError> {
+        limiter.try_acquire(ip, || false)
+    }
+
     #[test]
     fn total_limit_holds_and_permits_are_returned() {
         let limiter = new_limiter(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let [a, b, c] = [1, 2, 3].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
-        let first = limiter.try_acquire(a).unwrap();
-        let _second = limiter.try_acquire(b).unwrap();
-        assert_eq!(limiter.try_acquire(c).unwrap_err(), ConnectionLimitExceeded::Total);
+        let first = acquire(&limiter, a).unwrap();
+        let _second = acquire(&limiter, b).unwrap();
+        assert_eq!(acquire(&limiter, c).unwrap_err(), GatewayError::Overloaded);
         drop(first);
-        assert!(limiter.try_acquire(c).is_ok());
+        assert!(acquire(&limiter, c).is_ok());
         let snapshot = limiter.snapshot();
         assert_eq!((snapshot.open, snapshot.limit, snapshot.full), (1, Some(2), 1));
     }
@@ -355,21 +276,21 @@ mod tests {
     fn at_the_limit_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one() {
         let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
         let ip = IpAddr::from([10, 0, 0, 1]);
-        let connections: Vec<_> = (0..3).map(|_| limiter.try_acquire(ip).unwrap()).collect();
-        assert!(limiter.try_acquire(ip).is_err(), "none has served a request");
+        let connections: Vec<_> = (0..3).map(|_| acquire(&limiter, ip).unwrap()).collect();
+        assert!(acquire(&limiter, ip).is_err(), "none has served a request");
         let is_told_to_close =
             |connection: &ConnectionPermit| connection.activity.closed().now_or_never().is_some();
-        drop(connections[1].acquire_request(None));
-        drop(connections[0].acquire_request(None));
-        let _open = connections[2].acquire_request(None);
-        let new = limiter.try_acquire(ip).unwrap();
+        drop(connections[1].acquire_request());
+        drop(connections[0].acquire_request());
+        let _open = connections[2].acquire_request();
+        let new = acquire(&limiter, ip).unwrap();
         assert_eq!(
             connections.iter().map(is_told_to_close).collect::<Vec<_>>(),
             [false, true, false]
         );
-        let newer = limiter.try_acquire(ip).unwrap();
+        let newer = acquire(&limiter, ip).unwrap();
         assert!(is_told_to_close(&connections[0]));
-        assert!(limiter.try_acquire(ip).is_err(), "the others are not idle");
+        assert!(acquire(&limiter, ip).is_err(), "the others are not idle");
         assert_eq!(limiter.snapshot().full, 2);
         drop((connections, new, newer));
         assert_eq!(limiter.activities.closing(), 0);
@@ -382,30 +303,29 @@ mod tests {
         let limiter = new_limiter(limits);
         let [a, b, c]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap());
-        let first = limiter.try_acquire(a).unwrap();
-        assert_eq!(limiter.try_acquire(b).unwrap_err(), ConnectionLimitExceeded::PerClient);
-        assert!(limiter.try_acquire(c).is_ok());
+        let first = acquire(&limiter, a).unwrap();
+        assert_eq!(acquire(&limiter, b).unwrap_err(), GatewayError::ClientBusy);
+        assert!(acquire(&limiter, c).is_ok());
         drop(first);
-        assert!(limiter.try_acquire(b).is_ok());
+        assert!(acquire(&limiter, b).is_ok());
         assert!(lock(&limiter.clients).is_empty(), "a client without connections is removed");
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        let _first = limiter.try_acquire(mapped).unwrap();
+        let _first = acquire(&limiter, mapped).unwrap();
         assert_eq!(
-            limiter.try_acquire(IpAddr::from([10, 0, 0, 1])).unwrap_err(),
-            ConnectionLimitExceeded::PerClient
+            acquire(&limiter, IpAddr::from([10, 0, 0, 1])).unwrap_err(),
+            GatewayError::ClientBusy
         );
     }
 
     #[test]
     fn requests_are_counted_over_the_connections_of_a_client_and_after_their_connection() {
         let limiter = new_limiter(ServerLimits::default());
-        let connect = || limiter.try_acquire(IpAddr::from([10, 0, 0, 1])).unwrap();
-        let in_flight = |connection: &ConnectionPermit| {
-            connection.acquire_request(None).client_requests_in_flight()
-        };
+        let connect = || acquire(&limiter, IpAddr::from([10, 0, 0, 1])).unwrap();
+        let in_flight =
+            |connection: &ConnectionPermit| connection.acquire_request().client_requests_in_flight;
         let (first, second) = (connect(), connect());
-        let open = first.acquire_request(None);
-        assert_eq!(open.client_requests_in_flight(), 1);
+        let open = first.acquire_request();
+        assert_eq!(open.client_requests_in_flight, 1);
         assert_eq!((in_flight(&second), in_flight(&second)), (2, 2));
         drop((first, second));
         assert_eq!(in_flight(&connect()), 2);

@@ -1,7 +1,7 @@
 //! Passes the requests of a client connection to the proxy, for HTTP/1.1 and HTTP/2.
 
-use super::http1_connection::Http1RequestBody;
-use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
+use super::http1_connection::SharedHttp1Connection;
+use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, ProxyContext, ProxyResponseBody, Responding,
@@ -25,17 +25,18 @@ use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
 /// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {
-    state: Arc<ServerState>,
+    pub(super) state: Arc<ServerState>,
     /// IP address of the client.
     ip: IpAddr,
-    permit: ConnectionPermit,
+    pub(super) permit: ConnectionPermit,
     /// Aborts all responses of the connection.
-    abort_handle: ResponseAbortHandle,
+    pub(super) abort_handle: ResponseAbortHandle,
 }
 
 /// The body of a client's request.
 pub(super) enum RequestBody {
-    Http1(Http1RequestBody),
+    /// Polling the body reads from the connection.
+    Http1(SharedHttp1Connection),
     Http2(hyper::body::Incoming),
 }
 
@@ -53,8 +54,7 @@ impl ConnectionContext {
 
     /// Accepts a request by its head, and returns its permit and the future of its response. The
     /// request counts as open until the permit is dropped. `abort_handle` aborts the response if
-    /// the client does not read it. `connection_requests` counts the requests of an HTTP/2
-    /// connection; `None` for HTTP/1.1.
+    /// the client does not read it.
     ///
     /// The record of the request exists when this function returns. The request is handled when the
     /// returned future is polled.
@@ -62,10 +62,9 @@ impl ConnectionContext {
         &self,
         mut request: Request<RequestBody>,
         abort_handle: ResponseAbortHandle,
-        connection_requests: Option<&Arc<InFlightRequests>>,
     ) -> (RequestPermit, Responding) {
-        let permit = self.permit.acquire_request(connection_requests.cloned());
-        let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight() };
+        let permit = self.permit.acquire_request();
+        let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight };
         let proxy = self.state.proxy_context.load_full();
         let accepted =
             catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
@@ -84,27 +83,16 @@ impl ConnectionContext {
         &self,
         error: &GatewayError,
         request: &Request<RequestBody>,
-        connection_requests: &Arc<InFlightRequests>,
     ) -> (RequestPermit, Response<ProxyResponseBody>) {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
         let response = error.to_response_in(envelope, None).map(ProxyResponseBody::Complete);
-        (self.permit.acquire_request(Some(connection_requests.clone())), response)
-    }
-
-    /// The handle that aborts all responses of the connection.
-    pub(super) fn abort_handle(&self) -> &ResponseAbortHandle {
-        &self.abort_handle
+        (self.permit.acquire_request(), response)
     }
 
     /// Registers an HTTP/2 stream of the connection, so that the stream can be aborted without the
     /// other streams.
     pub(super) fn register_stream(&self) -> RegisteredAbortHandle {
         self.state.abort_registry.stream(&self.abort_handle)
-    }
-
-    /// Whether the gateway drains because it shuts down.
-    pub(super) fn is_draining(&self) -> bool {
-        self.state.proxy.is_draining()
     }
 }
 
@@ -165,14 +153,14 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
-            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http1(connection) => connection.poll_body(cx),
             Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Http1(body) => body.is_end_stream(),
+            Self::Http1(connection) => connection.is_body_complete(),
             Self::Http2(body) => body.is_end_stream(),
         }
     }

@@ -3,8 +3,9 @@
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
 use super::super::status::StatusSnapshot;
-use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
+use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
+use tokenweir_kv_events::residency::StreamState;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
 use tokenweir_routing::PolicyKind;
@@ -114,11 +115,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[
             MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || BackendCache::STATES.to_vec()),
+            MetricLabel::fixed("state", || StreamState::NAMES.to_vec()),
         ],
         read: MetricSource::Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
-                for state in BackendCache::STATES {
+                for state in StreamState::ALL.map(StreamState::as_str) {
                     emit(&[backend, state], f64::from(u8::from(events.state == state)));
                 }
             }

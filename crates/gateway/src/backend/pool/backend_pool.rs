@@ -1,46 +1,54 @@
-//! The backend registry: it holds the current [`PoolSnapshot`]. It replaces the snapshot when
-//! backends are added or removed, when settings change, and when a backend lists other models.
+//! The pool and its current [`PoolSnapshot`]. The pool replaces the snapshot when backends are added or
+//! removed, when settings change, and when a backend lists other models.
 
-use super::route_building::build_routes;
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::peers::PeerExchange;
+use crate::backend::peers::{PeerExchange, Peers};
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
-use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule};
+use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
 use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
+use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
+use tokio::sync::Semaphore;
 
-/// The registry of the backends of a pool.
+/// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
-pub(super) struct BackendRegistry {
+pub struct BackendPool {
     snapshot: ArcSwap<PoolSnapshot>,
     /// State for the next snapshot. The lock is held until the new snapshot is stored, so that two
     /// changes at the same time cannot overwrite each other.
-    state: Mutex<RegistryState>,
-    capacity_notifier: Arc<CapacityNotifier>,
+    state: Mutex<PoolState>,
+    /// Number of leases that were requested so far, which numbers the routing decisions.
+    pub(super) request_sequence: AtomicU64,
+    pub(super) capacity_notifier: Arc<CapacityNotifier>,
+    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
+    pub(super) sleep_permits: Arc<Semaphore>,
+    /// The key that all gateways before the same backends share. `None`: no key is configured.
+    pub(super) peer_key: Option<ExchangeKey>,
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
-    hop: HeaderValue,
+    pub(super) hop: HeaderValue,
 }
 
-/// State of the registry that is kept from snapshot to snapshot.
+/// State of the pool that is kept from snapshot to snapshot.
 #[derive(Debug)]
-struct RegistryState {
+struct PoolState {
     model_lists: ModelListInterner,
     model_labels: ModelLabelTable,
     /// Backends that were removed while they had requests in flight.
@@ -68,17 +76,15 @@ pub struct PoolSettings {
 
 /// A planned set of backends. [`BackendPool::apply_update`] replaces the backends of the pool by
 /// this set.
-///
-/// [`BackendPool::apply_update`]: super::BackendPool::apply_update
 #[derive(Debug)]
 pub struct PoolUpdate(Vec<PlannedBackend>);
 
 #[derive(Debug)]
-enum PlannedBackend {
-    /// A backend that is already in the pool, and a second value with its new settings.
-    Retained(Arc<Backend>, Box<Backend>),
-    /// A backend that is not in the pool yet.
-    Added(Arc<Backend>),
+struct PlannedBackend {
+    backend: Arc<Backend>,
+    /// A value with the new settings of a backend that is already in the pool. `None`: the backend is
+    /// not in the pool yet.
+    updated: Option<Box<Backend>>,
 }
 
 impl Default for PoolSettings {
@@ -94,16 +100,23 @@ impl Default for PoolSettings {
     }
 }
 
-// === impl BackendRegistry ===
+// === impl BackendPool ===
 
-impl BackendRegistry {
-    /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and sent requests
-    /// to other gateways through `peers`. `has_rendezvous`: as in [`PoolSnapshot`].
-    pub(super) fn new(
-        capacity_notifier: Arc<CapacityNotifier>,
-        peers: Option<Arc<PeerExchange>>,
-        has_rendezvous: bool,
-    ) -> Self {
+impl BackendPool {
+    /// A pool of backends whose health is unknown, with these configured models and this policy.
+    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
+        let models = models.to_vec();
+        Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
+    }
+
+    /// A pool of backends whose health is unknown, with these settings.
+    pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
+        Self::with_peers(backends, settings, Peers::default())
+    }
+
+    /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
+    /// shares with other gateways.
+    pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
         let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
@@ -113,26 +126,30 @@ impl BackendRegistry {
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
-            has_rendezvous,
+            has_rendezvous: peers.key.is_some() && peers.exchange.is_none(),
             policy: Policy::default(),
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
             sleep: SleepSettings::default(),
             has_prefill_backends: false,
         };
-        let state = RegistryState {
+        let state = PoolState {
             model_lists: ModelListInterner::default(),
             model_labels,
             retiring: Vec::new(),
         };
-        let (snapshot, state) = (ArcSwap::from_pointee(snapshot), Mutex::new(state));
-        let hop = headers::hop_of(fastrand::u64(..));
-        Self { snapshot, state, capacity_notifier, peers, hop }
-    }
-
-    /// The value of the `Via` header that names this gateway.
-    pub(super) fn hop(&self) -> &HeaderValue {
-        &self.hop
+        let pool = Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            state: Mutex::new(state),
+            request_sequence: AtomicU64::new(0),
+            capacity_notifier: Arc::default(),
+            sleep_permits: Arc::new(Semaphore::new(1)),
+            peer_key: peers.key,
+            peers: peers.exchange,
+            hop: headers::hop_of(fastrand::u64(..)),
+        };
+        pool.apply_update(pool.plan_update(backends), settings);
+        pool
     }
 
     /// The current snapshot. The guard must be dropped soon and must not be stored.
@@ -140,21 +157,24 @@ impl BackendRegistry {
         self.snapshot.load()
     }
 
-    /// Plans an update of the pool to exactly these backends.
-    pub(super) fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
+    /// Plans an update of the pool to exactly these backends. A backend that is already in the pool
+    /// with the same name, address and credentials keeps its state.
+    pub fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
         let snapshot = self.snapshot();
         let plan_backend = |backend: Backend| match snapshot
             .backends
             .iter()
             .find(|existing| existing.identity.is_same_endpoint(&backend.identity))
         {
-            Some(existing) => PlannedBackend::Retained(existing.clone(), Box::new(backend)),
-            None => PlannedBackend::Added(self.register(backend)),
+            Some(existing) => {
+                PlannedBackend { backend: existing.clone(), updated: Some(Box::new(backend)) }
+            }
+            None => PlannedBackend { backend: self.register(backend), updated: None },
         };
         PoolUpdate(backends.into_iter().map(plan_backend).collect())
     }
 
-    /// Connects a new backend to the sampler and the notifier of this registry.
+    /// Connects a new backend to the sampler and the notifier of this pool.
     fn register(&self, backend: Backend) -> Arc<Backend> {
         let sampler = self.snapshot().candidate_sampler.clone();
         let membership = PoolMembership::new(
@@ -166,13 +186,17 @@ impl BackendRegistry {
         Arc::new(backend.with_membership(membership))
     }
 
-    /// Stores a snapshot with the planned backends and the settings. Backends that are no longer in
-    /// the pool are retiring until their last request ends.
-    pub(super) fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
+    /// Applies a planned update and the settings. New requests are sent to the new set of backends
+    /// only. Backends that are no longer in the pool are retiring until their last request ends.
+    pub fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
         let mut state = lock(&self.state);
         let previous = self.snapshot();
-        let next: Vec<Arc<Backend>> =
-            planned.into_iter().map(PlannedBackend::into_backend).collect();
+        for PlannedBackend { backend, updated } in &planned {
+            if let Some(updated) = updated {
+                backend.adopt_settings(updated);
+            }
+        }
+        let next = planned.into_iter().map(|planned| planned.backend).collect();
         let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
         let ids: Arc<[BackendId]> =
             backends.iter().map(|backend| backend.identity.id.clone()).collect();
@@ -205,30 +229,57 @@ impl BackendRegistry {
             ..PoolSnapshot::clone(&previous)
         }));
         state.prune_retiring();
+        drop(state);
+        // Queued requests may have a backend with capacity now, or no backend at all.
+        self.capacity_notifier.notify();
     }
 
     /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
-    pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
-        if !backend.health.has_new_models(models) {
-            return;
+    pub(in crate::backend) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
+        if backend.health.has_new_models(models) {
+            let mut state = lock(&self.state);
+            let models = state.model_lists.intern(models);
+            backend.update_state(|next| next.models = Some(models.clone()));
+            let previous = self.snapshot();
+            let PoolSnapshot { route_rules, backends, .. } = &**previous;
+            let routes = build_routes(route_rules, backends, &mut state.model_labels, false);
+            let next = PoolSnapshot { routes, ..PoolSnapshot::clone(&previous) };
+            self.snapshot.store(Arc::new(next));
         }
-        let mut state = lock(&self.state);
-        let models = state.model_lists.intern(models);
-        backend.update_state(|next| next.models = Some(models.clone()));
-        self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
+        // Queued requests may have a backend now, or their model may have become unknown.
+        self.capacity_notifier.notify();
     }
 
     /// The models that have their own label value in metrics.
-    pub(super) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+    pub fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
         lock(&self.state).model_labels.labelled_models(now)
     }
 
-    /// Backends that were removed and still have requests in flight.
-    pub(super) fn retiring_backends(&self) -> Vec<Arc<Backend>> {
+    /// Backends that were removed from the pool and still have requests in flight.
+    pub fn retiring_backends(&self) -> Vec<Arc<Backend>> {
         let mut state = lock(&self.state);
         state.prune_retiring();
         state.retiring.clone()
     }
+}
+
+/// Builds the routes to `backends` from the configured rules and the models that each backend
+/// lists, and assigns model labels. `backends_left`: whether backends left the pool.
+fn build_routes(
+    rules: &[RouteRule],
+    backends: &[Arc<Backend>],
+    labels: &mut ModelLabelTable,
+    backends_left: bool,
+) -> RouteTable {
+    let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
+    let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
+    labels.update(
+        rules.iter().map(RouteRule::name),
+        ModelListInterner::distinct_models(&advertised),
+        backends_left,
+        clock::now(),
+    );
+    RouteTable::new(rules, &advertised, labels)
 }
 
 /// The shadow policies of these kinds, without the kind of the `active` policy. They have the
@@ -270,36 +321,21 @@ fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<A
     by_position.into_iter().flatten().collect()
 }
 
-// === impl RegistryState ===
+// === impl PoolState ===
 
-impl RegistryState {
+impl PoolState {
     /// Removes the retiring backends whose last request has ended.
     fn prune_retiring(&mut self) {
         self.retiring.retain(|backend| backend.load.in_flight() > 0);
     }
 }
 
-// === impl PoolUpdate, PlannedBackend ===
+// === impl PoolUpdate ===
 
 impl PoolUpdate {
     /// The planned backends that are not in the pool yet. Their health checks may start before the
     /// update is applied.
     pub fn added_backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.0.iter().filter_map(|planned| match planned {
-            PlannedBackend::Added(backend) => Some(backend),
-            PlannedBackend::Retained(..) => None,
-        })
-    }
-}
-
-impl PlannedBackend {
-    fn into_backend(self) -> Arc<Backend> {
-        match self {
-            Self::Added(backend) => backend,
-            Self::Retained(backend, updated) => {
-                backend.adopt_settings(&updated);
-                backend
-            }
-        }
+        self.0.iter().filter(|planned| planned.updated.is_none()).map(|planned| &planned.backend)
     }
 }
