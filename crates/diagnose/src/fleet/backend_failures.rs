@@ -1,9 +1,9 @@
 //! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::{HARMED_SHARE, is_share_above};
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -28,7 +28,7 @@ const BUSY: &str = "busy";
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
 
-pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
+pub(super) static BACKEND_FAILING: VerdictDescription = VerdictDescription {
     name: "backend_failing",
     scope: VerdictScope::Backend,
     is_about_state: true,

@@ -2,7 +2,7 @@
 
 use super::backend_failures::BackendFailures;
 use super::cache_contention::CacheContention;
-use super::fleet_rule::FleetMatch;
+use super::fleet_match::FleetMatch;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;

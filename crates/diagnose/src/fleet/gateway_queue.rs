@@ -1,9 +1,9 @@
 //! The rule about requests that wait in the gateway because all backends are full.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// Minimum number of requests that wait now, or of ended requests that waited and were slow.
@@ -14,7 +14,7 @@ const HARMFUL_WAIT_SECONDS: f64 = 2.0;
 /// `tokenweir top` show a share of at least this value in yellow.
 const MIN_SHARE: f64 = 0.02;
 
-pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
+pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
     name: "gateway_queue",
     scope: VerdictScope::Fleet,
     is_about_state: true,

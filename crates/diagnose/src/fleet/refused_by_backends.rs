@@ -2,17 +2,17 @@
 //! of the gateway, or a rate limit.
 
 use super::backend_failures::RATE_LIMIT_REMEDY;
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
-pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
+pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
     name: "refused_by_backends",
     scope: VerdictScope::Fleet,
     is_about_state: false,
