@@ -8,7 +8,7 @@ mod sequence;
 pub mod text;
 
 pub mod engine;
-pub mod wire;
+mod wire;
 
 mod generation_progress;
 pub mod telemetry;
@@ -111,11 +111,6 @@ impl Simulator {
     /// The address of the listener of each backend.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
-    }
-
-    /// Statistics of a backend. `None` if there is no such backend.
-    pub fn stats(&self, index: usize) -> Option<SimulatedBackendStats> {
-        self.backend(index).map(|backend| backend.stats())
     }
 
     /// Returns the backend with an index, so that a test can observe it while [`run`](Self::run)

@@ -99,7 +99,7 @@ impl Engine {
             ..spec
         };
         Self {
-            pool: BlockPool::with_offload(spec.blocks, spec.offload_blocks),
+            pool: BlockPool::new(spec.blocks, spec.offload_blocks),
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),

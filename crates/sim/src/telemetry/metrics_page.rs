@@ -268,7 +268,7 @@ mod tests {
             prompt_tokens: 1_500_000,
             ..SimulatedEngineLoad::default()
         };
-        let (spec, telemetry) = (EngineSpec::default(), EngineTelemetry::default());
+        let (spec, telemetry) = (EngineSpec::DEFAULT, EngineTelemetry::default());
         let source =
             MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
         render(&source, naming)
