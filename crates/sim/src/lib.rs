@@ -8,7 +8,7 @@ mod sequence;
 pub mod text;
 
 pub mod engine;
-mod wire;
+pub mod wire;
 
 mod generation_progress;
 pub mod telemetry;

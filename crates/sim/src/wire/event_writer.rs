@@ -45,7 +45,7 @@ enum StreamStage {
 
 impl EventWriter {
     /// Starts a stream.
-    pub fn new(reply: SimulatedResponse) -> Self {
+    pub(crate) fn new(reply: SimulatedResponse) -> Self {
         Self {
             shared_text: formats::wire_format(reply.api).shared_text(&reply),
             sent: vec![0; reply.outputs.len()],
@@ -59,7 +59,7 @@ impl EventWriter {
     }
 
     /// Appends the next event to `out` if it is available.
-    pub fn next(&mut self, progress: &GenerationProgress, out: &mut BytesMut) -> NextEvent {
+    pub(crate) fn next(&mut self, progress: &GenerationProgress, out: &mut BytesMut) -> NextEvent {
         let format = formats::wire_format(self.reply.api);
         loop {
             let wrote = match self.stage {
