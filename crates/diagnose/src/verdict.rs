@@ -235,6 +235,15 @@ impl Verdict {
         }
     }
 
+    /// Adds a clause to the cause.
+    pub fn add_to_cause(&mut self, clause: &str) {
+        let cause = match &self.cause {
+            Some(cause) => format!("{cause}; {clause}"),
+            None => clause.to_owned(),
+        };
+        self.cause = Some(cause.into());
+    }
+
     /// The cause, or the meaning of the verdict if the cause is unknown.
     pub fn cause_or_meaning(&self) -> &str {
         self.cause.as_deref().unwrap_or(&self.meaning)

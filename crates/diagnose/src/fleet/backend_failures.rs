@@ -79,7 +79,7 @@ impl BackendFailures {
         }
         let age = self.last_attempt_at.map(|at| now.saturating_duration_since(at));
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
-        let severity = VerdictSeverity::of_harm(fleet.failed, fleet.requests);
+        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
@@ -102,7 +102,7 @@ impl BackendFailures {
 /// a response of the backend that it is full does not count as a failure.
 fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
     let mut observed = backend.attempts.clone();
-    if fleet.refused > 0 {
+    if fleet.counts.refused > 0 {
         observed.failures.retain(|failure| failure.kind != BUSY);
     }
     observed
@@ -260,6 +260,7 @@ impl AttemptFailures {
 mod tests {
     use super::super::observation;
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use crate::history::test_instant;
 
     struct Fixture {
@@ -372,7 +373,8 @@ mod tests {
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];
             let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];
-            let fleet = FleetObservation { backends, refused, ..FleetObservation::default() };
+            let counts = RecentCounts { refused, ..RecentCounts::default() };
+            let fleet = FleetObservation { backends, counts, ..FleetObservation::default() };
             let found = BackendFailures::default().judge(&fleet, now);
             found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy.unwrap_or_default()))
         };

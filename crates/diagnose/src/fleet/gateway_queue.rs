@@ -54,8 +54,9 @@ impl GatewayQueue {
     ) -> Option<FleetMatch> {
         let wait = fleet.longest_wait_seconds.unwrap_or_default();
         let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
-        let delayed = fleet.delayed as f64;
-        let was_waiting = delayed >= (MIN_REQUESTS as f64).max(MIN_SHARE * fleet.requests as f64);
+        let delayed = fleet.counts.delayed as f64;
+        let was_waiting =
+            delayed >= (MIN_REQUESTS as f64).max(MIN_SHARE * fleet.counts.requests as f64);
         let is_found = !is_named && (is_waiting || was_waiting);
         self.debounce.update(is_found, now);
         if self.debounce.since().is_none() {
@@ -73,7 +74,7 @@ impl GatewayQueue {
         Some(FleetMatch {
             rule: &GATEWAY_QUEUE,
             backend: None,
-            severity: VerdictSeverity::of_harm(fleet.delayed, fleet.requests),
+            severity: VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests),
             cause: Some(cause),
             evidence: vec![
                 Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
@@ -111,6 +112,7 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use crate::history::test_instant;
     use std::time::Duration;
 
@@ -122,8 +124,7 @@ mod tests {
             let fleet = FleetObservation {
                 queued,
                 longest_wait_seconds: Some(wait),
-                delayed,
-                requests: 100,
+                counts: RecentCounts { delayed, requests: 100, ..RecentCounts::default() },
                 ..FleetObservation::default()
             };
             let found = rule.judge(&fleet, is_named, now);

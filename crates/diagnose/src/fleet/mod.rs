@@ -21,6 +21,6 @@ mod fleet_diagnoser;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FleetBackend, FleetObservation, GatewayConditions,
+    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use rules::FLEET_RULES;

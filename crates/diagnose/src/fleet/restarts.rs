@@ -53,7 +53,7 @@ impl Restarts {
     /// The backends that match [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
         self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
-        let severity = VerdictSeverity::of_harm(fleet.failed, fleet.requests);
+        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let interruptions = self.0.entry(backend.id.clone()).or_default();

@@ -192,7 +192,7 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
 
 /// Whether the gateway refuses enough requests for [`SHEDDING`].
 fn is_shedding(fleet: &FleetObservation) -> bool {
-    fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
+    fleet.counts.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
 }
 
 /// The match of [`BACKEND_AWAITED`]. `None`: `models` is empty.
@@ -223,7 +223,7 @@ fn for_all(
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
     let evidence = vec![
         evidence("refused_share", fleet.refused_share(), "ratio"),
-        evidence("refused", fleet.refused as f64, "requests"),
+        evidence("refused", fleet.counts.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
     ];
     FleetMatch { evidence, ..FleetMatch::new(rule, severity, Some(cause)) }

@@ -73,7 +73,7 @@ impl UnservedModels {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
         }
         let (failed, seconds) = (sum(FORGET_AFTER) as f64, FORGET_AFTER.as_secs_f64());
-        let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.requests);
+        let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
         Some(FleetMatch {
             evidence: vec![Evidence::new("failed_requests", failed, "requests", seconds)],
             ..FleetMatch::new(&MODEL_GONE, severity, Some(cause))
@@ -84,6 +84,7 @@ impl UnservedModels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::RecentCounts;
 
     #[test]
     fn a_model_is_named_while_requests_for_it_come_and_no_backend_lists_it() {
@@ -91,8 +92,8 @@ mod tests {
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();
-            let fleet =
-                FleetObservation { requests, unserved_models, ..FleetObservation::default() };
+            let counts = RecentCounts { requests, ..RecentCounts::default() };
+            let fleet = FleetObservation { counts, unserved_models, ..FleetObservation::default() };
             let found = rule.judge(&fleet, start + Duration::from_secs(seconds));
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };

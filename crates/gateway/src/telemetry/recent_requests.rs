@@ -15,10 +15,11 @@ use client_counts::ClientCounts;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
+use tokenweir_diagnose::RecentCounts;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
 use tokenweir_request::record::{RequestRecord, SlowCause};
@@ -49,23 +50,6 @@ struct RecentRequestsState {
     /// The last slow requests, oldest first.
     slow_requests: VecDeque<Arc<FinishedRequest>>,
     refusal_log: RefusalLog,
-}
-
-/// Counts of the requests that ended in the last few windows of 5 s.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RecentCounts {
-    /// Number of requests that ended.
-    pub requests: u64,
-    /// Number of the ended requests that were refused.
-    pub refused: u64,
-    /// Number of the ended requests that failed because of a backend.
-    pub failed: u64,
-    /// Number of the ended requests that were slow because they waited for capacity.
-    pub waited: u64,
-    /// The part of `waited` that waited in the gateway because all backends were full.
-    pub delayed: u64,
-    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
-    pub client_errors: BTreeMap<u16, u64>,
 }
 
 /// Number of complete windows in a minute. The current window, which is not complete, is not counted.
