@@ -33,7 +33,8 @@ fn differences_between_backends_are_reported() {
     assert!(observations.iter().any(|text| text.contains("sql is on 1 of 3")), "{observations:?}");
     let same = examine(&facts(vec![backend("a"), backend("b")]));
     assert!(findings_of(&same, "fleet").is_empty());
-    assert_eq!(only_finding(&same, "queue_limit").backends, ["a", "b"], "one finding for both");
+    let queue_limit = same.iter().find(|finding| finding.check == "queue_limit").unwrap();
+    assert_eq!(queue_limit.backends, ["a", "b"], "one finding for both");
     assert_eq!(
         only_finding(&examine(&facts(Vec::new())), "fleet").severity,
         FindingSeverity::Error
