@@ -11,14 +11,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
 
-/// The kind of a checked file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Kind of a checked file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CheckedFile {
-    /// A configuration, with the files, certificates, keys and secrets that it names.
+    /// A configuration.
+    // With the files, certificates, keys and secrets that it names.
     #[default]
     Config,
     /// The text of a configuration only. The files that the configuration names are not read,
     /// because they may be on another machine.
+    #[value(skip)]
     ConfigSyntax,
     /// A file of tenants and keys (`access.keys_file`).
     Keys,

@@ -43,7 +43,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     limits::check(&config.limits)?;
     tls::check(config)?;
     check_kv_aware_horizon(config)?;
-    check_cost(config)?;
+    backends::check_price("cost.gpu_hour_price", config.cost.gpu_hour_price)?;
     gpu::check(config)?;
     webhooks::check(&config.webhooks)?;
     identities::check(&config.identities)?;
@@ -143,16 +143,6 @@ fn check_intervals(config: &Config) -> Result<(), RuleViolation> {
         return Err(violation_of(["sleep.idle", "sleep.wake"], problem));
     }
     Ok(())
-}
-
-fn check_cost(config: &Config) -> Result<(), RuleViolation> {
-    match config.cost.gpu_hour_price.filter(|price| !backends::is_price(*price)) {
-        Some(price) => Err(violation_at(
-            "cost.gpu_hour_price",
-            format!("{price} is not a price: write 0 or more"),
-        )),
-        None => Ok(()),
-    }
 }
 
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {

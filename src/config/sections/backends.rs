@@ -86,10 +86,7 @@ impl BackendConfig {
 pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
-        if let Some(price) = backend.gpu_hour_price.filter(|price| !is_price(*price)) {
-            let path = format!("backends.{index}.gpu_hour_price");
-            return Err(violation_at(&path, format!("{price} is not a price: write 0 or more")));
-        }
+        check_price(&format!("backends.{index}.gpu_hour_price"), backend.gpu_hour_price)?;
     }
     for (index, backend) in backends.iter().enumerate() {
         if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
@@ -105,9 +102,12 @@ pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     }
 }
 
-/// Whether a number can be a price.
-pub(crate) fn is_price(price: f64) -> bool {
-    price.is_finite() && price >= 0.0
+/// Checks that the number at `path` is a price.
+pub(crate) fn check_price(path: &str, price: Option<f64>) -> Result<(), RuleViolation> {
+    match price.filter(|price| !price.is_finite() || *price < 0.0) {
+        Some(price) => Err(violation_at(path, format!("{price} is not a price: write 0 or more"))),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn is_weight_too_large(weight: u32) -> bool {

@@ -53,8 +53,8 @@ pub enum SecretError {
 #[error("cannot read {purpose}")]
 pub struct UnreadableSecret {
     /// The use of the secret, such as `the admin token (access.admin_token)`.
-    purpose: String,
-    source: SecretError,
+    pub(in crate::config) purpose: String,
+    pub(in crate::config) source: SecretError,
 }
 
 // === impl Secret ===
@@ -84,16 +84,6 @@ impl Secret {
             }
             None => Err(SecretError::InvalidCharacters(self.clone())),
         }
-    }
-
-    /// Like [`Self::resolve`]. `purpose` names the use of the secret in the error.
-    pub fn resolve_for(
-        &self,
-        purpose: &str,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<SecretValue, UnreadableSecret> {
-        let to_error = |source| UnreadableSecret { purpose: purpose.to_owned(), source };
-        self.resolve(env).map_err(to_error)
     }
 }
 
