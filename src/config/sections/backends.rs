@@ -2,7 +2,7 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
@@ -87,19 +87,12 @@ pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
         check_price(&format!("backends.{index}.gpu_hour_price"), backend.gpu_hour_price)?;
-    }
-    for (index, backend) in backends.iter().enumerate() {
         if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
             return Err(violation_at(&format!("backends.{index}.kv_events.{key}"), problem));
         }
+        check_weight(&format!("backends.{index}.weight"), backend.weight)?;
     }
-    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
-        Some(index) => {
-            let problem = format!("a weight is at most {MAX_WEIGHT}");
-            Err(violation_at(&format!("backends.{index}.weight"), problem))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Checks that the number at `path` is a price.
@@ -110,8 +103,9 @@ pub(crate) fn check_price(path: &str, price: Option<f64>) -> Result<(), RuleViol
     }
 }
 
-pub(crate) fn is_weight_too_large(weight: u32) -> bool {
-    weight > MAX_WEIGHT
+/// Checks that the number at `path` is a weight.
+pub(crate) fn check_weight(path: &str, weight: u32) -> Result<(), RuleViolation> {
+    require(weight <= MAX_WEIGHT, path, format!("a weight is at most {MAX_WEIGHT}"))
 }
 
 fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
