@@ -125,7 +125,8 @@ impl Application {
                 peer_exchange::run(exchange.clone(), pool.clone())
             })
         });
-        let diagnosis = DiagnosisTask::new(&admin, pipeline.request_counters).start();
+        let request_counters = pipeline.request_counters;
+        let diagnosis = DiagnosisTask { admin: admin.clone(), request_counters }.start();
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
         let BoundListeners { clients, limits, connection_limiter, descriptors, tls, .. } =
             listeners;

@@ -1,6 +1,5 @@
 //! Why the gateway cannot start or reload with a valid configuration.
 
-use super::listeners::ListenError;
 use crate::config::{
     ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret, WebhooksError,
 };
@@ -15,8 +14,6 @@ use tokenweir_net::tls::TlsError;
 /// Why the gateway cannot start or reload with a valid configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplicationError {
-    #[error(transparent)]
-    Listen(#[from] ListenError),
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]

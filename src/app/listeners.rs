@@ -1,15 +1,15 @@
 //! Binds the client listener and the admin listener, and sets up their limits and TLS.
 
+use super::error::ApplicationError;
 use crate::admin::StatusSource;
 use crate::config::Config;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::{OverloadGuard, OverloadLimits};
 use tokenweir_gateway::server::{
-    BindError, BoundSocket, ConnectionLimiter, DescriptorBudget, ServerLimits, ServerTls,
-    bind_listener, bind_socket, raise_file_limit,
+    BoundSocket, ConnectionLimiter, DescriptorBudget, ServerLimits, ServerTls, bind_listener,
+    bind_socket, raise_file_limit,
 };
-use tokenweir_net::tls::TlsError;
 use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.
@@ -26,21 +26,12 @@ pub(super) struct BoundListeners {
     pub(super) tls: ServerTls,
 }
 
-/// The reason why the listeners cannot be bound.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ListenError {
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-}
-
 // === impl BoundListeners ===
 
 impl BoundListeners {
     /// Binds the sockets of the client listener and the admin listener, derives their limits from
     /// the configuration and the file descriptor limit, and reads their certificates.
-    pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
+    pub(super) fn bind(config: &Config) -> Result<Self, ApplicationError> {
         let is_shared = config.listen_reuse_port;
         let clients = bind_socket(config.listen, "client listener", is_shared)?;
         let admin = bind_listener(config.admin, "admin listener")?;

@@ -54,16 +54,6 @@ pub(super) struct ReloadTriggers {
     requests: ReloadRequests,
 }
 
-/// The next change that the [`Reloader`] applies.
-enum ReloadTask {
-    /// Reload the configuration, and respond to the admin request if there is one.
-    Reload(Option<ReloadRequest>),
-    /// Apply newly discovered backends.
-    BackendsDiscovered,
-    /// Read the secrets again, because one of their files has changed.
-    SecretsChanged,
-}
-
 /// The parts of a new configuration whose construction can fail.
 struct PreparedReload {
     backends: Vec<Backend>,
@@ -110,15 +100,10 @@ impl Reloader {
     pub(super) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
-            let task = tokio::select! {
-                request = self.triggers.next(is_watched) => ReloadTask::Reload(request),
-                () = self.sources.changed() => ReloadTask::BackendsDiscovered,
-                () = self.secret_files.changed() => ReloadTask::SecretsChanged,
-            };
-            match task {
-                ReloadTask::BackendsDiscovered => self.on_backends_discovered().await,
-                ReloadTask::SecretsChanged => self.on_secrets_changed().await,
-                ReloadTask::Reload(request) => {
+            tokio::select! {
+                () = self.sources.changed() => self.on_backends_discovered().await,
+                () = self.secret_files.changed() => self.on_secrets_changed().await,
+                request = self.triggers.next(is_watched) => {
                     systemd::notify_reloading();
                     let result = self.reload().await;
                     systemd::notify_ready();

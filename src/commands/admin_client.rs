@@ -9,7 +9,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_doctor::facts::{GatherError, GatherResult, TargetKey as Token};
-use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
+use tokenweir_doctor::gather::ServerClient;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
@@ -30,11 +30,8 @@ impl AdminClient {
         let env_secret = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
         let secret = token_file.map_or(env_secret, Secret::File);
         let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
-        let target =
-            GatherTarget { id: "admin".into(), url: admin.clone(), metrics_url: None, key };
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
-        let options = GatherOptions { outbound, timeout, idle: Duration::ZERO, probe: false };
-        Ok(Self(ServerClient::to(&target, &options)))
+        Ok(Self(ServerClient::new(admin.clone(), key, outbound, timeout)))
     }
 
     /// The body of a successful response to `GET`. The error text states the problem and how to fix

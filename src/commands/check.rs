@@ -2,7 +2,8 @@
 
 use super::print_line;
 use super::{EXIT_USAGE, variable};
-use crate::app::check::{self, CheckedFile};
+use crate::app::check;
+use crate::config::CheckedFile;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ pub struct CheckArgs {
     pub file: PathBuf,
     /// Kind of the file.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_KIND")]
-    pub kind: FileKind,
+    pub kind: CheckedFile,
     /// Check the text of the configuration only: the files, certificates, keys and secrets that it
     /// names may be on another machine.
     #[arg(long, env = "TOKENWEIR_CHECK_SYNTAX_ONLY")]
@@ -26,18 +27,6 @@ pub struct CheckArgs {
     /// Output format.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_FORMAT")]
     pub format: CheckFormat,
-}
-
-/// Kind of a checked file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum FileKind {
-    /// A configuration.
-    #[default]
-    Config,
-    /// A file of tenants and keys (`access.keys_file`).
-    Keys,
-    /// A list of backends (`discovery[].file`).
-    Backends,
 }
 
 /// Output format of `tokenweir check`.
@@ -57,10 +46,8 @@ that it names, 2 invalid arguments, 64 the file has mistakes.";
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let checked = match args.kind {
-        FileKind::Config if args.syntax_only => CheckedFile::ConfigSyntax,
-        FileKind::Config => CheckedFile::Config,
-        FileKind::Keys => CheckedFile::Keys,
-        FileKind::Backends => CheckedFile::Backends,
+        CheckedFile::Config if args.syntax_only => CheckedFile::ConfigSyntax,
+        kind => kind,
     };
     let result = check::check(&args.file, checked, variable);
     let effective = result.effective_yaml().filter(|_| args.print);

@@ -38,6 +38,9 @@ pub use tokenweir_gateway::server::raise_file_limit;
 /// Environment variable of the admin token.
 pub const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
+/// Exit code if the command failed, as [`ExitCode::FAILURE`].
+pub(crate) const EXIT_FAILURE: u8 = 1;
+
 /// Exit code for an invalid configuration file: `EX_USAGE` of `sysexits.h`.
 pub const EXIT_USAGE: u8 = 64;
 
@@ -52,16 +55,20 @@ pub fn flag_variable_name(command: &str, id: &str) -> String {
     format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
 }
 
-/// Prints a configuration error to standard error and returns [`EXIT_USAGE`].
-pub fn report_config_error(error: &ConfigError) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(EXIT_USAGE)
+/// Prints a problem to standard error and returns an exit code.
+pub(crate) fn report_problem(problem: impl Display, code: u8) -> ExitCode {
+    eprintln!("error: {problem}");
+    ExitCode::from(code)
 }
 
-/// Prints an error with its causes to standard error and returns [`ExitCode::FAILURE`].
+/// Prints a configuration error to standard error and returns [`EXIT_USAGE`].
+pub fn report_config_error(error: &ConfigError) -> ExitCode {
+    report_problem(error, EXIT_USAGE)
+}
+
+/// Prints an error with its causes to standard error and returns [`EXIT_FAILURE`].
 pub fn report_error(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("error: {}", ErrorChain(error));
-    ExitCode::FAILURE
+    report_problem(ErrorChain(error), EXIT_FAILURE)
 }
 
 /// Reads a secret and returns it as the value of an `Authorization` header. `None`: the secret is

@@ -25,6 +25,15 @@ pub(crate) fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolat
     RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
 }
 
+/// Fails with the violation of a rule for the single value at `path` unless the rule holds.
+pub(crate) fn require(
+    holds: bool,
+    path: &str,
+    problem: impl Into<String>,
+) -> Result<(), RuleViolation> {
+    if holds { Ok(()) } else { Err(violation_at(path, problem)) }
+}
+
 /// The first mistake that the parser or the rules find in a text.
 #[derive(Debug)]
 pub(crate) struct Mistake {

@@ -118,6 +118,6 @@ async fn assert_no_state_left(fleet: &Fleet, gateway: &Running) {
     }));
     assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
     // Engines abort requests only at their next step, so wait until no request runs.
-    let is_idle = || fleet.backends.iter().all(|backend| backend.stats().running == 0);
+    let is_idle = || fleet.backends.iter().all(|backend| backend.stats().load.running == 0);
     wait_until!(is_idle());
 }

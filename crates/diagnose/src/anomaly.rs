@@ -15,29 +15,14 @@ const MIN_PAIRED_SAMPLES: usize = 20;
 /// Minimum absolute correlation of a pair that is reported.
 const MIN_CORRELATION: f64 = 0.7;
 
-/// The pairs of values that are tested for correlation: for each value, its name and the function
-/// that reads it from a step.
-const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
-    ("kv_usage", |step| step.get(StepSignal::KvUsage), "engine_ttft", mean_ttft),
-    ("waiting", |step| step.get(StepSignal::Waiting), "engine_ttft", mean_ttft),
-    (
-        "kv_usage",
-        |step| step.get(StepSignal::KvUsage),
-        "waiting",
-        |step| step.get(StepSignal::Waiting),
-    ),
-    (
-        "running",
-        |step| step.get(StepSignal::Running),
-        "engine_inter_token",
-        mean_inter_token_latency,
-    ),
-    (
-        "preemptions",
-        |step| step.get(StepSignal::Preemptions),
-        "engine_inter_token",
-        mean_inter_token_latency,
-    ),
+/// The pairs of values that are tested for correlation: the name and the signal of the first value, and the
+/// name of the second value with the function that reads it from a step.
+const CORRELATION_CANDIDATES: [(&str, StepSignal, &str, StepValueFn); 5] = [
+    ("kv_usage", StepSignal::KvUsage, "engine_ttft", mean_ttft),
+    ("waiting", StepSignal::Waiting, "engine_ttft", mean_ttft),
+    ("kv_usage", StepSignal::KvUsage, "waiting", |step| step.get(StepSignal::Waiting)),
+    ("running", StepSignal::Running, "engine_inter_token", mean_inter_token_latency),
+    ("preemptions", StepSignal::Preemptions, "engine_inter_token", mean_inter_token_latency),
 ];
 
 /// The names of the measures that can be anomalous: a change of their value can harm requests.
@@ -79,8 +64,8 @@ pub(super) fn pairs<'a>(
     backend: &'a str,
     window: StepWindow<'a>,
 ) -> impl Iterator<Item = CorrelatedPair> + 'a {
-    CORRELATION_CANDIDATES.iter().filter_map(move |(first, read_first, second, read_second)| {
-        let samples = window.pairs(*read_first, *read_second);
+    CORRELATION_CANDIDATES.iter().filter_map(move |(first, signal, second, read_second)| {
+        let samples = window.pairs(*signal, *read_second);
         let correlation = rank_correlation(&samples, MIN_PAIRED_SAMPLES)?;
         (correlation.abs() >= MIN_CORRELATION).then(|| CorrelatedPair {
             backend: backend.to_owned(),

@@ -216,7 +216,7 @@ impl BackendDiagnosis {
     fn new(id: BackendId) -> Self {
         Self {
             id,
-            history: BackendHistory::new(),
+            history: BackendHistory::default(),
             debounces: [VerdictDebounce::default(); RULES.len()],
             last_matches: [const { None }; RULES.len()],
             has_expired: [false; RULES.len()],
@@ -287,8 +287,11 @@ impl BackendDiagnosis {
             if let Some(rule_match) = rule_match {
                 self.last_matches[index] = Some(self.hold_remedy(index, rule_match));
             }
-            if let Some(verdict) = self.active_verdict(index, is_critical, now) {
-                let verdict = if is_held { with_note(verdict) } else { verdict };
+            if let Some(mut verdict) = self.active_verdict(index, is_critical, now) {
+                if is_held {
+                    verdict.is_held = true;
+                    verdict.add_to_cause(AVOIDED_NOTE);
+                }
                 diagnosis.verdicts.push(verdict);
             } else if let Some(missing) = missing {
                 let (verdict, backend) = (rule.name.into(), self.id.to_string());
@@ -358,14 +361,4 @@ impl BackendDiagnosis {
             runbook: rule.runbook(),
         })
     }
-}
-
-/// Adds [`AVOIDED_NOTE`] to the cause of a verdict that is kept because too few requests show whether its
-/// condition has ended.
-fn with_note(verdict: Verdict) -> Verdict {
-    let cause = match &verdict.cause {
-        Some(cause) => format!("{cause}; {AVOIDED_NOTE}"),
-        None => AVOIDED_NOTE.to_owned(),
-    };
-    Verdict { cause: Some(cause.into()), is_held: true, ..verdict }
 }

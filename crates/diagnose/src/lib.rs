@@ -32,11 +32,11 @@ mod description;
 mod diagnoser;
 
 pub use anomaly::measure_names;
-pub use description::{VerdictDescription, verdict_descriptions};
+pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{
@@ -48,5 +48,5 @@ pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
     Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
-    Verdict, VerdictGroup, VerdictScope, VerdictSeverity,
+    Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

@@ -1,5 +1,4 @@
-//! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters. They are
-//! atomic, so that requests do not wait for a lock.
+//! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
 use super::fleet::{AttemptCounts, AttemptFailures};
 use super::history::{BackendRequestCounts, SLOW_START};
@@ -17,32 +16,22 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 /// not counted.
 #[derive(Debug, Default)]
 pub struct BackendRequestCounters {
-    backends: ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>,
+    backends: ArcSwap<HashMap<BackendId, Arc<BackendCounters>>>,
     /// For each model: the number of requests that were answered with 404 because no backend lists the model.
     /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
 }
 
-/// The counters of one backend since the last reset, with the same meaning as the fields of
-/// [`BackendRequestCounts`]. Times are in milliseconds.
+/// The counters of one backend since the last reset.
 #[derive(Debug, Default)]
-struct AtomicRequestCounts {
+struct BackendCounters {
+    /// The counts of first outputs, with the same meaning as the fields of [`BackendRequestCounts`]. They are
+    /// atomic, so that requests do not wait for a lock.
     first_outputs: AtomicU64,
     first_output_millis: AtomicU64,
     slow_first_outputs: AtomicU64,
-    finished: AtomicU64,
-    streams: AtomicU64,
-    cancelled: AtomicU64,
-    cancel_millis: AtomicU64,
-    cancel_millis_squared: AtomicU64,
-    prompt_tokens: AtomicU64,
-    reusable_tokens: AtomicU64,
-    reusable_here_tokens: AtomicU64,
-    longest_prompt: AtomicU64,
-    generated: AtomicU64,
-    attempts: AtomicU64,
-    /// The failed attempts by kind and status. They are behind a lock, because failures are rare.
-    failures: Mutex<Vec<AttemptFailures>>,
+    /// All other counts. Only the dispatcher of records and the diagnosis take the lock.
+    ended: Mutex<(BackendRequestCounts, AttemptCounts)>,
 }
 
 /// The status with which the gateway answers a request for a model that no backend lists.
@@ -59,7 +48,7 @@ impl BackendRequestCounters {
     pub fn retain_backends<'a>(&self, ids: impl Iterator<Item = &'a BackendId>) {
         let current = self.backends.load();
         let counters = |id: &BackendId| (id.clone(), current.get(id).cloned().unwrap_or_default());
-        let backends: HashMap<BackendId, Arc<AtomicRequestCounts>> = ids.map(counters).collect();
+        let backends: HashMap<BackendId, Arc<BackendCounters>> = ids.map(counters).collect();
         if backends.len() != current.len() || backends.keys().any(|id| !current.contains_key(id)) {
             self.backends.store(Arc::new(backends));
         }
@@ -74,7 +63,8 @@ impl BackendRequestCounters {
     /// Returns the numbers of attempts at a backend since the last call, and resets them.
     pub fn take_attempts(&self, backend: &BackendId) -> AttemptCounts {
         let backends = self.backends.load();
-        backends.get(backend).map(|counters| counters.take_attempts()).unwrap_or_default()
+        let take = |counters: &Arc<BackendCounters>| std::mem::take(&mut lock(&counters.ended).1);
+        backends.get(backend).map(take).unwrap_or_default()
     }
 
     /// The models that requests named although no backend lists them, with the number of these requests.
@@ -85,7 +75,7 @@ impl BackendRequestCounters {
         models.iter().map(|(name, requests)| (name.clone(), *requests)).collect()
     }
 
-    fn counters(&self, record: &RequestRecord) -> Option<Arc<AtomicRequestCounts>> {
+    fn counters(&self, record: &RequestRecord) -> Option<Arc<BackendCounters>> {
         self.backends.load().get(record.backend()?).cloned()
     }
 
@@ -93,9 +83,10 @@ impl BackendRequestCounters {
         let backends = self.backends.load();
         for (index, attempt) in record.attempts.iter().enumerate() {
             if let Some(counters) = backends.get(&attempt.backend) {
-                add(&counters.attempts, 1);
+                let (_, counts) = &mut *lock(&counters.ended);
+                counts.attempts += 1;
                 if let Some(kind) = record.backend_failure(index) {
-                    counters.count_failure(kind, attempt.status);
+                    counts.count_failure(kind, attempt.status);
                 }
             }
         }
@@ -128,9 +119,9 @@ impl Sink for BackendRequestCounters {
     }
 }
 
-// === impl AtomicRequestCounts ===
+// === impl BackendCounters ===
 
-impl AtomicRequestCounts {
+impl BackendCounters {
     fn on_first_output(&self, ttft: Duration) {
         add(&self.first_outputs, 1);
         add(&self.first_output_millis, ttft.as_millis() as u64);
@@ -138,56 +129,43 @@ impl AtomicRequestCounts {
     }
 
     fn on_finished(&self, record: &RequestRecord) {
-        add(&self.finished, 1);
-        add(&self.streams, u64::from(record.observed.is_stream));
-        add(&self.generated, u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0)));
+        let (counts, _) = &mut *lock(&self.ended);
+        counts.finished += 1;
+        counts.streams += u64::from(record.observed.is_stream);
+        counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
         if record.outcome == Outcome::Cancelled {
-            let millis = record.duration().as_millis() as u64;
-            add(&self.cancelled, 1);
-            add(&self.cancel_millis, millis);
-            add(&self.cancel_millis_squared, millis.saturating_mul(millis));
+            let seconds = record.duration().as_secs_f64();
+            counts.cancelled += 1;
+            counts.cancel_seconds += seconds;
+            counts.cancel_squares += seconds * seconds;
         }
         let Some(decision) = &record.decision else { return };
         let chosen = decision.selected().candidate;
-        add(&self.prompt_tokens, chosen.prompt as u64);
-        add(&self.reusable_tokens, decision.max_cached_tokens() as u64);
-        add(&self.reusable_here_tokens, chosen.cached as u64);
-        self.longest_prompt.fetch_max(chosen.prompt as u64, Ordering::Relaxed);
-    }
-
-    fn count_failure(&self, kind: &'static str, status: Option<u16>) {
-        let status = status.filter(|status| *status >= 400);
-        let mut failures = lock(&self.failures);
-        match failures.iter_mut().find(|it| (it.kind, it.status) == (kind, status)) {
-            Some(known) => known.count += 1,
-            None => failures.push(AttemptFailures { kind, status, count: 1 }),
-        }
-    }
-
-    fn take_attempts(&self) -> AttemptCounts {
-        let failures = std::mem::take(&mut *lock(&self.failures));
-        AttemptCounts { attempts: self.attempts.swap(0, Ordering::Relaxed), failures }
+        counts.prompt_tokens += chosen.prompt;
+        counts.reusable_tokens += decision.max_cached_tokens();
+        counts.reusable_here_tokens += chosen.cached;
+        counts.longest_prompt = counts.longest_prompt.max(chosen.prompt);
     }
 
     /// Returns the counts and resets the counters one by one. If a request ends meanwhile, some of
     /// its counts are in this result, and its other counts are in the next result.
     fn take(&self) -> BackendRequestCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        let seconds = |time: &AtomicU64| take(time) as f64 / 1e3;
         BackendRequestCounts {
             first_outputs: take(&self.first_outputs),
-            first_output_seconds: seconds(&self.first_output_millis),
+            first_output_seconds: take(&self.first_output_millis) as f64 / 1e3,
             slow_first_outputs: take(&self.slow_first_outputs),
-            finished: take(&self.finished),
-            streams: take(&self.streams),
-            cancelled: take(&self.cancelled),
-            cancel_seconds: seconds(&self.cancel_millis),
-            cancel_squares: take(&self.cancel_millis_squared) as f64 / 1e6,
-            prompt_tokens: take(&self.prompt_tokens) as f64,
-            reusable_tokens: take(&self.reusable_tokens) as f64,
-            reusable_here_tokens: take(&self.reusable_here_tokens) as f64,
-            longest_prompt: take(&self.longest_prompt) as f64,
-            generated: take(&self.generated),
+            ..std::mem::take(&mut lock(&self.ended).0)
+        }
+    }
+}
+
+impl AttemptCounts {
+    fn count_failure(&mut self, kind: &'static str, status: Option<u16>) {
+        let status = status.filter(|status| *status >= 400);
+        match self.failures.iter_mut().find(|it| (it.kind, it.status) == (kind, status)) {
+            Some(known) => known.count += 1,
+            None => self.failures.push(AttemptFailures { kind, status, count: 1 }),
         }
     }
 }

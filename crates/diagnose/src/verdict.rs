@@ -41,6 +41,33 @@ pub struct Verdict {
     pub runbook: String,
 }
 
+/// The texts of one rule and of its verdicts.
+#[derive(Debug, Clone, Copy)]
+pub struct VerdictDescription {
+    /// Name of the rule and of its verdict, such as `kv_backlog`. It is also the label value in metrics, and
+    /// the anchor of the documentation.
+    pub name: &'static str,
+    /// The part of the system that the rule is about. A verdict names a backend only if this is `Backend`.
+    pub scope: VerdictScope,
+    /// Whether the condition is a state of a backend, of the fleet or of the gateway. If not, the condition
+    /// follows from counts of requests or from the metrics of engines.
+    pub is_about_state: bool,
+    /// The severities that the verdict can have, and when it has each of them, in words.
+    pub severity: &'static str,
+    /// The meaning of the condition, in one sentence.
+    pub meaning: &'static str,
+    /// The values that show the condition, in words.
+    pub evidence: &'static str,
+    /// The conditions under which the rule does not apply, as clauses. Empty: the rule always applies.
+    pub excluded: &'static str,
+    /// What an operator can do against the condition.
+    pub remedy: &'static str,
+    /// An observation that would disprove the condition.
+    pub disproof: &'static str,
+    /// Whether an operator must act at once while the verdict is critical.
+    pub pages: bool,
+}
+
 /// Verdicts of one rule with the same severity, cause and remedy, at one or more backends.
 #[derive(Debug, Clone)]
 pub struct VerdictGroup<'a> {
@@ -206,6 +233,15 @@ impl Verdict {
             }
             VerdictScope::Backend | VerdictScope::Fleet => &self.backend,
         }
+    }
+
+    /// Adds a clause to the cause.
+    pub fn add_to_cause(&mut self, clause: &str) {
+        let cause = match &self.cause {
+            Some(cause) => format!("{cause}; {clause}"),
+            None => clause.to_owned(),
+        };
+        self.cause = Some(cause.into());
     }
 
     /// The cause, or the meaning of the verdict if the cause is unknown.

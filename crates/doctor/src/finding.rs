@@ -18,7 +18,7 @@ named_enum! {
 }
 
 /// A remark of a check about one backend, or about the deployment as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// The severity.
     pub severity: FindingSeverity,
@@ -35,16 +35,11 @@ pub struct Remark {
 pub struct Finding {
     /// The name of the check.
     pub check: &'static str,
-    /// The severity.
-    pub severity: FindingSeverity,
     /// The names of the backends. Empty: the finding is about the deployment as a whole.
     pub backends: Vec<String>,
-    /// What was observed.
-    pub observation: String,
-    /// Why the observation matters.
-    pub reason: String,
-    /// The flag, environment variable or command that corrects the problem. `None`: unknown.
-    pub remedy: Option<String>,
+    /// The remark.
+    #[serde(flatten)]
+    pub remark: Remark,
 }
 
 impl Remark {

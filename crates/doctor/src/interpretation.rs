@@ -45,6 +45,13 @@ impl GatheredResponse {
         self.is_ok() && lines.any(|line| line.starts_with(b"tokenweir_"))
     }
 
+    /// The load, if the response is a metrics page. `None`: no page, or no metric that the gateway
+    /// understands.
+    pub fn load(&self) -> Option<EngineLoad> {
+        let load = self.is_ok().then(|| EngineLoad::read(&self.body));
+        load.filter(EngineLoad::is_understood)
+    }
+
     /// The value of a header as text. `None`: no such header, or not text.
     pub(super) fn header(&self, name: HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -86,7 +93,7 @@ impl BackendFacts {
 
     /// The load from the metrics page. `None`: no page, or no metric that the gateway understands.
     pub fn load(&self) -> Option<EngineLoad> {
-        Some(EngineLoad::read(&ok_response(&self.metrics)?.body)).filter(EngineLoad::is_understood)
+        self.metrics.as_ref().ok()?.load()
     }
 
     /// The text of the metrics page. `None`: the status of the response was not 200.
@@ -188,12 +195,6 @@ impl VllmVersion {
             part[..digits].parse().ok()
         };
         Some(Self(number()?, number()?))
-    }
-}
-
-impl std::fmt::Display for VllmVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.0, self.1)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::checks::{self, CHECKS};
 use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
-use super::finding::{Finding, FindingSeverity};
+use super::finding::{Finding, FindingSeverity, Remark};
 use super::signal_names::{EngineMetricNames, names};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -25,7 +25,8 @@ pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as JSON.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let count =
+        |severity| findings.iter().filter(|finding| finding.remark.severity == severity).count();
     json!({
         "tokenweir": env!("CARGO_PKG_VERSION"),
         "backends": facts.backends.iter().map(backend_json).collect::<Vec<_>>(),
@@ -178,8 +179,9 @@ fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetric
 }
 
 fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> String {
-    let Finding { check, severity, observation, reason, remedy, .. } = finding;
-    let subject = match finding.backends.as_slice() {
+    let Finding { check, backends, remark } = finding;
+    let Remark { severity, observation, reason, remedy } = remark;
+    let subject = match backends.as_slice() {
         [] => String::new(),
         names if names.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
         names => format!("{}: ", names.join(", ")),
@@ -238,7 +240,7 @@ pub fn without_styles(text: &str) -> String {
 
 fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
     let count = |severity: FindingSeverity| {
-        let count = findings.iter().filter(|finding| finding.severity == severity).count();
+        let count = findings.iter().filter(|finding| finding.remark.severity == severity).count();
         format!("{count} {}{}", severity.as_str(), if count == 1 { "" } else { "s" })
     };
     let [errors, warnings, notes] =
@@ -270,15 +272,10 @@ mod tests {
     }
 
     fn finding(observation: &str) -> Finding {
-        Finding {
-            check: "reachable",
-            severity: FindingSeverity::Error,
-            backends: vec!["gpu-0".into()],
-            observation: observation.to_owned(),
-            reason: "No process listens there, or a wrong host name or a firewall prevents it."
-                .into(),
-            remedy: Some("vllm serve --port 8000, or correct the URL of this backend".into()),
-        }
+        let remark = Remark::error(observation)
+            .because("No process listens there, or a wrong host name or a firewall prevents it.")
+            .remedy("vllm serve --port 8000, or correct the URL of this backend");
+        Finding { check: "reachable", backends: vec!["gpu-0".into()], remark }
     }
 
     fn render_stripped(observation: &str, width: usize) -> String {

@@ -42,8 +42,8 @@ fn alert_section(alert: &Alert) -> String {
 }
 
 fn verdict_section(verdict: &VerdictDescription, alerts: &[Alert]) -> String {
-    let VerdictDescription { name, severity, meaning, evidence, excluded, remedy, disproof, pages } =
-        verdict;
+    let VerdictDescription { name, severity, meaning, evidence, excluded, .. } = verdict;
+    let VerdictDescription { remedy, disproof, pages, .. } = verdict;
     let own =
         alerts.iter().find(|alert| matches!(alert.runbook, Runbook::Verdict(it) if it == *name));
     let mut section = format!("### {name}\n\n*{severity}");

@@ -77,14 +77,9 @@ impl StoredBlock {
 }
 
 impl BlockPool {
-    /// Creates a pool of `total` empty blocks, without a second tier.
-    pub fn new(total: u32) -> Self {
-        Self::with_offload(total, 0)
-    }
-
     /// Creates a pool of `total` empty blocks. Evicted blocks move to a second tier of
     /// `offload_blocks` blocks.
-    pub fn with_offload(total: u32, offload_blocks: u32) -> Self {
+    pub fn new(total: u32, offload_blocks: u32) -> Self {
         let mut pool = Self {
             blocks: Vec::with_capacity(total as usize),
             blocks_by_hash: BlockMap::default(),
@@ -277,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_released_block_is_free_and_still_found_by_its_hash() {
-        let mut pool = BlockPool::new(4);
+        let mut pool = BlockPool::new(4, 0);
         let mut held = allocate_with_hashes(&mut pool, &[1, 2, 3]);
         assert_eq!((pool.free(), pool.usage()), (1, 0.75));
         pool.release(&mut held);
@@ -292,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_block_and_the_last_block_of_a_request_are_evicted_first() {
-        let mut pool = BlockPool::new(4);
+        let mut pool = BlockPool::new(4, 0);
         let mut old = allocate_with_hashes(&mut pool, &[1, 2]);
         let mut new = allocate_with_hashes(&mut pool, &[3, 4]);
         pool.release(&mut old);
@@ -307,10 +302,10 @@ mod tests {
 
     #[test]
     fn recorded_changes_lead_from_one_content_of_the_cache_to_the_next() {
-        let mut pool = BlockPool::new(2);
+        let mut pool = BlockPool::new(2, 0);
         drop(allocate_with_hashes(&mut pool, &[9]));
         assert!(pool.take_changes().is_empty(), "nothing is recorded before it is asked for");
-        let mut pool = BlockPool::new(2);
+        let mut pool = BlockPool::new(2, 0);
         pool.record_changes();
         let mut held = allocate_with_hashes(&mut pool, &[1, 2]);
         let stored = |hash, parent, index| {
@@ -332,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_block_shared_by_two_requests_is_freed_by_the_second() {
-        let mut pool = BlockPool::new(2);
+        let mut pool = BlockPool::new(2, 0);
         let mut first = allocate_with_hashes(&mut pool, &[7]);
         let mut second = pool.cached_prefix(&[7]);
         pool.pin(&second);
@@ -344,7 +339,7 @@ mod tests {
 
     #[test]
     fn allocating_more_blocks_than_are_free_allocates_no_block() {
-        let mut pool = BlockPool::new(2);
+        let mut pool = BlockPool::new(2, 0);
         let mut held = Vec::new();
         assert!(!pool.allocate(3, &mut held));
         assert_eq!((held.len(), pool.free()), (0, 2));

@@ -10,7 +10,6 @@ use super::engine::{SequenceId, SequenceTooLong};
 use super::generation_progress::GenerationProgress;
 use super::simulated_backend::{SimulatedBackend, SubmittedSequence};
 use super::telemetry::RequestSpan;
-use super::wire::TokenProgress;
 
 /// The sequences of one request.
 #[derive(Debug)]

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::task::AtomicWaker;
 
-use super::wire::TokenProgress;
-
 /// Number of tokens produced by each sequence of one request. The engine loop writes the numbers,
 /// and the task of the connection reads them. Tokens are not queued, so a slow client costs no
 /// memory.
@@ -33,14 +31,14 @@ impl GenerationProgress {
         self.produced_tokens[choice].store(tokens, Ordering::Release);
         self.waker.wake();
     }
-}
 
-impl TokenProgress for GenerationProgress {
-    fn produced(&self, choice: usize) -> u32 {
+    /// Number of output tokens produced so far for one choice.
+    pub(super) fn produced(&self, choice: usize) -> u32 {
         self.produced_tokens[choice].load(Ordering::Acquire)
     }
 
-    fn cached_tokens(&self) -> u32 {
+    /// Number of prompt tokens found in the prefix cache.
+    pub(super) fn cached_tokens(&self) -> u32 {
         self.cached_tokens.load(Ordering::Relaxed)
     }
 }

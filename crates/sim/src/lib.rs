@@ -113,11 +113,6 @@ impl Simulator {
         &self.addrs
     }
 
-    /// Statistics of a backend. `None` if there is no such backend.
-    pub fn stats(&self, index: usize) -> Option<SimulatedBackendStats> {
-        self.backend(index).map(|backend| backend.stats())
-    }
-
     /// Returns the backend with an index, so that a test can observe it while [`run`](Self::run)
     /// owns the simulator. `None` if there is no such backend.
     pub fn backend(&self, index: usize) -> Option<Arc<SimulatedBackend>> {

@@ -128,11 +128,6 @@ impl Sequence {
         self.generated > 0 && self.scheduled <= 1
     }
 
-    /// Number of blocks to allocate before `tokens` further tokens are computed.
-    pub(super) fn missing_blocks(&self, tokens: u32, block_size: u32) -> usize {
-        ((self.computed + tokens).div_ceil(block_size) as usize).saturating_sub(self.blocks.len())
-    }
-
     /// Hashes of the blocks that may be reused from the cache. The block of the last token is not
     /// among them: the last token is always computed, because the next token is sampled from its
     /// result.
@@ -156,9 +151,20 @@ impl Sequence {
         self.cached
     }
 
-    /// Schedules the next `tokens` tokens and registers the hashes of the blocks that they fill.
-    /// The caller has allocated the blocks of these tokens.
-    pub(super) fn schedule_tokens(&mut self, tokens: u32, block_size: u32, pool: &mut BlockPool) {
+    /// Schedules the next tokens, at most `budget`, and registers the hashes of the blocks that they
+    /// fill. Returns false if too few blocks are free; then no token is scheduled.
+    pub(super) fn schedule(
+        &mut self,
+        budget: &mut u32,
+        block_size: u32,
+        pool: &mut BlockPool,
+    ) -> bool {
+        let tokens = self.pending().min(*budget);
+        let blocks = (self.computed + tokens).div_ceil(block_size) as usize;
+        if !pool.allocate(blocks.saturating_sub(self.blocks.len()), &mut self.blocks) {
+            return false;
+        }
+        *budget -= tokens;
         self.computed += tokens;
         self.scheduled = tokens;
         for index in self.hashed_blocks..(self.computed / block_size) as usize {
@@ -167,6 +173,7 @@ impl Sequence {
             pool.seal(self.blocks[index], stored);
             self.hashed_blocks = index + 1;
         }
+        true
     }
 
     /// Releases all blocks of the sequence. After its next admission, the engine computes the prompt and
@@ -190,13 +197,7 @@ impl Sequence {
         if self.generated == 1 {
             self.first_token = now;
         }
-        Some(GeneratedToken {
-            id: self.id,
-            nth: self.generated,
-            gap,
-            prompt_tokens: self.request.prompt_tokens,
-            cached_tokens: self.cached.unwrap_or(0),
-        })
+        Some(self.token(gap))
     }
 
     /// Produces one more token of this step, from an accepted draft of speculative decoding.
@@ -209,13 +210,18 @@ impl Sequence {
         }
         self.computed += 1;
         self.generated += 1;
-        Some(GeneratedToken {
+        Some(self.token(Duration::ZERO))
+    }
+
+    /// The token that was generated last.
+    fn token(&self, gap: Duration) -> GeneratedToken {
+        GeneratedToken {
             id: self.id,
             nth: self.generated,
-            gap: Duration::ZERO,
+            gap,
             prompt_tokens: self.request.prompt_tokens,
             cached_tokens: self.cached.unwrap_or(0),
-        })
+        }
     }
 
     /// The timestamps of the sequence. `None`: its last token has not been produced yet.

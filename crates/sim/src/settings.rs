@@ -101,7 +101,7 @@ pub(super) struct ModelLimits<'a> {
 
 impl Default for SimulatorSettings {
     fn default() -> Self {
-        let spec = EngineSpec::default();
+        let spec = EngineSpec::DEFAULT;
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8101).into(),
             backends: 2,
@@ -142,7 +142,7 @@ impl SimulatorSettings {
             max_num_batched_tokens: self.max_num_batched_tokens,
             step_base: Duration::from_secs_f64(self.step_ms.get() / 1000.0),
             prefill_token: Duration::from_secs_f64(self.prefill_tokens_per_second.get().recip()),
-            ..EngineSpec::default()
+            ..EngineSpec::DEFAULT
         };
         self.faults.apply(spec, elapsed)
     }
@@ -209,8 +209,8 @@ mod tests {
         let line = "sim --backends 3 --slow-factor 4 --faulty-blocks 8 --listen :9000";
         let settings = TestCommand::parse_from(line.split(' ')).settings;
         let [healthy, faulty] = [0, 2].map(|number| settings.of_backend(number));
-        assert_eq!(healthy.spec(), EngineSpec::default());
-        assert_eq!(faulty.spec().step_base, EngineSpec::default().step_base * 4);
+        assert_eq!(healthy.spec(), EngineSpec::DEFAULT);
+        assert_eq!(faulty.spec().step_base, EngineSpec::DEFAULT.step_base * 4);
         assert_eq!(faulty.max_model_len(), 128);
     }
 }

@@ -94,20 +94,9 @@ pub struct SimulatedBackendStats {
     pub aborts: u64,
     /// Number of finished requests.
     pub finished: u64,
-    /// Number of sequences in the batch of the engine.
-    pub running: usize,
-    /// Number of sequences in the queue of the engine.
-    pub waiting: usize,
-    /// Share of pinned KV blocks, 0 to 1.
-    pub kv_usage: f64,
-    /// Number of preemptions of sequences.
-    pub preemptions: u64,
-    /// Number of tokens looked up in the prefix cache.
-    pub prefix_queries: u64,
-    /// Number of tokens found in the prefix cache.
-    pub prefix_hits: u64,
-    /// Number of generated tokens.
-    pub generation_tokens: u64,
+    /// The current load of the engine.
+    #[serde(flatten)]
+    pub load: SimulatedEngineLoad,
     /// Response bytes handed to connections.
     pub bytes: u64,
 }
@@ -153,18 +142,11 @@ impl SimulatedBackend {
     /// Returns the current statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
-        let load = state.engine.load();
         SimulatedBackendStats {
             requests: state.requests,
             aborts: state.aborts,
             finished: state.finished,
-            running: load.running,
-            waiting: load.waiting,
-            kv_usage: load.kv_usage,
-            preemptions: load.preemptions,
-            prefix_queries: load.prefix_queries,
-            prefix_hits: load.prefix_hits,
-            generation_tokens: load.generation_tokens,
+            load: state.engine.load(),
             bytes: self.bytes.load(Ordering::Relaxed),
         }
     }

@@ -70,7 +70,7 @@ async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
     assert!(events.ends_with("E\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"));
     assert_eq!(events.matches("data: ").count(), events.matches("\n\n\r\n").count());
     let stats = sim.backend.until(|stats| stats.finished == 1).await;
-    assert_eq!((stats.aborts, stats.generation_tokens, stats.running), (0, 3, 0));
+    assert_eq!((stats.aborts, stats.load.generation_tokens, stats.load.running), (0, 3, 0));
 }
 
 #[tokio::test]
@@ -83,10 +83,12 @@ async fn a_client_disconnect_during_or_before_the_response_frees_its_sequences_a
         if is_stream {
             socket.read_u8().await.expect("the answer begins");
         }
-        sim.backend.until(|stats| stats.running == sequences && stats.kv_usage > 0.0).await;
+        sim.backend
+            .until(|stats| stats.load.running == sequences && stats.load.kv_usage > 0.0)
+            .await;
         drop(socket);
         let stats = sim.backend.until(|stats| stats.aborts == 1).await;
-        assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0));
+        assert_eq!((stats.load.running, stats.load.waiting, stats.load.kv_usage), (0, 0, 0.0));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Formats numbers and times as short texts. An unknown value is shown as a dash.
 
+use tokenweir_api::LatencyQuantiles;
+
 const MISSING: &str = "–";
 
 /// A number in few characters, such as `0.42`, `13.2`, `132` or `12.3k`.
@@ -45,6 +47,13 @@ pub(super) fn span(value: f64) -> String {
         (0, hours, minutes) => format!("{hours}h{minutes:02}m"),
         (days, hours, _) => format!("{days}d{hours:02}h"),
     }
+}
+
+/// The p50, p95 and p99 of the latency with this name.
+pub(super) fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
+    let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
+    let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
+    format!("{name} p50 {p50} p95 {p95} p99 {p99}")
 }
 
 /// A share, from 0 to 1, in percent.

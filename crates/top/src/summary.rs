@@ -1,10 +1,8 @@
 //! Renders the state of a gateway as a few lines of text, for `tokenweir status`.
 
-use super::formatting::{count, number, percent, seconds, span, text};
+use super::formatting::{count, format_quantiles, number, percent, seconds, span, text};
 use std::collections::BTreeMap;
-use tokenweir_api::{
-    BackendSummary, ClientSummary, GatewaySnapshot, LatencyQuantiles, condition_counts,
-};
+use tokenweir_api::{BackendSummary, ClientSummary, GatewaySnapshot, condition_counts};
 use tokenweir_diagnose::VerdictGroup;
 
 /// The state of a gateway and of its backends. Backends that need attention are listed first.
@@ -26,12 +24,9 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
     let last = &gateway.last_minute;
     let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
-    let time = |(name, quantiles): (&str, Option<LatencyQuantiles>)| {
-        let LatencyQuantiles { p50, p95, p99, .. } = quantiles?;
-        let [p50, p95, p99] = [p50, p95, p99].map(|value| seconds(Some(value)));
-        Some(format!(", {name} p50 {p50} p95 {p95} p99 {p99}"))
-    };
-    let times: String = times.into_iter().filter_map(time).collect();
+    let known = times.into_iter().filter(|(_, quantiles)| quantiles.is_some());
+    let times: String =
+        known.map(|(name, quantiles)| format!(", {}", format_quantiles(name, quantiles))).collect();
     let mut client_errors = last.backend_client_errors.clone();
     for (status, count) in &last.gateway_client_errors {
         *client_errors.entry(*status).or_default() += count;

@@ -90,7 +90,7 @@ async fn a_trace_is_sent_as_recorded() {
         "{cached_tokens}: whole blocks of the engine"
     );
     assert!(
-        (cached_tokens..=cached_tokens + 5 * 1_024).contains(&stats.prefix_hits),
+        (cached_tokens..=cached_tokens + 5 * 1_024).contains(&stats.load.prefix_hits),
         "{cached_tokens}: {stats:?}"
     );
     assert!(report["seconds"].as_f64().unwrap() >= 1.9 / 4.0, "{report}");

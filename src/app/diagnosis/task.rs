@@ -3,7 +3,7 @@
 
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
-use crate::admin::{ActiveConfiguration, Admin, StatusSource, drain_summary};
+use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
@@ -11,48 +11,32 @@ use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
     Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation, GatewayConditions,
-    GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
+    GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_gateway::backend::cache_map::CacheMap;
-use tokenweir_gateway::backend::pool::BackendPool;
-use tokenweir_gateway::backend::{Backend, BackendAvailability, Readiness};
-use tokenweir_gateway::gpu::{GpuBackend, GpuMonitor};
+use tokenweir_gateway::backend::{Backend, BackendAvailability};
+use tokenweir_gateway::gpu::GpuBackend;
 use tokenweir_gateway::proxy::ProxyState;
-use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::admission::AdmissionController;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_gateway::telemetry::status::StatusSnapshot;
-use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::clock;
-use tokenweir_request::observe::{ExchangeRegistry, StreamPhase};
+use tokenweir_request::observe::StreamPhase;
 use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
-/// The diagnosis task: the sources of its samples, and the shared value that it publishes.
+/// The diagnosis task.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
-    pool: Arc<BackendPool>,
-    access: Arc<AccessControl>,
-    admission: Arc<AdmissionController>,
+    /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
+    pub(crate) admin: Arc<Admin>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
-    request_counters: Arc<BackendRequestCounters>,
-    recent_requests: Arc<RecentRequests>,
-    cache_map: Arc<CacheMap>,
-    open_streams: Arc<ExchangeRegistry>,
-    configuration: Arc<ActiveConfiguration>,
-    /// Functions that write the counts of sinks, listeners and certificates into a status.
-    status_sources: Vec<StatusSource>,
-    gpus: Arc<GpuMonitor>,
-    webhooks: Arc<WebhookNotifier>,
-    /// The latest diagnosis, which the task replaces at each sample.
-    latest_diagnosis: Arc<LatestDiagnosis>,
+    pub(crate) request_counters: Arc<BackendRequestCounters>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
@@ -67,28 +51,6 @@ const RULES_ABOUT_WORK: [&str; 5] =
     ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
 impl DiagnosisTask {
-    /// Creates the task that diagnoses the backends of the pool and publishes the result to
-    /// `admin`.
-    pub(crate) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
-        let ProxyState { pool, access, admission, open_streams, .. } = admin.proxy.clone();
-        let recent_requests = admin.recent_requests.clone();
-        let (gpus, latest_diagnosis) = (admin.gpus.clone(), admin.diagnosis.clone());
-        Self {
-            pool,
-            access,
-            admission,
-            request_counters,
-            recent_requests,
-            cache_map: admin.cache_map.clone(),
-            open_streams,
-            configuration: admin.configuration.clone(),
-            status_sources: admin.status_sources.clone(),
-            gpus,
-            webhooks: admin.webhooks.clone(),
-            latest_diagnosis,
-        }
-    }
-
     /// Starts the task.
     pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
@@ -105,23 +67,24 @@ impl DiagnosisTask {
         loop {
             ticks.tick().await;
             let now = clock::now();
-            self.pool.end_expired_drains(now);
-            self.recent_requests.log_end_of_refusals(now);
+            self.admin.proxy.pool.end_expired_drains(now);
+            self.admin.recent_requests.log_end_of_refusals(now);
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.webhooks.update(&diagnosis, now, clock::wall_time());
-            self.latest_diagnosis.put(diagnosis);
+            self.admin.webhooks.update(&diagnosis, now, clock::wall_time());
+            self.admin.diagnosis.put(diagnosis);
         }
     }
 
     fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
+        let ProxyState { pool, admission, open_streams, .. } = &self.admin.proxy;
         // The computation of the readiness also logs its changes and the end of panic mode.
-        let readiness = self.pool.readiness(now);
-        let backends = self.pool.backends();
+        let readiness = pool.readiness(now);
+        let backends = pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
-        let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
+        let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
+        let gpus = self.admin.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
         let samples = backends.iter().zip(gpus.conditions()).map(|(backend, gpus)| {
             let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
             backend.load.set_gpu_throttled(is_throttled.unwrap_or(false));
@@ -129,42 +92,42 @@ impl DiagnosisTask {
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
-        let limited_backends = self.admission.max_in_flight().map_or(0, |limit| {
+        let limited_backends = admission.max_in_flight().map_or(0, |limit| {
             let is_limited = |(_, sample): &&(BackendId, DiagnosisSample)| {
                 sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
                     && sample.page.and_then(|page| page.waiting) == Some(0.0)
             };
             samples.iter().filter(is_limited).count()
         });
-        let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
-        let routes = self.pool.routes();
+        let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
-        let backends = observed.backends.into_iter().map(|backend| FleetBackend {
-            attempts: self.request_counters.take_attempts(&backend.id),
-            ..backend
+        let backends = readiness.backends.iter().map(|current| {
+            let attempts = self.request_counters.take_attempts(&current.backend.identity.id);
+            fleet_backend(current, attempts, now)
         });
         let fleet = FleetObservation {
             backends: backends.collect(),
-            longest_wait_seconds: self
-                .admission
+            counts: recent_counts(&self.admin.recent_requests, now),
+            window_seconds: FLEET_WINDOW_SECONDS,
+            queued,
+            longest_wait_seconds: admission
                 .oldest_waiting()
                 .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
             limited_backends,
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
-            evicting_pairs: self.cache_map.evicting_pairs(),
+            evicting_pairs: self.admin.cache_map.evicting_pairs(),
             unserved_models: self.request_counters.unserved_models(is_listed),
-            ..observed
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
-        let clients = self.recent_requests.clients(&self.open_streams, now);
+        let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
     }
 
     /// The models that no backend can serve now and for which requests wait.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
-        let waiting = self.admission.waiting_models().into_iter();
+        let waiting = self.admin.proxy.admission.waiting_models().into_iter();
         let awaited =
             waiting.filter_map(|WaitingModel { model, requests, without_backend_since }| {
                 let seconds = now.saturating_duration_since(without_backend_since?).as_secs_f64();
@@ -176,7 +139,7 @@ impl DiagnosisTask {
     }
 
     fn log_stalls(&self, log: &mut StallLog, now: Instant) {
-        let backends = self.pool.backends();
+        let backends = self.admin.proxy.pool.backends();
         let stalled =
             backends.iter().map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
         let stall_count = backends.iter().map(|it| it.load.stall_count()).sum();
@@ -186,19 +149,20 @@ impl DiagnosisTask {
     /// The conditions of the gateway itself, such as expiring certificates and lost spans.
     fn observe_gateway(&self, now: Instant) -> GatewayConditions {
         let mut status = StatusSnapshot::default();
-        self.status_sources.iter().for_each(|fill| fill(&mut status, now));
+        self.admin.status_sources.iter().for_each(|fill| fill(&mut status, now));
         let unix_time = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
         let remaining = |expiry: f64| expiry - unix_time.as_secs_f64();
         let certificates = TlsPeer::ALL.into_iter().zip(status.certificates.expire);
         let certificates =
             certificates.filter_map(|(peer, expiry)| Some((peer.as_str(), remaining(expiry?))));
-        let streams = self.open_streams.snapshot(0, now);
+        let streams = self.admin.proxy.open_streams.snapshot(0, now);
         let unread = streams.phases.get(&StreamPhase::WriteStalled);
         GatewayConditions {
             reload_problem: self
+                .admin
                 .configuration
                 .reload_problem()
-                .or_else(|| self.access.reload_error())
+                .or_else(|| self.admin.proxy.access.reload_error())
                 .map(|it| it.to_string()),
             certificates: certificates.collect(),
             certificate_reloads: [status.certificates.reloaded, status.certificates.failed],
@@ -211,31 +175,26 @@ impl DiagnosisTask {
     }
 }
 
-/// The states of all backends, and the counts of requests in the last 25 to 30 s.
-fn observe_fleet(
-    readiness: &Readiness,
-    recent_requests: &RecentRequests,
-    queued: usize,
-    now: Instant,
-) -> FleetObservation {
+/// The counts of the requests that ended in the last 25 to 30 s.
+fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
-    FleetObservation {
-        backends: readiness.backends.iter().map(|backend| fleet_backend(backend, now)).collect(),
+    RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
         client_errors: counts.backend_client_errors,
-        window_seconds: FLEET_WINDOW_SECONDS,
-        queued,
-        ..FleetObservation::default()
     }
 }
 
-fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
+fn fleet_backend(
+    current: &BackendAvailability,
+    attempts: AttemptCounts,
+    now: Instant,
+) -> FleetBackend {
     let BackendAvailability { backend, availability, is_up } = current;
     let health = backend.health.state();
     let models = health.models().iter().filter(|model| model.parent.is_none());
@@ -246,7 +205,7 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
         is_up: *is_up,
         reason: health.reason.as_deref().map(Into::into),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
-        attempts: AttemptCounts::default(),
+        attempts,
         restarts: backend.load.restart_count(),
     }
 }
@@ -316,13 +275,8 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
     let is_about_work = |verdict: &&mut Verdict| {
         verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
     };
-    for verdict in diagnosis.verdicts.iter_mut().filter(is_about_work) {
-        let cause = match &verdict.cause {
-            Some(cause) => format!("{cause}; {sentence}"),
-            None => sentence.clone(),
-        };
-        verdict.cause = Some(cause.into());
-    }
+    let about_work = diagnosis.verdicts.iter_mut().filter(is_about_work);
+    about_work.for_each(|verdict| verdict.add_to_cause(&sentence));
 }
 
 #[cfg(test)]
@@ -330,36 +284,26 @@ mod tests {
     use super::*;
     use tokenweir_api::rank_clients;
     use tokenweir_engine::address::BackendAddress;
-    use tokenweir_request::access::Cors;
-    use tokenweir_request::observe::ObservationSettings;
+    use tokenweir_gateway::backend::pool::BackendPool;
     use tokenweir_routing::Policy;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_backend_without_samples_is_listed_and_not_judged() {
+    #[test]
+    fn a_backend_without_samples_is_listed_and_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
-        let pool = Arc::new(BackendPool::new(vec![backend], &[], Policy::default()));
-        let latest_diagnosis = Arc::new(LatestDiagnosis::default());
-        let admission = Arc::new(AdmissionController::new(pool.clone(), None));
-        let request_counters = Arc::<BackendRequestCounters>::default();
-        let cache_map = Arc::new(CacheMap::new(pool.clone()));
-        let diagnosis = DiagnosisTask {
-            pool,
-            access: Arc::new(AccessControl::new(None, Cors::default())),
-            admission,
-            request_counters,
-            recent_requests: Arc::new(RecentRequests::new(clock::now())),
-            cache_map,
-            open_streams: ExchangeRegistry::new(ObservationSettings::default(), clock::now()),
-            configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
-            status_sources: Vec::new(),
-            gpus: Arc::default(),
-            webhooks: Arc::default(),
-            latest_diagnosis: latest_diagnosis.clone(),
+        let pool = BackendPool::new(vec![backend], &[], Policy::default());
+        let (mut diagnoser, mut now) = (Diagnoser::default(), clock::now());
+        let mut diagnose = || {
+            now += EVERY;
+            let (backend, readiness) = (&pool.backends()[0], pool.readiness(now));
+            let backends = readiness.backends.iter();
+            let backends = backends.map(|it| fleet_backend(it, AttemptCounts::default(), now));
+            let fleet =
+                FleetObservation { backends: backends.collect(), ..FleetObservation::default() };
+            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, None, now);
+            diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
-        tokio::spawn(diagnosis.run());
-        tokio::time::sleep(EVERY * 20).await;
-        let latest = latest_diagnosis.latest();
+        let latest = (0..20).map(|_| diagnose()).last().unwrap();
         assert!(latest.verdicts.is_empty(), "{latest:?}");
         assert_eq!(latest.backends[0].backend, "gpu-0");
         assert!(!latest.backends[0].is_determined);

@@ -5,19 +5,16 @@ use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
 use crate::commands::admin_client::AdminClient;
 use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
-use crate::commands::{BackendList, EXIT_UNKNOWN};
+use crate::commands::{BackendList, EXIT_UNKNOWN, report_problem};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
-use std::time::Duration;
 use tokenweir_diagnose::{
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FLEET_RULES, VerdictSeverity,
 };
-use tokenweir_doctor::facts::GatherResult;
-use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget};
-use tokenweir_engine::address::BackendAddress;
-use tokenweir_engine::address::BackendId;
-use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_doctor::facts::{GatherResult, GatheredResponse};
+use tokenweir_doctor::gather::ServerClient;
+use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_protocol::clock;
 
@@ -29,8 +26,7 @@ pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
         Some(admin) => match fetch_diagnosis(&diagnose, admin).await {
             Ok(diagnosis) => diagnosis,
             Err(problem) => {
-                eprintln!("error: {admin}: {problem}");
-                return ExitCode::from(EXIT_UNKNOWN);
+                return report_problem(format_args!("{admin}: {problem}"), EXIT_UNKNOWN);
             }
         },
         None => observe_backends(&diagnose).await,
@@ -60,25 +56,22 @@ async fn fetch_diagnosis(
 
 /// Scrapes the backends every [`EVERY`] for `--duration` and diagnoses their metrics.
 async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
-    let options = GatherOptions {
-        outbound: OutboundTls::with_native_roots(Alpn::Http1),
-        timeout: diagnose.timeout,
-        idle: Duration::ZERO,
-        probe: false,
+    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
+    let client = |url: BackendAddress| {
+        let key = key_from_env(BACKEND_KEY_VARIABLE);
+        ServerClient::new(url, key, outbound.clone(), diagnose.timeout)
     };
-    let targets: Vec<GatherTarget> =
-        BackendList::flatten(diagnose.backend.clone()).iter().map(backend_target).collect();
+    let clients: Vec<ServerClient> =
+        BackendList::flatten(diagnose.backend.clone()).into_iter().map(client).collect();
     let (mut diagnoser, end) = (Diagnoser::default(), clock::now() + diagnose.duration);
     loop {
         let start = clock::now();
-        let pages = targets.iter().map(|target| gather::page(target, "/metrics", &options));
-        let pages = join_all(pages).await;
-        let problems = pages.iter().zip(&targets);
+        let pages = join_all(clients.iter().map(|client| client.get("/metrics"))).await;
+        let pages = pages.iter().zip(clients.iter().map(ServerClient::url));
         let problems: Vec<String> =
-            problems.filter_map(|(page, target)| metrics_problem(page, target)).collect();
-        let samples = pages.into_iter().zip(&targets);
+            pages.clone().filter_map(|(page, url)| metrics_problem(page, url)).collect();
         let samples =
-            samples.map(|(page, target)| (BackendId::new(&target.id), sample_from_page(page)));
+            pages.map(|(page, url)| (BackendId::new(url.authority()), sample_from_page(page)));
         let diagnosis = diagnoser.diagnose(samples.collect(), clock::now());
         if start + EVERY > end {
             for problem in &problems {
@@ -92,36 +85,22 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
 
 /// Why the metrics page of a backend is not usable. `None`: the page is usable, or there is no page
 /// because the backend is unreachable, which the diagnosis itself reports.
-fn metrics_problem(page: &GatherResult, target: &GatherTarget) -> Option<String> {
+fn metrics_problem(page: &GatherResult, url: &BackendAddress) -> Option<String> {
     let response = page.as_ref().ok()?;
-    let url = &target.url;
     if response.is_gateway_metrics() {
         return Some(format!("{url} is the admin port of a gateway: give --admin {url}"));
     }
     let problem = match response.status {
-        StatusCode::OK if EngineLoad::read(&response.body).is_understood() => return None,
+        StatusCode::OK if response.load().is_some() => return None,
         StatusCode::OK => "has no page with the load of an engine".to_owned(),
         status => format!("answers {status}"),
     };
     Some(format!("{url}/metrics {problem}: tokenweir doctor --backend {url} examines it"))
 }
 
-fn backend_target(url: &BackendAddress) -> GatherTarget {
-    let id = url.authority().to_owned();
-    GatherTarget {
-        id,
-        url: url.clone(),
-        metrics_url: None,
-        key: key_from_env(BACKEND_KEY_VARIABLE),
-    }
-}
-
-fn sample_from_page(page: GatherResult) -> DiagnosisSample {
-    let (at, is_up) = (clock::now(), page.is_ok());
-    let page = page.ok().filter(|response| response.status == StatusCode::OK);
-    let load =
-        page.map(|response| EngineLoad::read(&response.body)).filter(EngineLoad::is_understood);
-    DiagnosisSample { at, is_up, page: load, gateway: None, gpus: None }
+fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
+    let load = page.as_ref().ok().and_then(GatheredResponse::load);
+    DiagnosisSample { at: clock::now(), is_up: page.is_ok(), page: load, gateway: None, gpus: None }
 }
 
 /// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict on a

@@ -6,20 +6,19 @@ use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::commands::{
-    ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, resolve_optional_secret,
-    variable,
+    ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, report_problem,
+    resolve_optional_secret, variable,
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_doctor::configuration::{self, GatewaySettings};
 use tokenweir_doctor::facts::{
     BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, GatherError, TargetKey,
 };
 use tokenweir_doctor::finding::{Finding, FindingSeverity};
-use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget};
+use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget, ServerClient};
 use tokenweir_doctor::{checks, report};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::routes::ModelConfig;
@@ -49,15 +48,10 @@ struct DoctorInputs {
     /// The backends to check.
     backends: Vec<BackendConfig>,
     /// The running gateway of `--admin`. `None`: the flag is not set.
-    gateway: Option<RunningGateway>,
-}
-
-/// The responses of the admin listener of a running gateway.
-struct RunningGateway {
-    facts: Result<GatewayFacts, GatherError>,
-    /// The configuration of the gateway. `None`: the gateway did not respond, or its configuration
-    /// cannot be parsed.
-    config: Option<Config>,
+    gateway: Option<Result<GatewayFacts, GatherError>>,
+    /// The configuration of the running gateway. `None`: there is no such gateway, it did not respond, or
+    /// its configuration cannot be parsed.
+    gateway_config: Option<Config>,
 }
 
 pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
@@ -67,10 +61,7 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     };
     let facts = match Box::pin(gather_facts(&doctor, inputs)).await {
         Ok(facts) => facts,
-        Err(error) => {
-            eprintln!("error: {}", ErrorChain(&error));
-            return ExitCode::from(EXIT_CANNOT_RUN);
-        }
+        Err(error) => return report_problem(ErrorChain(&error), EXIT_CANNOT_RUN),
     };
     let findings = checks::examine(&facts);
     if doctor.json {
@@ -98,17 +89,17 @@ fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
         DoctorFailOn::Warning => FindingSeverity::Warning,
         DoctorFailOn::Error => FindingSeverity::Error,
     };
-    let has_failed = findings.iter().any(|finding| finding.severity >= min_severity);
+    let has_failed = findings.iter().any(|finding| finding.remark.severity >= min_severity);
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
     let flag_backends: Vec<BackendConfig> =
         BackendList::flatten(doctor.backend.clone()).into_iter().map(BackendConfig::at).collect();
-    let (loaded, gateway, known_backends) = match (&doctor.admin, &doctor.config) {
+    let (loaded, gateway, gateway_config, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
-            let (gateway, backends) = query_gateway(doctor, admin).await;
-            (None, Some(gateway), backends)
+            let (gateway, config, backends) = query_gateway(doctor, admin).await;
+            (None, Some(gateway), config, backends)
         }
         (None, Some(file)) => {
             let loaded = Config::load(Some(file), Overrides::default())?;
@@ -117,9 +108,9 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
             } else {
                 loaded.config.backends.clone()
             };
-            (Some(loaded), None, backends)
+            (Some(loaded), None, None, backends)
         }
-        (None, None) => (None, None, Vec::new()),
+        (None, None) => (None, None, None, Vec::new()),
     };
     // A backend of --backend has the settings that the configuration or the gateway has for it.
     let with_settings = |flag_backend: BackendConfig| {
@@ -128,24 +119,21 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
     };
     let selected: Vec<BackendConfig> = flag_backends.into_iter().map(with_settings).collect();
     let backends = if selected.is_empty() { known_backends } else { selected };
-    Ok(DoctorInputs { loaded, backends, gateway })
+    Ok(DoctorInputs { loaded, backends, gateway, gateway_config })
 }
 
-/// Queries a running gateway. Returns its responses, and its backends with the settings of its
-/// configuration. If the configuration is unknown, the backends have default settings.
+/// Queries a running gateway. Returns its facts, its configuration, and its backends with the settings
+/// of the configuration. If the configuration is unknown, the backends have default settings.
 async fn query_gateway(
     doctor: &DoctorArgs,
     admin: &BackendAddress,
-) -> (RunningGateway, Vec<BackendConfig>) {
-    let options = gather_options(doctor, OutboundTls::with_native_roots(Alpn::Http1));
-    let target = GatherTarget {
-        id: "admin".into(),
-        url: admin.clone(),
-        metrics_url: None,
-        key: key_from_env(ADMIN_TOKEN_VARIABLE),
-    };
-    let GatewayAnswers { gateway, config, backends } = gather::gateway(&target, &options).await;
-    let (config, config_problem) = match config.map(parse_shown_config).transpose() {
+) -> (Result<GatewayFacts, GatherError>, Option<Config>, Vec<BackendConfig>) {
+    let (key, outbound) =
+        (key_from_env(ADMIN_TOKEN_VARIABLE), OutboundTls::with_native_roots(Alpn::Http1));
+    let client = ServerClient::new(admin.clone(), key, outbound, doctor.timeout);
+    let GatewayAnswers { gateway, config, backends } = gather::gateway(&client).await;
+    let config = config.map(|shown| Config::from_view(&shown?));
+    let (config, config_problem) = match config.transpose() {
         Ok(config) => (config, None),
         Err(problem) => (None, Some(problem)),
     };
@@ -156,7 +144,7 @@ async fn query_gateway(
         settings.unwrap_or_else(|| BackendConfig { name: Some(id), ..BackendConfig::at(url) })
     });
     let backends = backends.collect();
-    (RunningGateway { facts, config }, backends)
+    (facts, config, backends)
 }
 
 /// The backends of a configuration, and the backends that its discovery sources find within
@@ -171,9 +159,8 @@ async fn gather_facts(
     doctor: &DoctorArgs,
     inputs: DoctorInputs,
 ) -> Result<DoctorFacts, ApplicationError> {
-    let DoctorInputs { loaded, backends, gateway } = inputs;
-    let (gateway, gateway_config) = gateway.map(|gateway| (gateway.facts, gateway.config)).unzip();
-    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config.flatten());
+    let DoctorInputs { loaded, backends, gateway, gateway_config } = inputs;
+    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config);
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
     let outbound = match config.outbound_tls(&backends) {
@@ -181,7 +168,8 @@ async fn gather_facts(
         Err(_) if gateway.is_some() => OutboundTls::with_native_roots(Alpn::Http1),
         outbound => outbound?,
     };
-    let options = gather_options(doctor, outbound);
+    let DoctorArgs { timeout, idle, probe, .. } = *doctor;
+    let options = GatherOptions { outbound, timeout, idle, probe };
     let start_problems = loaded.as_ref().map(|loaded| file_obstacles(loaded, variable));
     let start_problems = start_problems.into_iter().flatten().map(|error| error.to_string());
     let start_problems = start_problems.collect();
@@ -191,11 +179,6 @@ async fn gather_facts(
     let config = checked_settings(&config);
     let collector = collector?;
     Ok(DoctorFacts { config, is_configured, backends, gateway, start_problems, collector })
-}
-
-fn gather_options(doctor: &DoctorArgs, outbound: Arc<OutboundTls>) -> GatherOptions {
-    let DoctorArgs { timeout, idle, probe, .. } = *doctor;
-    GatherOptions { outbound, timeout, idle, probe }
 }
 
 fn backend_target(backend: &BackendConfig) -> GatherTarget {
@@ -264,12 +247,6 @@ async fn check_collector(
     Ok(Some(CollectorFacts { endpoint, protocol, problem: result.err() }))
 }
 
-/// Parses the configuration of a running gateway. `shown`: the values that its `/config` shows,
-/// without their sources, or why they cannot be read.
-fn parse_shown_config(shown: Result<serde_json::Value, String>) -> Result<Config, String> {
-    Config::from_view(&shown?)
-}
-
 /// The settings of a configuration that the checks read.
 fn checked_settings(config: &Config) -> GatewaySettings {
     let Config { admission, access, timeouts, scrape, .. } = config;
@@ -331,6 +308,6 @@ mod tests {
                     limits: { memory: 4GiB }\n";
         let loaded = parse(text).unwrap();
         let shown = gather::bare(loaded.view()["config"].clone());
-        assert_eq!(parse_shown_config(Ok(shown)), Ok(loaded.config));
+        assert_eq!(Config::from_view(&shown), Ok(loaded.config));
     }
 }

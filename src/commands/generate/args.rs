@@ -3,6 +3,7 @@
 use super::shell::ShellArtifact;
 use clap::{Args, ValueEnum, builder::PossibleValue};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use tokenweir_operations::Artifact;
 
 /// Arguments of `tokenweir generate`.
@@ -72,21 +73,11 @@ pub enum GenerateTarget {
 
 impl ValueEnum for GenerateTarget {
     fn value_variants<'a>() -> &'a [Self] {
-        const ARTIFACTS: usize = Artifact::ALL.len();
-        const ALL: [GenerateTarget; 1 + ARTIFACTS + ShellArtifact::ALL.len()] = {
-            let mut all = [GenerateTarget::All; 1 + ARTIFACTS + ShellArtifact::ALL.len()];
-            let mut index = 0;
-            while index < ARTIFACTS {
-                all[1 + index] = GenerateTarget::One(Artifact::ALL[index]);
-                index += 1;
-            }
-            let mut index = 0;
-            while index < ShellArtifact::ALL.len() {
-                all[1 + ARTIFACTS + index] = GenerateTarget::Shell(ShellArtifact::ALL[index]);
-                index += 1;
-            }
-            all
-        };
+        static ALL: LazyLock<Vec<GenerateTarget>> = LazyLock::new(|| {
+            let artifacts = Artifact::ALL.into_iter().map(GenerateTarget::One);
+            let shell = ShellArtifact::value_variants().iter().copied().map(GenerateTarget::Shell);
+            [GenerateTarget::All].into_iter().chain(artifacts).chain(shell).collect()
+        });
         &ALL
     }
 

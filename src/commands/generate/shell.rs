@@ -18,10 +18,6 @@ pub enum ShellArtifact {
 }
 
 impl ShellArtifact {
-    /// All variants.
-    pub const ALL: [Self; 4] =
-        [Self::Man, Self::CompletionsBash, Self::CompletionsZsh, Self::CompletionsFish];
-
     /// Generates the files for a command line. A file is a pair of its path below a prefix such as
     /// `/usr` and its text. The error is `InvalidData` if a generator does not write UTF-8.
     pub fn files(self, command: &clap::Command) -> io::Result<Vec<(String, String)>> {

@@ -2,7 +2,7 @@
 
 use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
-use crate::commands::{EXIT_UNKNOWN, print_line};
+use crate::commands::{EXIT_FAILURE, EXIT_UNKNOWN, print_line, report_problem};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -30,10 +30,7 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
             lines.iter().for_each(print_line);
             if state.serves_clients() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            ExitCode::from(EXIT_UNKNOWN)
-        }
+        Err(problem) => report_problem(problem, EXIT_UNKNOWN),
     }
 }
 
@@ -104,9 +101,6 @@ fn finish(lines: Result<Vec<String>, String>) -> ExitCode {
             lines.iter().for_each(print_line);
             ExitCode::SUCCESS
         }
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            ExitCode::FAILURE
-        }
+        Err(problem) => report_problem(problem, EXIT_FAILURE),
     }
 }

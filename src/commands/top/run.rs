@@ -4,7 +4,7 @@
 use super::args::TopArgs;
 use crate::app::process::signals;
 use crate::commands::admin_client::{AdminClient, percent_encode};
-use crate::commands::{report_error, variable};
+use crate::commands::{EXIT_FAILURE, report_error, report_problem, variable};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -69,10 +69,7 @@ async fn print_once(client: &AdminClient) -> ExitCode {
     let mut state = TopState::new();
     match fetch_snapshot(client).await {
         Ok(document) => state.on_document(document),
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::FAILURE;
-        }
+        Err(problem) => return report_problem(problem, EXIT_FAILURE),
     }
     let width = if io::stdout().is_terminal() { terminal_columns() } else { requested_columns() };
     // A closed pipe is not an error.

@@ -16,68 +16,66 @@ pub struct ConfiguredSecret<'a> {
     secret: &'a Secret,
 }
 
-impl ConfiguredSecret<'_> {
+impl<'a> ConfiguredSecret<'a> {
+    /// `None`: the secret is not configured.
+    fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
+        Some(Self { purpose: purpose.into(), secret: secret? })
+    }
+
     /// Reads the secret. `env` returns the value of an environment variable.
     pub fn resolve(
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<SecretValue, UnreadableSecret> {
-        self.secret.resolve_for(&self.purpose, env)
+        let purpose = self.purpose.clone();
+        self.secret.resolve(env).map_err(|source| UnreadableSecret { purpose, source })
     }
 }
 
 impl BackendConfig {
     pub(super) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let secret = self.api_key.as_ref()?;
-        Some(ConfiguredSecret {
-            purpose: format!("the api_key of backend `{}`", self.id()),
-            secret,
-        })
+        let purpose = format!("the api_key of backend `{}`", self.id());
+        ConfiguredSecret::new(purpose, self.api_key.as_ref())
     }
 }
 
 impl WebhookConfig {
     /// The token of the webhook at this index. `None`: the webhook has no token.
     pub(super) fn token_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
-        let purpose = format!("the token of webhooks[{index}]");
-        Some(ConfiguredSecret { purpose, secret: self.token.as_ref()? })
+        ConfiguredSecret::new(format!("the token of webhooks[{index}]"), self.token.as_ref())
     }
 
     /// The secret URL of the webhook at this index. `None`: its URL is not a secret.
     pub(super) fn url_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
-        let purpose = format!("the URL of webhooks[{index}]");
-        Some(ConfiguredSecret { purpose, secret: self.url.secret()? })
+        ConfiguredSecret::new(format!("the URL of webhooks[{index}]"), self.url.secret())
     }
 }
 
 impl AccessConfig {
     pub(super) fn admin_token_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the admin token (access.admin_token)".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.admin_token.as_ref()? })
+        ConfiguredSecret::new("the admin token (access.admin_token)", self.admin_token.as_ref())
     }
 
     pub(super) fn salt_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the secret of salts (access.cache_salt_secret)".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.cache_salt_secret.as_ref()? })
+        let secret = self.cache_salt_secret.as_ref();
+        ConfiguredSecret::new("the secret of salts (access.cache_salt_secret)", secret)
     }
 }
 
 impl IdentitiesConfig {
     pub(super) fn hash_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the secret of identities (identities.secret)".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
+        ConfiguredSecret::new("the secret of identities (identities.secret)", self.secret.as_ref())
     }
 }
 
 impl PeerExchangeConfig {
     pub(super) fn key_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the key of the exchange (peer_exchange.key)".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.key.as_ref()? })
+        ConfiguredSecret::new("the key of the exchange (peer_exchange.key)", self.key.as_ref())
     }
 
     pub(super) fn password_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the password of the exchange (peer_exchange.password)".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.password.as_ref()? })
+        let purpose = "the password of the exchange (peer_exchange.password)";
+        ConfiguredSecret::new(purpose, self.password.as_ref())
     }
 }
 
@@ -98,7 +96,7 @@ impl Config {
         });
         let discovery = self.discovery.iter().enumerate().filter_map(|(index, source)| {
             let purpose = format!("the api_key of discovery[{index}]");
-            let secret = ConfiguredSecret { purpose, secret: source.api_key.as_ref()? };
+            let secret = ConfiguredSecret::new(purpose, source.api_key.as_ref())?;
             Some((format!("discovery.{index}.api_key"), secret))
         });
         let webhooks = self.webhooks.iter().enumerate().flat_map(|(index, webhook)| {

@@ -2,7 +2,7 @@
 
 use crate::config::root::Config;
 use crate::config::sections::backends::BackendConfig;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_at, violation_of};
 use tokenweir_gateway::gpu::GpuExporter;
 use tokenweir_request::error::listed;
 
@@ -16,16 +16,13 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     let (exporters, backends) = (&config.gpu.exporters, &config.backends);
     // If `backends` is empty, flags or variables may name backends later.
     let are_backends_complete = !backends.is_empty() && config.discovery.is_empty();
-    if exporters.len() > MAX_EXPORTERS {
-        return Err(violation_at("gpu.exporters", format!("at most {MAX_EXPORTERS} exporters")));
-    }
+    let problem = format!("at most {MAX_EXPORTERS} exporters");
+    require(exporters.len() <= MAX_EXPORTERS, "gpu.exporters", problem)?;
     for (index, exporter) in exporters.iter().enumerate() {
         let path = |key: &str| format!("gpu.exporters.{index}.{key}");
         let name = exporter.url.address.authority();
-        if name.len() > MAX_EXPORTER_NAME_BYTES {
-            let problem = "host and port have at most 128 bytes, because they are a label value";
-            return Err(violation_at(&path("url"), problem.to_owned()));
-        }
+        let problem = "host and port have at most 128 bytes, because they are a label value";
+        require(name.len() <= MAX_EXPORTER_NAME_BYTES, &path("url"), problem)?;
         let is_same =
             |other: &GpuExporter| other.url.address.authority().eq_ignore_ascii_case(name);
         if let Some(earlier) = exporters.iter().take(index).position(is_same) {

@@ -12,7 +12,7 @@ mod values;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::{access, discovery, identities, limits, peer_exchange, routes, webhooks};
-use super::violation::{RuleViolation, violation_at, violation_of};
+use super::violation::{RuleViolation, require, violation_at, violation_of};
 use http::Uri;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::routes::ModelConfig;
@@ -43,7 +43,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     limits::check(&config.limits)?;
     tls::check(config)?;
     check_kv_aware_horizon(config)?;
-    check_cost(config)?;
+    backends::check_price("cost.gpu_hour_price", config.cost.gpu_hour_price)?;
     gpu::check(config)?;
     webhooks::check(&config.webhooks)?;
     identities::check(&config.identities)?;
@@ -63,24 +63,17 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
 /// Checks that model names are valid metric labels and unique, and that no alias has an alias as
 /// its target.
 fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
-    if models.len() > MAX_MODEL_NAMES {
-        let problem = "too many models: at most 100, because each adds time series";
-        return Err(violation_at("models", problem));
-    }
+    let problem = "too many models: at most 100, because each adds time series";
+    require(models.len() <= MAX_MODEL_NAMES, "models", problem)?;
     let is_valid = |name: &str| {
         (1..=MAX_MODEL_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
     };
     for (index, model) in models.iter().enumerate() {
         let ModelConfig { name, served_as, .. } = model;
         let path = |key: &str| format!("models.{index}.{key}");
-        let texts = [("name", Some(name)), ("served_as", served_as.as_ref())];
-        if let Some((key, _)) =
-            texts.iter().find(|(_, text)| text.is_some_and(|text| !is_valid(text)))
-        {
-            return Err(violation_at(
-                &path(key),
-                "a model name has 1 to 256 bytes and no control characters",
-            ));
+        for (key, text) in [("name", Some(name)), ("served_as", served_as.as_ref())] {
+            let problem = "a model name has 1 to 256 bytes and no control characters";
+            require(text.is_none_or(|text| is_valid(text)), &path(key), problem)?;
         }
         if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
             let problem = format!("`{name}` is already the name of models[{earlier}]");
@@ -105,10 +98,8 @@ fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
     let are_ids_complete = !ids.is_empty() && config.discovery.is_empty();
     for (index, model) in config.models.iter().enumerate() {
         let Some(names) = &model.backends else { continue };
-        if names.is_empty() {
-            let problem = "list at least one backend, or write null for all that serve the model";
-            return Err(violation_at(&format!("models.{index}.backends"), problem));
-        }
+        let problem = "list at least one backend, or write null for all that serve the model";
+        require(!names.is_empty(), &format!("models.{index}.backends"), problem)?;
         let is_configured = |name: &String| ids.iter().any(|id| id.as_str() == name);
         let unknown = names.iter().position(|name| are_ids_complete && !is_configured(name));
         if let Some(unknown) = unknown {
@@ -145,39 +136,23 @@ fn check_intervals(config: &Config) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-fn check_cost(config: &Config) -> Result<(), RuleViolation> {
-    match config.cost.gpu_hour_price.filter(|price| !backends::is_price(*price)) {
-        Some(price) => Err(violation_at(
-            "cost.gpu_hour_price",
-            format!("{price} is not a price: write 0 or more"),
-        )),
-        None => Ok(()),
-    }
-}
-
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     let routing = &config.routing;
-    if routing.decision_log_size > MAX_DECISION_LOG_SIZE {
-        return Err(violation_at(
-            "routing.decision_log_size",
-            format!("this must be at most {MAX_DECISION_LOG_SIZE}"),
-        ));
-    }
+    let is_size = routing.decision_log_size <= MAX_DECISION_LOG_SIZE;
+    let problem = format!("this must be at most {MAX_DECISION_LOG_SIZE}");
+    require(is_size, "routing.decision_log_size", problem)?;
     for (index, kind) in routing.shadow.iter().enumerate() {
-        if routing.shadow[..index].contains(kind) {
-            let problem = format!("`{}` is listed twice: remove one", kind.name());
-            return Err(violation_at(&format!("routing.shadow.{index}"), problem));
-        }
+        let problem = format!("`{}` is listed twice: remove one", kind.name());
+        let is_first = !routing.shadow[..index].contains(kind);
+        require(is_first, &format!("routing.shadow.{index}"), problem)?;
     }
     Ok(())
 }
 
 fn check_kv_aware_horizon(config: &Config) -> Result<(), RuleViolation> {
     let horizon = config.routing.kv_aware.horizon_seconds;
-    if !(horizon.is_finite() && horizon > 0.0) {
-        return Err(violation_at("routing.kv_aware.horizon_seconds", "this must be more than 0"));
-    }
-    Ok(())
+    let is_positive = horizon.is_finite() && horizon > 0.0;
+    require(is_positive, "routing.kv_aware.horizon_seconds", "this must be more than 0")
 }
 
 /// Maximum of `admission.max_kv_usage`. A usage above it cannot be distinguished from a full cache.
@@ -189,18 +164,16 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
         ("admission.max_waiting", admission.max_waiting),
         ("admission.max_in_flight", admission.max_in_flight),
     ];
-    if let Some((path, _)) = thresholds.iter().find(|(_, threshold)| *threshold == Some(0)) {
-        return Err(violation_at(path, "this must be 1 or more, or null for no threshold"));
+    for (path, threshold) in thresholds {
+        require(threshold != Some(0), path, "this must be 1 or more, or null for no threshold")?;
     }
-    if admission.max_kv_usage.is_some_and(|usage| !(0.01..=MAX_KV_USAGE).contains(&usage)) {
-        let problem = "this must be between 0.01 and 0.99, or null for no threshold";
-        return Err(violation_at("admission.max_kv_usage", problem));
-    }
+    let is_usage = |usage: f64| (0.01..=MAX_KV_USAGE).contains(&usage);
+    let problem = "this must be between 0.01 and 0.99, or null for no threshold";
+    require(admission.max_kv_usage.is_none_or(is_usage), "admission.max_kv_usage", problem)?;
     for (index, class) in admission.classes.iter().enumerate() {
         let path = format!("admission.classes.{index}");
-        if admission.classes[..index].contains(class) {
-            return Err(violation_at(&path, format!("`{class}` is listed twice: remove one")));
-        }
+        let is_first = !admission.classes[..index].contains(class);
+        require(is_first, &path, format!("`{class}` is listed twice: remove one"))?;
         let tiers = &config.tiers;
         if !tiers.names.contains(class) && class != DEFAULT_CLASS {
             let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
@@ -213,19 +186,12 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
 
 fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
     let tiers = &config.tiers;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
-    match tiers.names.iter().position(|name| !is_label(name)) {
-        Some(index) => Err(violation_at(
-            &format!("tiers.names.{index}"),
-            "a tier has 1 to 32 characters: letters, digits and `-_.`",
-        )),
-        None if tiers.names.len() > MAX_TIERS => Err(violation_at(
-            "tiers.names",
-            "too many tiers: at most 20, because each adds time series",
-        )),
-        None => Ok(()),
+    for (index, name) in tiers.names.iter().enumerate() {
+        let problem = "a tier has 1 to 32 characters: letters, digits and `-_.`";
+        require(values::is_label(name), &format!("tiers.names.{index}"), problem)?;
     }
+    let problem = "too many tiers: at most 20, because each adds time series";
+    require(tiers.names.len() <= MAX_TIERS, "tiers.names", problem)
 }
 
 fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
@@ -233,14 +199,11 @@ fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
         let paths = ["stalls.abort_after", "stalls.min_gap"];
         return Err(violation_of(paths, "this must not be less than stalls.min_gap"));
     }
-    let phrases = &config.refusal_detection.refusal_phrases;
-    match phrases.iter().position(|phrase| phrase.trim().len() < 3) {
-        Some(index) => {
-            let path = format!("refusal_detection.refusal_phrases.{index}");
-            Err(violation_at(&path, "a phrase has at least 3 characters"))
-        }
-        None => Ok(()),
+    for (index, phrase) in config.refusal_detection.refusal_phrases.iter().enumerate() {
+        let path = format!("refusal_detection.refusal_phrases.{index}");
+        require(phrase.trim().len() >= 3, &path, "a phrase has at least 3 characters")?;
     }
+    Ok(())
 }
 
 fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
@@ -248,10 +211,8 @@ fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
         let is_web = url.starts_with("http://") || url.starts_with("https://");
         is_web && url.contains("{trace_id}") && !url.contains('@')
     };
-    if config.tracing.ui.as_ref().is_some_and(|url| !is_link(url)) {
-        let problem = "write an http:// or https:// URL with {trace_id} and without a password";
-        return Err(violation_at("tracing.ui", problem));
-    }
+    let problem = "write an http:// or https:// URL with {trace_id} and without a password";
+    require(config.tracing.ui.as_ref().is_none_or(is_link), "tracing.ui", problem)?;
     match config.tracing.endpoint.as_deref().map(check_collector_url) {
         Some(Err(problem)) => Err(violation_at("tracing.endpoint", problem)),
         _ => Ok(()),

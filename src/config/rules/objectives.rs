@@ -1,7 +1,8 @@
 //! Validation of `slos` and `metrics.buckets`.
 
+use super::values::is_label;
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_at, violation_of};
 use tokenweir_gateway::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
 use tokenweir_request::error::listed;
 use tokenweir_request::slo::Objective;
@@ -11,17 +12,12 @@ const MAX_OBJECTIVES: usize = 20;
 
 /// Checks the rules of `slos` and `metrics.buckets` and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
-    if config.slos.len() > MAX_OBJECTIVES {
-        let problem = "too many objectives: at most 20, because each adds time series";
-        return Err(violation_at("slos", problem));
-    }
+    let problem = "too many objectives: at most 20, because each adds time series";
+    require(config.slos.len() <= MAX_OBJECTIVES, "slos", problem)?;
     for (index, slo) in config.slos.iter().enumerate() {
         let path = |key: &str| format!("slos.{index}.{key}");
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if !(1..=32).contains(&slo.name.len()) || !slo.name.chars().all(is_plain) {
-            let problem = "a name has 1 to 32 characters: letters, digits and `-_.`";
-            return Err(violation_at(&path("name"), problem));
-        }
+        let problem = "a name has 1 to 32 characters: letters, digits and `-_.`";
+        require(is_label(&slo.name), &path("name"), problem)?;
         let is_same = |other: &Objective| other.name == slo.name;
         if let Some(earlier) = config.slos[..index].iter().position(is_same) {
             let problem = format!("`{}` is already the name of slos[{earlier}]", slo.name);
@@ -29,10 +25,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         }
         let tiers = &config.tiers.names;
         if let Some(tier) = slo.tier.as_ref().filter(|tier| !tiers.contains(tier)) {
-            let known = match tiers.as_slice() {
-                [] => "no tiers".to_owned(),
-                _ => listed(tiers.iter()),
-            };
+            let known = if tiers.is_empty() { "no tiers".to_owned() } else { listed(tiers.iter()) };
             let problem = format!("unknown tier `{tier}`: `tiers` has {known}");
             let path = path("tier");
             let paths = [path.as_str(), "tiers", "tiers.names"];

@@ -1,7 +1,7 @@
 //! Validation of `log.payloads`.
 
 use crate::config::sections::settings::LogConfig;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_of};
 use http::Uri;
 
 /// Maximum of `log.payloads.max_bytes`, the maximum length of one logged text.
@@ -17,9 +17,8 @@ const MIN_TEXTS_PER_FILE: usize = 32;
 /// Checks the rules of `log.payloads` and `log.max_file_bytes`, and returns the first violation.
 pub(super) fn check(log: &LogConfig) -> Result<(), RuleViolation> {
     let payloads = &log.payloads;
-    if !(1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes) {
-        return Err(violation_at("log.payloads.max_bytes", "this must be between 1 and 1MiB"));
-    }
+    let is_length = (1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes);
+    require(is_length, "log.payloads.max_bytes", "this must be between 1 and 1MiB")?;
     if log.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
         let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";
         return Err(violation_of(["log.max_file_bytes", "log.payloads.max_bytes"], problem));

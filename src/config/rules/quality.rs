@@ -1,7 +1,7 @@
 //! Validation of `quality`.
 
 use super::payload_log::is_http;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require};
 use tokenweir_gateway::telemetry::payload_log;
 use tokenweir_gateway::telemetry::quality::QualitySettings;
 
@@ -14,24 +14,18 @@ pub(super) fn check(
     quality: &QualitySettings,
     payloads: &payload_log::PayloadLogSettings,
 ) -> Result<(), RuleViolation> {
-    let fail = |key: &str, problem: &str| Err(violation_at(&format!("quality.{key}"), problem));
-    if !(0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample) {
-        return fail("sample", "this must be between 0 and 0.05, which is 5 % of all requests");
-    }
-    if quality.file.is_some() && quality.file == payloads.file {
-        return fail("file", "log.payloads.file is the same file: write another path");
-    }
-    if quality.judge.as_ref().is_some_and(|url| !is_http(url)) {
-        return fail("judge", "write http://host:port/path, without a user name");
-    }
-    if quality.window.is_zero() {
-        return fail("window", "this must be more than 0s");
-    }
-    if quality.share() > 0.0 && payloads.redact.is_empty() {
-        let problem = "quality samples need redaction: set log.payloads.redact";
-        return Err(violation_at("log.payloads.redact", problem));
-    }
-    Ok(())
+    let is_sample = (0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample);
+    let problem = "this must be between 0 and 0.05, which is 5 % of all requests";
+    require(is_sample, "quality.sample", problem)?;
+    let is_other = quality.file.is_none() || quality.file != payloads.file;
+    let problem = "log.payloads.file is the same file: write another path";
+    require(is_other, "quality.file", problem)?;
+    let is_judge = quality.judge.as_ref().is_none_or(|url| is_http(url));
+    require(is_judge, "quality.judge", "write http://host:port/path, without a user name")?;
+    require(!quality.window.is_zero(), "quality.window", "this must be more than 0s")?;
+    let is_redacted = quality.share() <= 0.0 || !payloads.redact.is_empty();
+    let problem = "quality samples need redaction: set log.payloads.redact";
+    require(is_redacted, "log.payloads.redact", problem)
 }
 
 #[cfg(test)]

@@ -1,33 +1,20 @@
 //! Validation of `tls`, `backend_tls` and `backends[].tls`.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_of};
+use std::path::PathBuf;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings, TlsError};
 
 /// Checks the rules of these keys and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     let tls = &config.tls;
-    match (&tls.cert, &tls.key) {
-        (Some(_), None) => {
-            return Err(incomplete("tls", ["cert", "key"], "the certificate needs its `key`"));
-        }
-        (None, Some(_)) => {
-            return Err(incomplete(
-                "tls",
-                ["key", "cert"],
-                "the key needs its certificate: `cert`",
-            ));
-        }
-        (None, None) if tls.client_ca.is_some() => {
-            let paths = ["tls.client_ca", "tls.cert", "tls.key"];
+    check_pair("tls", ["cert", "key"], [&tls.cert, &tls.key])?;
+    for (path, is_set) in [("tls.client_ca", tls.client_ca.is_some()), ("tls.admin", tls.admin)] {
+        if is_set && tls.cert.is_none() {
+            let paths = [path, "tls.cert", "tls.key"];
             return Err(violation_of(paths, "TLS is off: set `cert` and `key` to enable it"));
         }
-        (None, None) if tls.admin => {
-            let paths = ["tls.admin", "tls.cert", "tls.key"];
-            return Err(violation_of(paths, "TLS is off: set `cert` and `key` to enable it"));
-        }
-        _ => {}
     }
     check_client_certificate("backend_tls", &config.backend_tls)?;
     for (index, backend) in config.backends.iter().enumerate() {
@@ -43,37 +30,35 @@ fn check_entry(
     address: &BackendAddress,
     tls: &TlsClientSettings,
 ) -> Result<(), RuleViolation> {
-    if !address.is_https() {
-        return Err(violation_at(path, format!("{address} does not use TLS; write https://")));
-    }
+    require(address.is_https(), path, format!("{address} does not use TLS; write https://"))?;
     check_client_certificate(path, tls)
 }
 
 fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), RuleViolation> {
-    let at = |key: &str| format!("{path}.{key}");
-    match (&tls.client_cert, &tls.client_key) {
-        (Some(_), None) => {
-            let problem = "the certificate needs its `client_key`";
-            return Err(incomplete(path, ["client_cert", "client_key"], problem));
+    check_pair(path, ["client_cert", "client_key"], [&tls.client_cert, &tls.client_key])?;
+    let Some(name) = &tls.server_name else { return Ok(()) };
+    let problem = format!("`{name}` is not a valid server name");
+    require(tokenweir_net::tls::is_server_name(name), &format!("{path}.server_name"), problem)
+}
+
+/// Checks that a certificate and its key are set together. `keys` are their keys below `path`.
+fn check_pair(
+    path: &str,
+    keys: [&str; 2],
+    files: [&Option<PathBuf>; 2],
+) -> Result<(), RuleViolation> {
+    let [cert, key] = keys.map(|key| format!("{path}.{key}"));
+    match files {
+        [Some(_), None] => {
+            let problem = format!("the certificate needs its `{}`", keys[1]);
+            Err(violation_of([&cert, &key], problem))
         }
-        (None, Some(_)) => {
-            let problem = "the key needs its certificate: `client_cert`";
-            return Err(incomplete(path, ["client_key", "client_cert"], problem));
-        }
-        _ => {}
-    }
-    match tls.server_name.as_ref().map(|name| (name, tokenweir_net::tls::is_server_name(name))) {
-        Some((name, false)) => {
-            Err(violation_at(&at("server_name"), format!("`{name}` is not a valid server name")))
+        [None, Some(_)] => {
+            let problem = format!("the key needs its certificate: `{}`", keys[0]);
+            Err(violation_of([&key, &cert], problem))
         }
         _ => Ok(()),
     }
-}
-
-/// The violation of a pair of keys below `path` of which only the first is set.
-fn incomplete(path: &str, keys: [&str; 2], problem: &str) -> RuleViolation {
-    let paths = keys.map(|key| format!("{path}.{key}")).into();
-    RuleViolation { paths, problem: problem.to_owned() }
 }
 
 /// The problems with TLS files on this machine, each with the path of its section.

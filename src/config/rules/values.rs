@@ -1,7 +1,7 @@
 //! Checks the ranges of single values. Each range is stated once, with the keys to which it applies.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require};
 use http::HeaderName;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,6 +83,12 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     forbid(&files, is_no_path, "write the path of a file, or null")
 }
 
+/// Whether a name is short and plain enough for a label of metrics.
+pub(super) fn is_label(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=32).contains(&name.len()) && name.chars().all(is_plain)
+}
+
 /// Whether a number is from 0 to 1.
 pub(super) fn is_share(number: f64) -> bool {
     (0.0..=1.0).contains(&number)
@@ -94,8 +100,5 @@ fn forbid<T>(
     is_wrong: impl Fn(&T) -> bool,
     problem: &str,
 ) -> Result<(), RuleViolation> {
-    match values.iter().find(|(_, value)| is_wrong(value)) {
-        Some((path, _)) => Err(violation_at(path, problem)),
-        None => Ok(()),
-    }
+    values.iter().try_for_each(|(path, value)| require(!is_wrong(value), path, problem))
 }

@@ -2,7 +2,7 @@
 //! Kubernetes Secret and can change without the configuration.
 
 use super::secret::Secret;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_at, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -43,9 +43,9 @@ pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
         !name.is_empty()
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
     };
-    if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
+    for (index, name) in access.admin_hosts.iter().enumerate() {
         let problem = "write a host name without a scheme and port, such as gateway.example.com";
-        return Err(violation_at(&format!("access.admin_hosts.{index}"), problem));
+        require(is_name(name), &format!("access.admin_hosts.{index}"), problem)?;
     }
     match access.cors.stray() {
         Some(index) => {

@@ -2,7 +2,7 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
@@ -86,32 +86,26 @@ impl BackendConfig {
 pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
-        if let Some(price) = backend.gpu_hour_price.filter(|price| !is_price(*price)) {
-            let path = format!("backends.{index}.gpu_hour_price");
-            return Err(violation_at(&path, format!("{price} is not a price: write 0 or more")));
-        }
-    }
-    for (index, backend) in backends.iter().enumerate() {
+        check_price(&format!("backends.{index}.gpu_hour_price"), backend.gpu_hour_price)?;
         if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
             return Err(violation_at(&format!("backends.{index}.kv_events.{key}"), problem));
         }
+        check_weight(&format!("backends.{index}.weight"), backend.weight)?;
     }
-    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
-        Some(index) => {
-            let problem = format!("a weight is at most {MAX_WEIGHT}");
-            Err(violation_at(&format!("backends.{index}.weight"), problem))
-        }
+    Ok(())
+}
+
+/// Checks that the number at `path` is a price.
+pub(crate) fn check_price(path: &str, price: Option<f64>) -> Result<(), RuleViolation> {
+    match price.filter(|price| !price.is_finite() || *price < 0.0) {
+        Some(price) => Err(violation_at(path, format!("{price} is not a price: write 0 or more"))),
         None => Ok(()),
     }
 }
 
-/// Whether a number can be a price.
-pub(crate) fn is_price(price: f64) -> bool {
-    price.is_finite() && price >= 0.0
-}
-
-pub(crate) fn is_weight_too_large(weight: u32) -> bool {
-    weight > MAX_WEIGHT
+/// Checks that the number at `path` is a weight.
+pub(crate) fn check_weight(path: &str, weight: u32) -> Result<(), RuleViolation> {
+    require(weight <= MAX_WEIGHT, path, format!("a weight is at most {MAX_WEIGHT}"))
 }
 
 fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {

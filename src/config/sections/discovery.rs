@@ -5,7 +5,7 @@ pub(in crate::config) mod kubernetes;
 use super::backends::{self, BackendConfig};
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require, violation_at};
 use http::uri::PathAndQuery;
 use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
@@ -87,37 +87,30 @@ fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
 pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
     for (index, source) in sources.iter().enumerate() {
         let path = |key: &str| format!("discovery.{index}{key}");
-        let fail = |key: &str, problem: &str| Err(violation_at(&path(key), problem.to_owned()));
-        let dns_targets = [&source.dns, &source.srv].into_iter().flatten().count();
-        let other_targets = [source.file.is_some(), source.kubernetes.is_some()];
-        match dns_targets + other_targets.into_iter().filter(|is_set| *is_set).count() {
-            0 => return fail("", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
-            1 => {}
-            _ => {
-                return fail("", "a source has only one of `file`, `dns`, `srv` and `kubernetes`");
-            }
-        }
+        let is_file = source.file.is_some();
+        let targets =
+            [is_file, source.dns.is_some(), source.srv.is_some(), source.kubernetes.is_some()];
+        let targets = targets.into_iter().filter(|is_set| *is_set).count();
+        let problem = "a source needs one of `file`, `dns`, `srv` and `kubernetes`";
+        require(targets > 0, &path(""), problem)?;
+        let problem = "a source has only one of `file`, `dns`, `srv` and `kubernetes`";
+        require(targets < 2, &path(""), problem)?;
         if let Some((key, problem)) = source.kubernetes.as_ref().and_then(KubernetesConfig::problem)
         {
-            return fail(&format!(".kubernetes{key}"), problem);
+            return Err(violation_at(&path(&format!(".kubernetes{key}")), problem));
         }
-        if source.dns.is_some() && source.dns_host().is_none() {
-            return fail(".dns", "write NAME:PORT: DNS addresses have no port");
-        }
+        let is_host = source.dns.is_none() || source.dns_host().is_some();
+        require(is_host, &path(".dns"), "write NAME:PORT: DNS addresses have no port")?;
         if let Some(url) = &source.metrics_url {
-            if source.file.is_some() {
-                let problem = "not with `file`: write `metrics_url` into the file's entries";
-                return fail(".metrics_url", problem);
-            }
-            if port_and_path(url).is_none() {
-                return fail(".metrics_url", "write :PORT, /PATH or :PORT/PATH");
-            }
+            let problem = "not with `file`: write `metrics_url` into the file's entries";
+            require(!is_file, &path(".metrics_url"), problem)?;
+            let is_valid = port_and_path(url).is_some();
+            require(is_valid, &path(".metrics_url"), "write :PORT, /PATH or :PORT/PATH")?;
         }
-        if source.weight.is_some_and(backends::is_weight_too_large) {
-            return fail(".weight", "a weight is at most 1000000");
-        }
-        if source.weight.is_some() && source.file.is_some() {
-            return fail(".weight", "not with `file`: write the weights into the file's entries");
+        if let Some(weight) = source.weight {
+            backends::check_weight(&path(".weight"), weight)?;
+            let problem = "not with `file`: write the weights into the file's entries";
+            require(!is_file, &path(".weight"), problem)?;
         }
     }
     Ok(())

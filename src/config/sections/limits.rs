@@ -1,7 +1,7 @@
 //! The configuration of limits on clients. The gateway rejects a request over a limit before it
 //! reaches a backend.
 
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -101,11 +101,6 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
             "this must be at least twice limits.body, because an edited body is held twice";
         return Err(violation_of(["limits.body_memory", "limits.body"], problem));
     }
-    if limits.memory.is_some_and(|bytes| bytes < MIN_MEMORY_LIMIT_BYTES) {
-        return Err(violation_at(
-            "limits.memory",
-            "this must be 64MiB or more, or null for no limit",
-        ));
-    }
-    Ok(())
+    let is_limit = limits.memory.is_none_or(|bytes| bytes >= MIN_MEMORY_LIMIT_BYTES);
+    require(is_limit, "limits.memory", "this must be 64MiB or more, or null for no limit")
 }

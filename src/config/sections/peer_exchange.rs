@@ -1,7 +1,7 @@
 //! The configuration of the exchange with other gateways.
 
 use super::secret::Secret;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_peers::bus::BusSettings;
@@ -29,10 +29,7 @@ pub(in crate::config) fn check(config: &PeerExchangeConfig) -> Result<(), RuleVi
     if let Some(problem) = BusSettings::url_problem(url) {
         return Err(violation_at("peer_exchange.url", problem));
     }
-    if config.key.is_none() {
-        let problem = "an exchange needs a key, because every gateway trusts its messages: write \
-                       the output of `openssl rand -hex 32` to a file that all gateways read";
-        return Err(violation_at("peer_exchange.key", problem));
-    }
-    Ok(())
+    let problem = "an exchange needs a key, because every gateway trusts its messages: write the \
+                   output of `openssl rand -hex 32` to a file that all gateways read";
+    require(config.key.is_some(), "peer_exchange.key", problem)
 }

@@ -1,6 +1,6 @@
 //! The configuration of further paths that clients may use.
 
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, require, violation_of};
 use http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,36 +81,26 @@ impl RouteMethod {
 /// Checks that each path is plain, is configured once and is none of the gateway's own paths.
 /// Returns the first violation.
 pub(crate) fn check(routes: &[RouteConfig]) -> Result<(), RuleViolation> {
-    if routes.len() > MAX_ROUTES {
-        return Err(violation_at("routes", format!("too many paths: at most {MAX_ROUTES}")));
-    }
+    let problem = format!("too many paths: at most {MAX_ROUTES}");
+    require(routes.len() <= MAX_ROUTES, "routes", problem)?;
     let mut seen = HashSet::new();
     for (index, route) in routes.iter().enumerate() {
-        let at =
-            |key: &str, problem: &str| Err(violation_at(&format!("routes.{index}.{key}"), problem));
-        if !is_plain_path(&route.path) {
-            let problem = "write a path such as `/v1/name`: a slash, then letters, digits and \
-                           `-_.~/`, without `//` and without segments of dots";
-            return at("path", problem);
-        }
-        if ApiRoute::lookup(&Method::POST, &route.path) != Err(RouteError::NotFound) {
-            return at("path", "the gateway serves this path already");
-        }
-        if !seen.insert(&route.path) {
-            return at("path", "this path is configured twice");
-        }
-        if route.methods.is_empty() {
-            return at("methods", "write at least one method");
-        }
-        if route.total.is_some_and(|total| total < Duration::from_millis(1)) {
-            return at("total", "this must be 1ms or more");
-        }
-        if route.model.as_ref().is_some_and(String::is_empty) {
-            return at("model", "write the name of a model, or remove the key");
-        }
+        let [path, methods, total, model] =
+            ["path", "methods", "total", "model"].map(|key| format!("routes.{index}.{key}"));
+        let problem = "write a path such as `/v1/name`: a slash, then letters, digits and \
+                       `-_.~/`, without `//` and without segments of dots";
+        require(is_plain_path(&route.path), &path, problem)?;
+        let known = ApiRoute::lookup(&Method::POST, &route.path);
+        let is_free = known == Err(RouteError::NotFound);
+        require(is_free, &path, "the gateway serves this path already")?;
+        require(seen.insert(&route.path), &path, "this path is configured twice")?;
+        require(!route.methods.is_empty(), &methods, "write at least one method")?;
+        let is_time = route.total.is_none_or(|total| total >= Duration::from_millis(1));
+        require(is_time, &total, "this must be 1ms or more")?;
+        let has_name = route.model.as_ref().is_none_or(|model| !model.is_empty());
+        require(has_name, &model, "write the name of a model, or remove the key")?;
         if route.max_body.is_some() && route.model.is_none() {
-            let [max_body, model] =
-                ["max_body", "model"].map(|key| format!("routes.{index}.{key}"));
+            let max_body = format!("routes.{index}.max_body");
             let problem = "this applies to routes with a `model` only: use limits.body";
             return Err(violation_of([&max_body, &model], problem));
         }

@@ -5,6 +5,7 @@ use crate::config::text::error::{
     AMBIGUOUS_SECRET_ERROR, LITERAL_SECRET_ERROR, MISSING_PATH_ERROR, VARIABLE_NAME_ERROR,
 };
 use crate::config::text::file::working_folder;
+use crate::config::text::visit_scalars;
 use http::HeaderValue;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -53,8 +54,8 @@ pub enum SecretError {
 #[error("cannot read {purpose}")]
 pub struct UnreadableSecret {
     /// The use of the secret, such as `the admin token (access.admin_token)`.
-    purpose: String,
-    source: SecretError,
+    pub(in crate::config) purpose: String,
+    pub(in crate::config) source: SecretError,
 }
 
 // === impl Secret ===
@@ -84,16 +85,6 @@ impl Secret {
             }
             None => Err(SecretError::InvalidCharacters(self.clone())),
         }
-    }
-
-    /// Like [`Self::resolve`]. `purpose` names the use of the secret in the error.
-    pub fn resolve_for(
-        &self,
-        purpose: &str,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<SecretValue, UnreadableSecret> {
-        let to_error = |source| UnreadableSecret { purpose: purpose.to_owned(), source };
-        self.resolve(env).map_err(to_error)
     }
 }
 
@@ -135,33 +126,7 @@ impl<'de> Visitor<'de> for SecretVisitor {
         f.write_str("`{ env: NAME }` or `{ file: PATH }`")
     }
 
-    fn visit_bool<E: DeError>(self, _: bool) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_i64<E: DeError>(self, _: i64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_i128<E: DeError>(self, _: i128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_u64<E: DeError>(self, _: u64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_u128<E: DeError>(self, _: u128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_f64<E: DeError>(self, _: f64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_str<E: DeError>(self, _: &str) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
+    visit_scalars!(Err(E::custom(LITERAL_SECRET_ERROR)));
 
     fn visit_bytes<E: DeError>(self, _: &[u8]) -> Result<Secret, E> {
         Err(E::custom(LITERAL_SECRET_ERROR))

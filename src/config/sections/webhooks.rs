@@ -1,7 +1,7 @@
 //! The configuration of the webhooks that get the start and the end of verdicts.
 
 use super::secret::Secret;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, require, violation_at};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
@@ -81,19 +81,14 @@ pub(crate) fn parse_url(url: &str) -> Result<(BackendAddress, PathAndQuery), Bac
 
 /// Checks the URLs. Returns the first violation.
 pub(crate) fn check(webhooks: &[WebhookConfig]) -> Result<(), RuleViolation> {
-    if webhooks.len() > MAX_WEBHOOKS {
-        return Err(violation_at("webhooks", format!("at most {MAX_WEBHOOKS} webhooks")));
-    }
+    let problem = format!("at most {MAX_WEBHOOKS} webhooks");
+    require(webhooks.len() <= MAX_WEBHOOKS, "webhooks", problem)?;
     for (index, webhook) in webhooks.iter().enumerate() {
-        let violation = |problem| Err(violation_at(&format!("webhooks.{index}.url"), problem));
+        let path = format!("webhooks.{index}.url");
         let WebhookUrl::Plain(url) = &webhook.url else { continue };
         // The other errors quote the URL, which may have a password.
-        if url.contains('@') {
-            return violation("write the token in `token`, not in the URL".to_owned());
-        }
-        if let Err(error) = parse_url(url) {
-            return violation(error.to_string());
-        }
+        require(!url.contains('@'), &path, "write the token in `token`, not in the URL")?;
+        parse_url(url).map_err(|error| violation_at(&path, error.to_string()))?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::{HARMED_SHARE, is_share_above};
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -28,7 +28,7 @@ const BUSY: &str = "busy";
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
 
-pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
+pub(super) static BACKEND_FAILING: VerdictDescription = VerdictDescription {
     name: "backend_failing",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -79,7 +79,7 @@ impl BackendFailures {
         }
         let age = self.last_attempt_at.map(|at| now.saturating_duration_since(at));
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
-        let severity = VerdictSeverity::of_harm(fleet.failed, fleet.requests);
+        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
@@ -102,7 +102,7 @@ impl BackendFailures {
 /// a response of the backend that it is full does not count as a failure.
 fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
     let mut observed = backend.attempts.clone();
-    if fleet.refused > 0 {
+    if fleet.counts.refused > 0 {
         observed.failures.retain(|failure| failure.kind != BUSY);
     }
     observed
@@ -260,6 +260,7 @@ impl AttemptFailures {
 mod tests {
     use super::super::observation;
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use tokenweir_protocol::clock;
 
     struct Fixture {
@@ -372,7 +373,8 @@ mod tests {
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];
             let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];
-            let fleet = FleetObservation { backends, refused, ..FleetObservation::default() };
+            let counts = RecentCounts { refused, ..RecentCounts::default() };
+            let fleet = FleetObservation { backends, counts, ..FleetObservation::default() };
             let found = BackendFailures::default().judge(&fleet, now);
             found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy.unwrap_or_default()))
         };

@@ -3,9 +3,9 @@
 //! Evictions alone are no fault: a cache also evicts prefixes that no later request has. The rule counts
 //! the blocks of each group that the other group evicted and that were then computed again.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::{EvictedGroup, EvictingPair};
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -25,7 +25,7 @@ const MIN_RECOMPUTED_TOKENS: u64 = 4_096;
 /// group. Reusable are the tokens that came from the cache, and those that had been evicted too early.
 const MIN_LOST_SHARE: f64 = 0.2;
 
-pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
+pub(super) static PREFIX_CACHE_CONTENTION: VerdictDescription = VerdictDescription {
     name: "prefix_cache_contention",
     scope: VerdictScope::Backend,
     is_about_state: false,
@@ -162,11 +162,9 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
     let [first, second] = pair.groups.each_ref().map(name);
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, window_seconds);
     let [a, b] = growth;
+    let cause = format!("the groups {first} and {second}");
     FleetMatch {
-        rule: &PREFIX_CACHE_CONTENTION,
         backend: Some(pair.backend.to_string()),
-        severity: VerdictSeverity::Warning,
-        cause: Some(format!("the groups {first} and {second}")),
         evidence: vec![
             evidence("first_group_recomputed", a.recomputed as f64, "tokens"),
             evidence("second_group_recomputed", b.recomputed as f64, "tokens"),
@@ -175,7 +173,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
             evidence("first_group_requests", a.requests as f64, "requests"),
             evidence("second_group_requests", b.requests as f64, "requests"),
         ],
-        remedy: None,
+        ..FleetMatch::new(&PREFIX_CACHE_CONTENTION, VerdictSeverity::Warning, Some(cause))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::backend_failures::BackendFailures;
 use super::cache_contention::CacheContention;
-use super::fleet_rule::FleetMatch;
+use super::fleet_match::FleetMatch;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
@@ -92,6 +92,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 mod tests {
     use super::super::{DrainSummary, FleetBackend, observation};
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use std::time::Duration;
     use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability::{
@@ -117,8 +118,7 @@ mod tests {
         let named = states.iter().enumerate();
         FleetObservation {
             backends: named.map(|(n, state)| backend(&format!("gpu-{n}"), *state)).collect(),
-            requests,
-            refused,
+            counts: RecentCounts { requests, refused, ..RecentCounts::default() },
             window_seconds: 30.0,
             queued: 7,
             ..FleetObservation::default()
@@ -148,7 +148,8 @@ mod tests {
             named(&fleet(&drained, 100, 12)),
             ["critical shedding", "critical backend_drained gpu-1"]
         );
-        let waiting = FleetObservation { waited: 26, ..fleet(&drained, 100, 0) };
+        let mut waiting = fleet(&drained, 100, 0);
+        waiting.counts.waited = 26;
         assert_eq!(named(&waiting), ["critical backend_drained gpu-1"]);
         assert_eq!(named(&fleet(&[Available; 3], 1_000, 2)), [""; 0], "two are no condition");
         assert_eq!(named(&fleet(&[Available, Down], 9, 0)), ["warning backend_down gpu-1"]);

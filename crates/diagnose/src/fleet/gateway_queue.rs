@@ -1,9 +1,9 @@
 //! The rule about requests that wait in the gateway because all backends are full.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// Minimum number of requests that wait now, or of ended requests that waited and were slow.
@@ -14,7 +14,7 @@ const HARMFUL_WAIT_SECONDS: f64 = 2.0;
 /// `tokenweir top` show a share of at least this value in yellow.
 const MIN_SHARE: f64 = 0.02;
 
-pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
+pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
     name: "gateway_queue",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -54,8 +54,9 @@ impl GatewayQueue {
     ) -> Option<FleetMatch> {
         let wait = fleet.longest_wait_seconds.unwrap_or_default();
         let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
-        let delayed = fleet.delayed as f64;
-        let was_waiting = delayed >= (MIN_REQUESTS as f64).max(MIN_SHARE * fleet.requests as f64);
+        let delayed = fleet.counts.delayed as f64;
+        let was_waiting =
+            delayed >= (MIN_REQUESTS as f64).max(MIN_SHARE * fleet.counts.requests as f64);
         let is_found = !is_named && (is_waiting || was_waiting);
         self.debounce.update(is_found, now);
         if self.debounce.since().is_none() {
@@ -73,7 +74,7 @@ impl GatewayQueue {
         Some(FleetMatch {
             rule: &GATEWAY_QUEUE,
             backend: None,
-            severity: VerdictSeverity::of_harm(fleet.delayed, fleet.requests),
+            severity: VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests),
             cause: Some(cause),
             evidence: vec![
                 Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
@@ -111,6 +112,7 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use std::time::Duration;
     use tokenweir_protocol::clock;
 
@@ -122,8 +124,7 @@ mod tests {
             let fleet = FleetObservation {
                 queued,
                 longest_wait_seconds: Some(wait),
-                delayed,
-                requests: 100,
+                counts: RecentCounts { delayed, requests: 100, ..RecentCounts::default() },
                 ..FleetObservation::default()
             };
             let found = rule.judge(&fleet, is_named, now);

@@ -2,9 +2,9 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::GatewayConditions;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
@@ -20,7 +20,7 @@ const MIN_UNREAD: usize = 2;
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
 
-pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
+pub(super) static CERTIFICATE_EXPIRES: VerdictDescription = VerdictDescription {
     name: "certificate_expires",
     scope: VerdictScope::Gateway,
     is_about_state: true,
@@ -34,7 +34,7 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
+pub(super) static RELOAD_FAILED: VerdictDescription = VerdictDescription {
     name: "reload_failed",
     scope: VerdictScope::Gateway,
     is_about_state: true,
@@ -50,7 +50,7 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static SPANS_LOST: FleetRule = FleetRule {
+pub(super) static SPANS_LOST: VerdictDescription = VerdictDescription {
     name: "spans_lost",
     scope: VerdictScope::Gateway,
     is_about_state: true,
@@ -66,7 +66,7 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
+pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
     name: "slow_clients",
     scope: VerdictScope::Gateway,
     is_about_state: true,
@@ -82,7 +82,7 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
+pub(super) static CONNECTIONS_REFUSED: VerdictDescription = VerdictDescription {
     name: "connections_refused",
     scope: VerdictScope::Gateway,
     is_about_state: true,
@@ -100,16 +100,12 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
 /// The rules about the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
-    /// The number of lost spans at the last evaluation. `None`: no evaluation yet.
-    lost_spans: Option<u64>,
-    /// Time of the last evaluation at which the number of lost spans had grown.
-    export_failed_at: Option<Instant>,
+    /// The number of lost spans.
+    spans: CountGrowth,
     /// Whether enough clients for [`SLOW_CLIENTS`] did not read at the last evaluation.
     was_unread: bool,
-    /// The number of refused connections at the last evaluation. `None`: no evaluation yet.
-    refused_connections: Option<u64>,
-    /// Time of the last evaluation at which the number of refused connections had grown.
-    connection_refused_at: Option<Instant>,
+    /// The number of refused connections.
+    connections: CountGrowth,
     /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:
     /// no evaluation yet.
     certificate_reloads: Option<[u64; 2]>,
@@ -117,20 +113,22 @@ pub(super) struct GatewayRules {
     has_certificate_failed: bool,
 }
 
+/// When a count of the gateway last grew.
+#[derive(Debug, Default)]
+struct CountGrowth {
+    /// The count at the last evaluation. `None`: no evaluation yet.
+    last: Option<u64>,
+    /// Time of the last evaluation at which the count had grown. `None`: it has not grown.
+    grown_at: Option<Instant>,
+}
+
 impl GatewayRules {
     /// The conditions that hold at `now`.
     pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<FleetMatch> {
-        let found = |rule, severity, cause, evidence| FleetMatch {
-            rule,
-            backend: None,
-            severity,
-            cause,
-            evidence,
-            remedy: None,
-        };
         let mut matches = Vec::new();
-        if self.is_refusing_connections(gateway.refused_connections, now) {
-            matches.push(found(&CONNECTIONS_REFUSED, VerdictSeverity::Critical, None, Vec::new()));
+        if self.connections.has_grown(gateway.refused_connections, CONNECTION_HOLD, now) {
+            let severity = VerdictSeverity::Critical;
+            matches.push(FleetMatch::new(&CONNECTIONS_REFUSED, severity, None));
         }
         let earliest = gateway.certificates.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
@@ -141,17 +139,17 @@ impl GatewayRules {
                 let cause = format!("the certificate for {peer}s expires in {hours:.0} h");
                 (VerdictSeverity::Warning, cause)
             };
-            matches.push(found(&CERTIFICATE_EXPIRES, severity, Some(cause), Vec::new()));
+            matches.push(FleetMatch::new(&CERTIFICATE_EXPIRES, severity, Some(cause)));
         }
         let certificate_problem = self.certificate_problem(gateway.certificate_reloads);
         if let Some(problem) = gateway.reload_problem.as_deref().or(certificate_problem) {
             let cause = problem.lines().next().unwrap_or_default();
             let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
-            matches.push(found(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause), Vec::new()));
+            matches.push(FleetMatch::new(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause)));
         }
-        if self.is_losing_spans(gateway.lost_spans, now) {
+        if self.spans.has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now) {
             let cause = gateway.span_export_failure.map(|why| format!("the collector: {why}"));
-            matches.push(found(&SPANS_LOST, VerdictSeverity::Warning, cause, Vec::new()));
+            matches.push(FleetMatch::new(&SPANS_LOST, VerdictSeverity::Warning, cause));
         }
         let unread = gateway.unread_streams;
         let is_unread =
@@ -163,7 +161,8 @@ impl GatewayRules {
                 streams("write_stalled_streams", unread),
                 streams("open_streams", gateway.open_streams),
             ];
-            matches.push(found(&SLOW_CLIENTS, VerdictSeverity::Info, None, evidence));
+            let found = FleetMatch::new(&SLOW_CLIENTS, VerdictSeverity::Info, None);
+            matches.push(FleetMatch { evidence, ..found });
         }
         self.was_unread = is_unread;
         matches
@@ -181,22 +180,16 @@ impl GatewayRules {
         self.has_certificate_failed
             .then_some("certificate files cannot be used: the log has the error")
     }
+}
 
-    /// Whether connections were refused in the last [`CONNECTION_HOLD`].
-    fn is_refusing_connections(&mut self, refused: u64, now: Instant) -> bool {
-        if self.refused_connections.replace(refused).is_some_and(|before| refused > before) {
-            self.connection_refused_at = Some(now);
+impl CountGrowth {
+    /// Takes the count at `now`. Returns whether the count has grown in the last `hold`.
+    fn has_grown(&mut self, count: u64, hold: Duration, now: Instant) -> bool {
+        if self.last.replace(count).is_some_and(|before| count > before) {
+            self.grown_at = Some(now);
         }
-        let age = self.connection_refused_at.map(|at| now.saturating_duration_since(at));
-        age.is_some_and(|age| age < CONNECTION_HOLD)
-    }
-
-    fn is_losing_spans(&mut self, lost: u64, now: Instant) -> bool {
-        if self.lost_spans.replace(lost).is_some_and(|before| lost > before) {
-            self.export_failed_at = Some(now);
-        }
-        let age = self.export_failed_at.map(|at| now.saturating_duration_since(at));
-        age.is_some_and(|age| age < EXPORT_FAILURE_HOLD)
+        let age = self.grown_at.map(|at| now.saturating_duration_since(at));
+        age.is_some_and(|age| age < hold)
     }
 }
 

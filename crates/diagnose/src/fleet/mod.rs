@@ -4,7 +4,7 @@
 
 mod observation;
 
-mod fleet_rule;
+mod fleet_match;
 
 mod backend_failures;
 mod cache_contention;
@@ -19,9 +19,8 @@ mod rules;
 mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
-pub use fleet_rule::FleetRule;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FleetBackend, FleetObservation, GatewayConditions,
+    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use rules::FLEET_RULES;

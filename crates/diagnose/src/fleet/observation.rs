@@ -12,18 +12,8 @@ use tokenweir_routing::resilience::Availability;
 pub struct FleetObservation {
     /// All backends.
     pub backends: Vec<FleetBackend>,
-    /// Number of requests that ended in the last [`Self::window_seconds`].
-    pub requests: u64,
-    /// Number of the ended requests that the gateway refused.
-    pub refused: u64,
-    /// Number of the ended requests that failed because of a backend.
-    pub failed: u64,
-    /// Number of the ended requests that were slow because they waited for capacity.
-    pub waited: u64,
-    /// Number of the requests in `waited` that waited in the gateway because all backends were full.
-    pub delayed: u64,
-    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
-    pub client_errors: BTreeMap<u16, u64>,
+    /// Counts of the requests that ended in the last [`Self::window_seconds`].
+    pub counts: RecentCounts,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
@@ -42,6 +32,23 @@ pub struct FleetObservation {
     /// The models that requests named although no backend lists them. Each has the number of these requests
     /// so far.
     pub unserved_models: Vec<(String, u64)>,
+}
+
+/// Counts of the requests that ended in the last seconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecentCounts {
+    /// Number of requests that ended.
+    pub requests: u64,
+    /// Number of the ended requests that the gateway refused.
+    pub refused: u64,
+    /// Number of the ended requests that failed because of a backend.
+    pub failed: u64,
+    /// Number of the ended requests that were slow because they waited for capacity.
+    pub waited: u64,
+    /// Number of the requests in `waited` that waited in the gateway because all backends were full.
+    pub delayed: u64,
+    /// Number of the ended requests that a backend answered with a status of 4xx, by status.
+    pub client_errors: BTreeMap<u16, u64>,
 }
 
 /// A model that no backend can serve now and for which requests wait.
@@ -177,17 +184,17 @@ pub struct DrainSummary {
 impl FleetObservation {
     /// Share of the ended requests that the gateway refused, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
-        self.refused as f64 / self.requests.max(1) as f64
+        self.counts.refused as f64 / self.counts.requests.max(1) as f64
     }
 
     /// Whether so many requests are refused that the harm is critical.
     pub(super) fn is_refusal_critical(&self) -> bool {
-        is_critical_harm(self.refused, self.requests)
+        is_critical_harm(self.counts.refused, self.counts.requests)
     }
 
     /// Whether so many requests wait for capacity that the harm is critical.
     pub(super) fn is_wait_critical(&self) -> bool {
-        is_critical_harm(self.waited, self.requests)
+        is_critical_harm(self.counts.waited, self.counts.requests)
     }
 
     /// Whether any backend gets new requests.

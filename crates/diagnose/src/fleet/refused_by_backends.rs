@@ -2,17 +2,17 @@
 //! of the gateway, or a rate limit.
 
 use super::backend_failures::RATE_LIMIT_REMEDY;
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
-pub(super) static REFUSED_BY_BACKENDS: FleetRule = FleetRule {
+pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
     name: "refused_by_backends",
     scope: VerdictScope::Fleet,
     is_about_state: false,
@@ -38,9 +38,10 @@ pub(super) struct RefusedByBackends {
 impl RefusedByBackends {
     /// The match of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
-        let refused = fleet.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
+        let refused =
+            fleet.counts.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
         let count: u64 = refused.clone().map(|(_, count)| count).sum();
-        self.debounce.update(is_critical_harm(count, fleet.requests), now);
+        self.debounce.update(is_critical_harm(count, fleet.counts.requests), now);
         if let Some((status, _)) = refused.max_by_key(|(_, count)| **count) {
             self.status = *status;
         }
@@ -53,7 +54,7 @@ impl RefusedByBackends {
             cause: Some(format!("the backends that were asked answer {status}")),
             evidence: vec![
                 Evidence::new("refused_by_backends", count as f64, "requests", window),
-                Evidence::new("requests", fleet.requests as f64, "requests", window),
+                Evidence::new("requests", fleet.counts.requests as f64, "requests", window),
             ],
             remedy: (status == 429).then(|| RATE_LIMIT_REMEDY.to_owned()),
         })
@@ -63,6 +64,7 @@ impl RefusedByBackends {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use std::time::Duration;
     use tokenweir_protocol::clock;
 
@@ -72,7 +74,8 @@ mod tests {
         let mut judge = |status, count, requests| {
             now += Duration::from_secs(5);
             let client_errors = [(status, count)].into();
-            let fleet = FleetObservation { requests, client_errors, ..FleetObservation::default() };
+            let counts = RecentCounts { requests, client_errors, ..RecentCounts::default() };
+            let fleet = FleetObservation { counts, ..FleetObservation::default() };
             let found = rule.judge(&fleet, now);
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };

@@ -1,8 +1,8 @@
 //! The rule about a backend that repeatedly restarts, or repeatedly goes down and comes up again.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -17,7 +17,7 @@ const MIN_INTERRUPTIONS: usize = 3;
 /// interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
 
-pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
+pub(super) static BACKEND_RESTARTING: VerdictDescription = VerdictDescription {
     name: "backend_restarting",
     scope: VerdictScope::Backend,
     is_about_state: false,
@@ -53,7 +53,7 @@ impl Restarts {
     /// The backends that match [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
         self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
-        let severity = VerdictSeverity::of_harm(fleet.failed, fleet.requests);
+        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let interruptions = self.0.entry(backend.id.clone()).or_default();
@@ -62,12 +62,9 @@ impl Restarts {
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
             matches.push(FleetMatch {
-                rule: &BACKEND_RESTARTING,
                 backend: Some(backend.id.to_string()),
-                severity,
-                cause: Some(cause.to_owned()),
                 evidence: vec![evidence],
-                remedy: None,
+                ..FleetMatch::new(&BACKEND_RESTARTING, severity, Some(cause.to_owned()))
             });
         }
         matches

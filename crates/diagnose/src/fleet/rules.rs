@@ -2,7 +2,7 @@
 
 use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
@@ -11,7 +11,7 @@ use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservat
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
 
@@ -27,7 +27,7 @@ const MAX_NAMED: usize = 3;
 const STATE_SEVERITY: &str = "warning, critical if `no_capacity` holds or more than 5 % of requests \
                               are refused or slow for lack of capacity";
 
-pub(super) static NO_CAPACITY: FleetRule = FleetRule {
+pub(super) static NO_CAPACITY: VerdictDescription = VerdictDescription {
     name: "no_capacity",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -42,7 +42,7 @@ pub(super) static NO_CAPACITY: FleetRule = FleetRule {
     pages: true,
 };
 
-pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
+pub(super) static BACKEND_AWAITED: VerdictDescription = VerdictDescription {
     name: "backend_awaited",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -57,7 +57,7 @@ pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static SHEDDING: FleetRule = FleetRule {
+pub(super) static SHEDDING: VerdictDescription = VerdictDescription {
     name: "shedding",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -73,7 +73,7 @@ pub(super) static SHEDDING: FleetRule = FleetRule {
     pages: false,
 };
 
-static BACKEND_DOWN: FleetRule = FleetRule {
+static BACKEND_DOWN: VerdictDescription = VerdictDescription {
     name: "backend_down",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -87,7 +87,7 @@ static BACKEND_DOWN: FleetRule = FleetRule {
     pages: false,
 };
 
-pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
+pub(super) static BACKEND_EJECTED: VerdictDescription = VerdictDescription {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -101,7 +101,7 @@ pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     pages: false,
 };
 
-static BACKEND_DRAINED: FleetRule = FleetRule {
+static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
     name: "backend_drained",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -116,7 +116,7 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 17] = [
+pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -156,12 +156,8 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     matches.extend(backend_awaited(&fleet.awaited_models));
     for backend in &fleet.backends {
         let at_backend = |rule, severity, cause| FleetMatch {
-            rule,
             backend: Some(backend.id.to_string()),
-            severity,
-            cause,
-            evidence: Vec::new(),
-            remedy: None,
+            ..FleetMatch::new(rule, severity, cause)
         };
         matches.extend(match backend.state {
             Availability::Down
@@ -196,7 +192,7 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
 
 /// Whether the gateway refuses enough requests for [`SHEDDING`].
 fn is_shedding(fleet: &FleetObservation) -> bool {
-    fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
+    fleet.counts.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
 }
 
 /// The match of [`BACKEND_AWAITED`]. `None`: `models` is empty.
@@ -214,18 +210,12 @@ fn backend_awaited(models: &[AwaitedModel]) -> Option<FleetMatch> {
     }
     let waiting = models.iter().map(|model| model.requests).sum::<usize>();
     let evidence = vec![Evidence::new("waiting_in_gateway", waiting as f64, "requests", longest)];
-    (!models.is_empty()).then_some(FleetMatch {
-        rule: &BACKEND_AWAITED,
-        backend: None,
-        severity: VerdictSeverity::Warning,
-        cause: Some(cause),
-        evidence,
-        remedy: None,
-    })
+    let found = FleetMatch::new(&BACKEND_AWAITED, VerdictSeverity::Warning, Some(cause));
+    (!models.is_empty()).then_some(FleetMatch { evidence, ..found })
 }
 
 fn for_all(
-    rule: &'static FleetRule,
+    rule: &'static VerdictDescription,
     severity: VerdictSeverity,
     cause: String,
     fleet: &FleetObservation,
@@ -233,10 +223,10 @@ fn for_all(
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
     let evidence = vec![
         evidence("refused_share", fleet.refused_share(), "ratio"),
-        evidence("refused", fleet.refused as f64, "requests"),
+        evidence("refused", fleet.counts.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
     ];
-    FleetMatch { rule, backend: None, severity, cause: Some(cause), evidence, remedy: None }
+    FleetMatch { evidence, ..FleetMatch::new(rule, severity, Some(cause)) }
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {

@@ -1,8 +1,8 @@
 //! The rule about a model that no backend lists any more, although clients still send requests for it.
 
-use super::fleet_rule::{FleetMatch, FleetRule};
+use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
-use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
 /// Maximum number of models that the cause of the verdict names.
 const MAX_NAMED: usize = 3;
 
-pub(super) static MODEL_GONE: FleetRule = FleetRule {
+pub(super) static MODEL_GONE: VerdictDescription = VerdictDescription {
     name: "model_gone",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -72,19 +72,11 @@ impl UnservedModels {
         if missed.len() > MAX_NAMED {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
         }
-        let seconds = FORGET_AFTER.as_secs_f64();
+        let (failed, seconds) = (sum(FORGET_AFTER) as f64, FORGET_AFTER.as_secs_f64());
+        let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
         Some(FleetMatch {
-            rule: &MODEL_GONE,
-            backend: None,
-            severity: VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.requests),
-            cause: Some(cause),
-            evidence: vec![Evidence::new(
-                "failed_requests",
-                sum(FORGET_AFTER) as f64,
-                "requests",
-                seconds,
-            )],
-            remedy: None,
+            evidence: vec![Evidence::new("failed_requests", failed, "requests", seconds)],
+            ..FleetMatch::new(&MODEL_GONE, severity, Some(cause))
         })
     }
 }
@@ -92,6 +84,7 @@ impl UnservedModels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::RecentCounts;
     use tokenweir_protocol::clock;
 
     #[test]
@@ -100,8 +93,8 @@ mod tests {
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();
-            let fleet =
-                FleetObservation { requests, unserved_models, ..FleetObservation::default() };
+            let counts = RecentCounts { requests, ..RecentCounts::default() };
+            let fleet = FleetObservation { counts, unserved_models, ..FleetObservation::default() };
             let found = rule.judge(&fleet, start + Duration::from_secs(seconds));
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };

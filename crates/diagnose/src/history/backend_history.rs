@@ -47,20 +47,6 @@ const MAX_MINUTES: usize = 60;
 const MIN_BASELINE_MINUTES: usize = 5;
 
 impl BackendHistory {
-    /// Creates an empty history.
-    pub fn new() -> Self {
-        Self {
-            steps: VecDeque::with_capacity(MAX_STEPS),
-            last_sample: None,
-            minutes: VecDeque::with_capacity(MAX_MINUTES),
-            baselines: [None; measure::COUNT],
-            minute_start: None,
-            last_unavailable_at: None,
-            restarted_at: None,
-            gpu_memory: GpuMemoryTrend::default(),
-        }
-    }
-
     /// Maximum memory that one history occupies, in bytes.
     pub const fn max_bytes() -> usize {
         let steps = MAX_STEPS * size_of::<HistoryStep>();
@@ -113,8 +99,9 @@ impl BackendHistory {
         }
         self.minute_start = Some(now);
         let window = self.window(MINUTE);
-        let minute = MEASURES
-            .map(|definition| definition.value_in(&window).map_or(f32::NAN, |value| value as f32));
+        let minute = MEASURES.map(|definition| {
+            window.get(definition.measure).map_or(f32::NAN, |value| value as f32)
+        });
         if self.minutes.len() == MAX_MINUTES {
             self.minutes.pop_front();
         }
@@ -200,8 +187,18 @@ impl BackendHistory {
 }
 
 impl Default for BackendHistory {
+    /// An empty history.
     fn default() -> Self {
-        Self::new()
+        Self {
+            steps: VecDeque::with_capacity(MAX_STEPS),
+            last_sample: None,
+            minutes: VecDeque::with_capacity(MAX_MINUTES),
+            baselines: [None; measure::COUNT],
+            minute_start: None,
+            last_unavailable_at: None,
+            restarted_at: None,
+            gpu_memory: GpuMemoryTrend::default(),
+        }
     }
 }
 
@@ -220,7 +217,7 @@ mod tests {
     #[test]
     fn an_hour_of_a_backend_takes_less_than_64_kib() {
         assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
-        let mut history = BackendHistory::new();
+        let mut history = BackendHistory::default();
         (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
         assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));
         let capacities = (history.steps.capacity(), history.minutes.capacity());
@@ -229,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_restart_is_no_growth_and_clears_the_baselines() {
-        let mut history = BackendHistory::new();
+        let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), true));
         let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
         assert!(rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{rate:?}");
@@ -243,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_minute_with_a_verdict_is_not_in_the_baseline() {
-        let mut history = BackendHistory::new();
+        let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), false));
         assert!(history.minutes.is_empty());
     }

@@ -181,7 +181,7 @@ impl WindowMeasure {
 impl StepWindow<'_> {
     /// The value of a measure in the window. `None`: too little data.
     pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
-        measure.definition().value_in(self)
+        (measure.definition().compute)(self)
     }
 
     /// The lag of the front end: the mean TTFT of the gateway minus the mean TTFT of the engine, in seconds.
@@ -238,11 +238,6 @@ impl MeasureDefinition {
             | WindowMeasure::GpuTemperature => AdverseChange::None,
             _ => AdverseChange::Rise,
         }
-    }
-
-    /// The value in a window. `None`: its signals are unknown, or there are too few observations.
-    pub(crate) fn value_in(&self, window: &StepWindow<'_>) -> Option<f64> {
-        (self.compute)(window)
     }
 }
 

@@ -91,9 +91,9 @@ impl<'a> StepWindow<'a> {
     }
 
     /// The values of `first` and `second` in each step in which both values are known.
-    pub(crate) fn pairs(&self, first: StepValueFn, second: StepValueFn) -> Vec<(f64, f64)> {
+    pub(crate) fn pairs(&self, first: StepSignal, second: StepValueFn) -> Vec<(f64, f64)> {
         let steps = self.steps.range(self.start..);
-        steps.filter_map(|step| Some((first(step)?, second(step)?))).collect()
+        steps.filter_map(|step| Some((step.get(first)?, second(step)?))).collect()
     }
 
     /// Whether the signal is known in at least half of the steps.

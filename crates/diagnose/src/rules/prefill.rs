@@ -156,7 +156,7 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
     let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * window.max_of(running).unwrap_or(0.0);
     let (mut is_queue, mut ends) = (false, 0);
-    for (waiting, running) in window.pairs(|step| step.get(StepSignal::Waiting), running) {
+    for (waiting, running) in window.pairs(StepSignal::Waiting, running) {
         if waiting >= MIN_BURST {
             is_queue = true;
         } else if waiting < 0.5 && running < free_slots_below && std::mem::take(&mut is_queue) {

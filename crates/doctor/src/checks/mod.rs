@@ -107,16 +107,19 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for check in &CHECKS {
         for (backend, remark) in check.remarks(facts) {
-            let equal = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
-            match (equal, backend) {
-                (Some(finding), Some(id)) => finding.backends.push(id),
-                (Some(_), None) => {}
-                (None, backend) => findings.push(Finding::new(check.name, remark, backend)),
+            let is_equal =
+                |finding: &&mut Finding| finding.check == check.name && finding.remark == remark;
+            match findings.iter_mut().find(is_equal) {
+                Some(finding) => finding.backends.extend(backend),
+                None => {
+                    let backends = backend.into_iter().collect();
+                    findings.push(Finding { check: check.name, backends, remark });
+                }
             }
         }
     }
     // The sort is stable: findings of equal severity stay in the order of [`CHECKS`].
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.remark.severity));
     findings
 }
 
@@ -140,27 +143,5 @@ impl DoctorCheck {
                 check(facts).into_iter().map(|remark| (None, remark)).collect()
             }
         }
-    }
-}
-
-impl Finding {
-    fn new(check: &'static str, remark: Remark, backend: Option<String>) -> Self {
-        let Remark { severity, observation, reason, remedy } = remark;
-        Self {
-            check,
-            severity,
-            backends: backend.into_iter().collect(),
-            observation,
-            reason,
-            remedy,
-        }
-    }
-
-    /// Whether the finding equals a remark of a check, apart from the backends.
-    fn matches(&self, check: &str, remark: &Remark) -> bool {
-        let Remark { severity, observation, reason, remedy } = remark;
-        self.check == check
-            && (self.severity, &self.observation, &self.reason, &self.remedy)
-                == (*severity, observation, reason, remedy)
     }
 }

@@ -22,16 +22,16 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// Time after which a [`ServerClient`] closes an idle connection.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A server from which facts are gathered: a backend, or the admin listener of a gateway.
+/// A backend from which facts are gathered.
 #[derive(Debug, Clone)]
 pub struct GatherTarget {
-    /// The name of the server in reports.
+    /// The name of the backend in reports.
     pub id: String,
     /// The URL.
     pub url: BackendAddress,
     /// The URL of the metrics page. `None`: the page is at a known path of `url`.
     pub metrics_url: Option<MetricsUrl>,
-    /// The API key or token of the server.
+    /// The API key of the backend.
     pub key: TargetKey,
 }
 
@@ -65,21 +65,30 @@ pub struct ServerClient {
 }
 
 impl ServerClient {
-    /// Creates a client for a server. Its requests have the key of `target`.
-    pub fn to(target: &GatherTarget, options: &GatherOptions) -> Self {
+    /// Creates a client for the server at `url`. Its requests have the key.
+    pub fn new(
+        url: BackendAddress,
+        key: TargetKey,
+        outbound: Arc<OutboundTls>,
+        timeout: Duration,
+    ) -> Self {
         let timeouts = HttpClientTimeouts {
-            connect: options.timeout,
-            response_headers: options.timeout,
+            connect: timeout,
+            response_headers: timeout,
             idle_connection: IDLE_CONNECTION_TIMEOUT,
             ..HttpClientTimeouts::default()
         };
-        let client = HttpClient::with_tls(timeouts, options.outbound.clone());
-        let key = match &target.key {
-            TargetKey::Known(key) => Some(key.clone()),
+        let client = HttpClient::with_tls(timeouts, outbound);
+        let key = match key {
+            TargetKey::Known(key) => Some(key),
             TargetKey::None | TargetKey::Missing(_) => None,
         };
-        let (idle, url) = (IdlePool::default(), target.url.clone());
-        Self { client, idle, url, key, timeout: options.timeout }
+        Self { client, idle: IdlePool::default(), url, key, timeout }
+    }
+
+    /// The URL of the server.
+    pub fn url(&self) -> &BackendAddress {
+        &self.url
     }
 
     /// The same client without a key.

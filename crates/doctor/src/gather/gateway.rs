@@ -2,7 +2,6 @@
 //! listener.
 
 use super::client::ServerClient;
-use super::client::{GatherOptions, GatherTarget};
 use crate::facts::{GatewayFacts, GatherError, GatherResult, GatheredResponse};
 use serde_json::{Map, Value};
 use tokenweir_engine::address::BackendAddress;
@@ -20,8 +19,7 @@ pub struct GatewayAnswers {
 }
 
 /// Fetches `/status` and `/config` from the admin listener of a gateway.
-pub async fn gateway(target: &GatherTarget, options: &GatherOptions) -> GatewayAnswers {
-    let client = ServerClient::to(target, options);
+pub async fn gateway(client: &ServerClient) -> GatewayAnswers {
     let (status, view) = match (client.get("/status").await, client.get("/config").await) {
         (Ok(status), view) => (parse_document(&status), view),
         (Err(error), _) => {
@@ -29,7 +27,7 @@ pub async fn gateway(target: &GatherTarget, options: &GatherOptions) -> GatewayA
         }
     };
     let backends = status.as_ref().map(parse_backends).unwrap_or_default();
-    let gateway = GatewayFacts { url: target.url.clone(), status, config_problem: None };
+    let gateway = GatewayFacts { url: client.url().clone(), status, config_problem: None };
     GatewayAnswers { gateway: Ok(gateway), config: Some(parse_configuration(view)), backends }
 }
 

@@ -10,14 +10,13 @@ pub use client::{ExtraHeader, GatherOptions, GatherTarget, ServerClient};
 pub use gateway::{GatewayAnswers, bare, gateway};
 
 use super::endpoints;
-use super::facts::{
-    BackendFacts, GatherError, GatherResult, GatheredResponse, IdleConnection, TargetKey,
-};
+use super::facts::{BackendFacts, GatherError, GatheredResponse, IdleConnection, TargetKey};
 use http::header::HeaderName;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
-use tokenweir_engine::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
+use tokenweir_engine::address::BackendAddress;
+use tokenweir_engine::dialect::{PATHS, RAY_SERVE_HEALTH_PATH};
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
@@ -33,13 +32,15 @@ pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-requ
 /// sent. The pages are fetched one after the other, while another connection measures the idle timeout. The
 /// probe follows if it was requested.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
-    let client = ServerClient::to(&target, options);
+    let client = |url: &BackendAddress, key| {
+        ServerClient::new(url.clone(), key, options.outbound.clone(), options.timeout)
+    };
     let metrics = target.metrics_url.clone().map(|url| {
         // Like the gateway, doctor does not send the key of the backend to another host or port.
         let key = if url.address == target.url { target.key.clone() } else { TargetKey::None };
-        let page = GatherTarget { url: url.address.clone(), key, ..target.clone() };
-        (ServerClient::to(&page, options), url.path)
+        (client(&url.address, key), url.path)
     });
+    let client = client(&target.url, target.key.clone());
     let mut health = client.get("/health").await;
     if health.as_ref().is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND) {
         let of_proxy = client.get(RAY_SERVE_HEALTH_PATH).await;
@@ -64,15 +65,6 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
         backend.probe = Some(probe::run_probe(&client, model.map(|model| &*model.id)).await);
     }
     backend
-}
-
-/// Fetches one page of a server with `GET`.
-pub async fn page(
-    target: &GatherTarget,
-    path: &'static str,
-    options: &GatherOptions,
-) -> GatherResult {
-    ServerClient::to(target, options).get(path).await
 }
 
 /// The facts about a backend to which no request has been sent yet.
@@ -111,11 +103,9 @@ async fn fetch_pages(
         Some((client, path)) => client.get(path.as_str()).await,
         None => client.get(PATHS[0]).await,
     };
-    let is_understood = |backend: &BackendFacts| backend.page().is_some_and(is_metrics_page);
-    if metrics.is_none() && backend.metrics.is_ok() && !is_understood(&backend) {
+    if metrics.is_none() && backend.metrics.is_ok() && backend.load().is_none() {
         let alternative = client.get(PATHS[1]).await;
-        let is_usable = |answer: &GatheredResponse| answer.is_ok() && is_metrics_page(&answer.body);
-        if alternative.as_ref().is_ok_and(is_usable) {
+        if alternative.as_ref().is_ok_and(|answer| answer.load().is_some()) {
             backend.metrics = alternative;
         }
     }
@@ -139,10 +129,6 @@ async fn try_publisher(backend: &BackendFacts, timeout: Duration) -> Option<bool
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let opened = tokio::time::timeout(timeout, TcpStream::connect((host, port))).await;
     Some(matches!(opened, Ok(Ok(_))))
-}
-
-fn is_metrics_page(page: &[u8]) -> bool {
-    EngineLoad::read(page).is_understood()
 }
 
 /// Measures how long the backend keeps an idle connection open: reads one response on a new connection, and

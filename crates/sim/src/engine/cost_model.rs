@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// Effects beyond the linear terms of an engine. The default has none of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// Effects beyond the linear terms of an engine.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
     /// Whether the time of a step is the longer of its compute time (prefill) and its memory time
     /// (weights and KV cache), as in the roofline model. Otherwise it is their sum.

@@ -30,12 +30,6 @@ pub struct EngineSpec {
     pub cost_model: CostModel,
 }
 
-impl Default for EngineSpec {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 impl EngineSpec {
     /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens per second,
     /// about 100 output tokens per second for one sequence and 3,500 in a full batch.

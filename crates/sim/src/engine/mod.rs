@@ -35,7 +35,7 @@ pub struct EngineStep {
 }
 
 /// Gauges and counters of the engine, as vLLM defines them.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct SimulatedEngineLoad {
     /// Number of sequences in the batch.
     pub running: usize,
@@ -99,7 +99,7 @@ impl Engine {
             ..spec
         };
         Self {
-            pool: BlockPool::with_offload(spec.blocks, spec.offload_blocks),
+            pool: BlockPool::new(spec.blocks, spec.offload_blocks),
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -200,12 +200,7 @@ impl Engine {
         let before = self.totals.preemptions;
         let mut next = 0;
         while next < self.running.len() && *budget > 0 {
-            let sequence = &mut self.running[next];
-            let tokens = sequence.pending().min(*budget);
-            let blocks = sequence.missing_blocks(tokens, self.spec.block_size);
-            if self.pool.allocate(blocks, &mut sequence.blocks) {
-                sequence.schedule_tokens(tokens, self.spec.block_size, &mut self.pool);
-                *budget -= tokens;
+            if self.running[next].schedule(budget, self.spec.block_size, &mut self.pool) {
                 next += 1;
             } else {
                 self.preempt_last();
@@ -247,12 +242,8 @@ impl Engine {
                 self.totals.prefix_queries += u64::from(sequence.len());
                 self.totals.prefix_hits += u64::from(cached);
             }
-            let tokens = sequence.pending().min(*budget);
-            let blocks = sequence.missing_blocks(tokens, block_size);
-            if self.pool.allocate(blocks, &mut sequence.blocks) {
-                sequence.schedule_tokens(tokens, block_size, &mut self.pool);
-                *budget -= tokens;
-            }
+            // Enough blocks are free, because the sequence was admitted for all its tokens.
+            sequence.schedule(budget, block_size, &mut self.pool);
             self.running.push(sequence);
         }
     }

@@ -38,22 +38,16 @@ struct VllmMetricFamily {
     /// The name in [`MetricNaming::V0`]. `None`: the same name.
     old_name: Option<&'static str>,
     help: &'static str,
-    /// The extra label of each sample, and the function that reads its value.
-    samples: &'static [(ExtraLabel, ReadValue)],
+    samples: &'static [VllmSample],
 }
 
-/// A label of a sample in addition to `engine` and `model_name`, as the text `name="value"`. The
-/// variant is its position relative to `model_name`.
-enum ExtraLabel {
-    None,
-    BeforeModelName(&'static str),
-    AfterModelName(&'static str),
-}
+/// A sample: its labels before and after `model_name`, and the function that reads its value.
+type VllmSample = (&'static str, &'static str, ReadValue);
 
 const fn family(
     name: &'static str,
     help: &'static str,
-    samples: &'static [(ExtraLabel, ReadValue)],
+    samples: &'static [VllmSample],
 ) -> VllmMetricFamily {
     VllmMetricFamily { name, old_name: None, help, samples }
 }
@@ -78,12 +72,12 @@ const FAMILIES: &[VllmMetricFamily] = &[
     family(
         "num_requests_running",
         "Number of requests in model execution batches.",
-        &[(ExtraLabel::None, |source| source.load.running as f64)],
+        &[("", "", |source| source.load.running as f64)],
     ),
     family(
         "num_requests_waiting",
         "Number of requests waiting to be processed.",
-        &[(ExtraLabel::None, |source| source.load.waiting as f64)],
+        &[("", "", |source| source.load.waiting as f64)],
     ),
     family(
         "num_requests_waiting_by_reason",
@@ -91,10 +85,8 @@ const FAMILIES: &[VllmMetricFamily] = &[
          scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, \
          KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.",
         &[
-            (ExtraLabel::AfterModelName(r#"reason="capacity""#), |source| {
-                source.load.waiting as f64
-            }),
-            (ExtraLabel::AfterModelName(r#"reason="deferred""#), ZERO_VALUE),
+            ("", r#",reason="capacity""#, |source| source.load.waiting as f64),
+            ("", r#",reason="deferred""#, ZERO_VALUE),
         ],
     ),
     family(
@@ -102,57 +94,53 @@ const FAMILIES: &[VllmMetricFamily] = &[
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
          weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
         &[
-            (ExtraLabel::AfterModelName(r#"sleep_state="awake""#), |_| 1.0),
-            (ExtraLabel::AfterModelName(r#"sleep_state="weights_offloaded""#), ZERO_VALUE),
-            (ExtraLabel::AfterModelName(r#"sleep_state="discard_all""#), ZERO_VALUE),
+            ("", r#",sleep_state="awake""#, |_| 1.0),
+            ("", r#",sleep_state="weights_offloaded""#, ZERO_VALUE),
+            ("", r#",sleep_state="discard_all""#, ZERO_VALUE),
         ],
     ),
     family(
         "kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
-        &[(ExtraLabel::None, |source| source.load.kv_usage)],
+        &[("", "", |source| source.load.kv_usage)],
     )
     .with_old_name("gpu_cache_usage_perc"),
     family(
         "prefix_cache_queries_total",
         "Prefix cache queries, in terms of number of queried tokens.",
-        &[(ExtraLabel::None, |source| source.load.prefix_queries as f64)],
+        &[("", "", |source| source.load.prefix_queries as f64)],
     )
     .with_old_name("gpu_prefix_cache_queries_total"),
     family(
         "prefix_cache_hits_total",
         "Prefix cache hits, in terms of number of cached tokens.",
-        &[(ExtraLabel::None, |source| source.load.prefix_hits as f64)],
+        &[("", "", |source| source.load.prefix_hits as f64)],
     )
     .with_old_name("gpu_prefix_cache_hits_total"),
     family(
         "num_preemptions_total",
         "Cumulative number of preemption from the engine.",
-        &[(ExtraLabel::None, |source| source.load.preemptions as f64)],
+        &[("", "", |source| source.load.preemptions as f64)],
     ),
     family(
         "prompt_tokens_total",
         "Number of prefill tokens processed.",
-        &[(ExtraLabel::None, |source| source.load.prompt_tokens as f64)],
+        &[("", "", |source| source.load.prompt_tokens as f64)],
     ),
     family(
         "generation_tokens_total",
         "Number of generation tokens processed.",
-        &[(ExtraLabel::None, |source| source.load.generation_tokens as f64)],
+        &[("", "", |source| source.load.generation_tokens as f64)],
     ),
     family(
         "request_success_total",
         "Count of successfully processed requests.",
         &[
-            (ExtraLabel::BeforeModelName(r#"finished_reason="stop""#), |source| {
-                source.telemetry.stopped as f64
-            }),
-            (ExtraLabel::BeforeModelName(r#"finished_reason="length""#), |source| {
-                source.telemetry.length_limited as f64
-            }),
-            (ExtraLabel::BeforeModelName(r#"finished_reason="abort""#), ZERO_VALUE),
-            (ExtraLabel::BeforeModelName(r#"finished_reason="error""#), ZERO_VALUE),
-            (ExtraLabel::BeforeModelName(r#"finished_reason="repetition""#), ZERO_VALUE),
+            (r#"finished_reason="stop","#, "", |source| source.telemetry.stopped as f64),
+            (r#"finished_reason="length","#, "", |source| source.telemetry.length_limited as f64),
+            (r#"finished_reason="abort","#, "", ZERO_VALUE),
+            (r#"finished_reason="error","#, "", ZERO_VALUE),
+            (r#"finished_reason="repetition","#, "", ZERO_VALUE),
         ],
     ),
 ];
@@ -180,12 +168,7 @@ pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
     for family in FAMILIES {
         let name = family.name(naming);
         write_header(&mut page, name, family.kind(), family.help);
-        for (label, value) in family.samples {
-            let (before, after) = match label {
-                ExtraLabel::None => (String::new(), String::new()),
-                ExtraLabel::BeforeModelName(label) => (format!("{label},"), String::new()),
-                ExtraLabel::AfterModelName(label) => (String::new(), format!(",{label}")),
-            };
+        for (before, after, value) in family.samples {
             let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
             write_sample(&mut page, name, &labels, value(source));
         }
@@ -268,7 +251,7 @@ mod tests {
             prompt_tokens: 1_500_000,
             ..SimulatedEngineLoad::default()
         };
-        let (spec, telemetry) = (EngineSpec::default(), EngineTelemetry::default());
+        let (spec, telemetry) = (EngineSpec::DEFAULT, EngineTelemetry::default());
         let source =
             MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
         render(&source, naming)

@@ -3,19 +3,12 @@
 use super::formats;
 use super::simulated_response::SimulatedResponse;
 use super::wire_format::{ChoiceChunk, EventContext};
+use crate::generation_progress::GenerationProgress;
 use bytes::BytesMut;
-
-/// The progress of the engine with one response.
-pub trait TokenProgress {
-    /// Number of output tokens produced so far for one choice.
-    fn produced(&self, choice: usize) -> u32;
-    /// Number of prompt tokens found in the prefix cache.
-    fn cached_tokens(&self) -> u32;
-}
 
 /// The result of [`EventWriter::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextEvent {
+pub(crate) enum NextEvent {
     /// One event was written.
     Event,
     /// No event was written. The next event needs more tokens from the engine.
@@ -26,7 +19,7 @@ pub enum NextEvent {
 
 /// Writes a stream, one event per call.
 #[derive(Debug)]
-pub struct EventWriter {
+pub(crate) struct EventWriter {
     reply: SimulatedResponse,
     shared_text: String,
     stage: StreamStage,
@@ -52,7 +45,7 @@ enum StreamStage {
 
 impl EventWriter {
     /// Starts a stream.
-    pub fn new(reply: SimulatedResponse) -> Self {
+    pub(crate) fn new(reply: SimulatedResponse) -> Self {
         Self {
             shared_text: formats::wire_format(reply.api).shared_text(&reply),
             sent: vec![0; reply.outputs.len()],
@@ -66,7 +59,7 @@ impl EventWriter {
     }
 
     /// Appends the next event to `out` if it is available.
-    pub fn next(&mut self, progress: &impl TokenProgress, out: &mut BytesMut) -> NextEvent {
+    pub(crate) fn next(&mut self, progress: &GenerationProgress, out: &mut BytesMut) -> NextEvent {
         let format = formats::wire_format(self.reply.api);
         loop {
             let wrote = match self.stage {
@@ -76,7 +69,7 @@ impl EventWriter {
                     {
                         return NextEvent::Wait;
                     }
-                    let wrote = format.write_opening(&self.event_context(), out);
+                    let wrote = format.write_opening(&self.event_context(progress), out);
                     wrote || self.enter_stage(StreamStage::Chunks)
                 }
                 StreamStage::Chunks => match self.choice_with_new_tokens(progress) {
@@ -85,8 +78,7 @@ impl EventWriter {
                     None => return NextEvent::Wait,
                 },
                 StreamStage::Closing => {
-                    let wrote =
-                        format.write_closing(&self.event_context(), progress.cached_tokens(), out);
+                    let wrote = format.write_closing(&self.event_context(progress), out);
                     wrote || self.enter_stage(StreamStage::Ended)
                 }
                 StreamStage::Ended => return NextEvent::End,
@@ -106,19 +98,19 @@ impl EventWriter {
         false
     }
 
-    fn event_context(&self) -> EventContext<'_> {
-        let Self { reply, shared_text, stage_index, sequence_number, .. } = self;
+    fn event_context(&self, progress: &GenerationProgress) -> EventContext<'_> {
         EventContext {
-            reply,
-            shared_text,
-            stage_index: *stage_index,
-            sequence_number: *sequence_number,
+            reply: &self.reply,
+            shared_text: &self.shared_text,
+            cached_tokens: progress.cached_tokens(),
+            stage_index: self.stage_index,
+            sequence_number: self.sequence_number,
         }
     }
 
     /// Returns the first choice with unwritten tokens, beginning with `next_choice`. `None`: all
     /// produced tokens were written.
-    fn choice_with_new_tokens(&self, progress: &impl TokenProgress) -> Option<usize> {
+    fn choice_with_new_tokens(&self, progress: &GenerationProgress) -> Option<usize> {
         let choices = self.sent.len();
         let mut turns = (self.next_choice..self.next_choice + choices).map(|turn| turn % choices);
         turns.find(|&choice| progress.produced(choice) > self.sent[choice])
@@ -132,7 +124,7 @@ impl EventWriter {
     fn write_next_chunk(
         &mut self,
         choice: usize,
-        progress: &impl TokenProgress,
+        progress: &GenerationProgress,
         out: &mut BytesMut,
     ) -> bool {
         let output = self.reply.outputs[choice];
@@ -143,6 +135,6 @@ impl EventWriter {
         self.next_choice = (choice + 1) % self.sent.len();
         let finish = (tokens >= output.tokens).then_some(output.finish);
         let chunk = ChoiceChunk { choice, text: &self.text, tokens, finish };
-        formats::wire_format(self.reply.api).write_chunk(&self.event_context(), &chunk, out)
+        formats::wire_format(self.reply.api).write_chunk(&self.event_context(progress), &chunk, out)
     }
 }

@@ -20,5 +20,5 @@ mod recorded;
 mod tests;
 
 pub use error::VllmError;
-pub use event_writer::{EventWriter, NextEvent, TokenProgress};
+pub(crate) use event_writer::{EventWriter, NextEvent};
 pub use simulated_response::{GenerationApi, SimulatedResponse};

@@ -4,20 +4,10 @@
 use super::recorded::*;
 use super::template::quoted;
 use super::*;
+use crate::generation_progress::GenerationProgress;
 use crate::text::{SimulatedFinishReason, SimulatedOutput};
 use bytes::BytesMut;
 use serde_json::Value;
-
-struct FixedProgress(u32);
-
-impl TokenProgress for FixedProgress {
-    fn produced(&self, _choice: usize) -> u32 {
-        self.0
-    }
-    fn cached_tokens(&self) -> u32 {
-        0
-    }
-}
 
 fn reply(
     api: GenerationApi,
@@ -48,12 +38,14 @@ fn output(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
 
 /// Writes a complete stream while the engine produces one token at a time.
 fn stream(reply: SimulatedResponse) -> String {
-    let tokens = reply.outputs[0].tokens;
+    let (tokens, choices) = (reply.outputs[0].tokens, reply.outputs.len());
     let (mut events, mut written) = (EventWriter::new(reply), BytesMut::new());
+    let progress = GenerationProgress::new(choices);
     for produced in 0..=tokens {
-        while events.next(&FixedProgress(produced), &mut written) == NextEvent::Event {}
+        (0..choices).for_each(|choice| progress.advance(choice, produced, 0));
+        while events.next(&progress, &mut written) == NextEvent::Event {}
     }
-    assert_eq!(events.next(&FixedProgress(tokens), &mut written), NextEvent::End);
+    assert_eq!(events.next(&progress, &mut written), NextEvent::End);
     String::from_utf8(written.to_vec()).expect("text")
 }
 
@@ -184,8 +176,10 @@ fn a_slow_client_gets_several_tokens_in_one_event() {
     let output = output(9, SimulatedFinishReason::Length);
     let mut events = EventWriter::new(reply(GenerationApi::Completions, "cmpl-1", 1, 4, output));
     let mut written = BytesMut::new();
-    assert_eq!(events.next(&FixedProgress(3), &mut written), NextEvent::Event);
-    assert_eq!(events.next(&FixedProgress(3), &mut written), NextEvent::Wait);
+    let progress = GenerationProgress::new(1);
+    progress.advance(0, 3, 0);
+    assert_eq!(events.next(&progress, &mut written), NextEvent::Event);
+    assert_eq!(events.next(&progress, &mut written), NextEvent::Wait);
     let mut text = String::new();
     output.write(0..3, &mut text);
     assert!(String::from_utf8_lossy(&written).contains(&format!(r#""text":"{text}""#)));

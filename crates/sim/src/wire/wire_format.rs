@@ -31,12 +31,7 @@ pub(super) trait WireFormat {
     ) -> bool;
     /// Writes the closing event with the index `context.stage_index`. Returns false if there is no
     /// such event.
-    fn write_closing(
-        &self,
-        context: &EventContext<'_>,
-        cached_tokens: u32,
-        out: &mut BytesMut,
-    ) -> bool;
+    fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
     /// Writes the body of a response that is not a stream.
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
 }
@@ -46,6 +41,8 @@ pub(super) struct EventContext<'a> {
     pub(super) reply: &'a SimulatedResponse,
     /// The result of [`WireFormat::shared_text`].
     pub(super) shared_text: &'a str,
+    /// Number of prompt tokens found in the prefix cache.
+    pub(super) cached_tokens: u32,
     /// Number of events written earlier in the same stage (opening, chunks or closing).
     pub(super) stage_index: usize,
     /// Number of events written earlier in the stream.

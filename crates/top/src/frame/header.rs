@@ -3,12 +3,12 @@
 use super::history::history_lines;
 use super::style::{FrameOptions, WIDE_COLUMNS, bold_style};
 use crate::columns::CellTone;
-use crate::formatting::{number, percent, seconds, span, text};
+use crate::formatting::{format_quantiles, number, percent, seconds, span, text};
 use crate::state::TopState;
 use crate::summary::main_clients;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, LatencyQuantiles, condition_counts};
+use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, condition_counts};
 use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
 
 /// Maximum number of groups of verdicts that are shown above the panes of a wide terminal.
@@ -156,13 +156,6 @@ fn harm_tone(level: HarmLevel) -> CellTone {
         HarmLevel::Warning => CellTone::Warning,
         HarmLevel::Critical => CellTone::Bad,
     }
-}
-
-/// The p50, p95 and p99 of the latency with this name.
-fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
-    let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
-    let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
-    format!("{name} p50 {p50} p95 {p95} p99 {p99}")
 }
 
 /// A group of verdicts: their severity, backends, meaning, cause and name.

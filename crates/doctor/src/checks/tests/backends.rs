@@ -17,7 +17,7 @@ fn a_healthy_vllm_gets_only_notes_and_each_has_a_remedy() {
     assert_eq!(highest_severity(&findings), Some(FindingSeverity::Note), "{findings:#?}");
     let queue = only_finding(&findings, "queue_limit");
     assert!(queue.remedy.as_ref().unwrap().contains("--max-num-queued-reqs"), "{queue:?}");
-    for finding in &findings {
+    for Finding { remark: finding, .. } in &findings {
         assert!(!finding.reason.is_empty() && finding.remedy.is_some(), "{finding:?}");
     }
 }
@@ -180,7 +180,7 @@ fn the_use_of_kv_events_or_what_prevents_it_is_reported_in_one_remark() {
         let findings = examine(&facts);
         let found = findings_of(&findings, "kv_events");
         let said =
-            |finding: &&Finding| format!("{}: {}", finding.severity.as_str(), finding.observation);
+            |finding: &&Remark| format!("{}: {}", finding.severity.as_str(), finding.observation);
         let found: Vec<String> = found.iter().map(said).collect();
         let is_expected = match (expected, &found[..]) {
             (None, []) => true,
@@ -227,7 +227,7 @@ fn missing_metrics_are_reported_with_their_consequences() {
     let old = findings_of(&old, "engine_metrics");
     assert!(!old.is_empty() && old.iter().all(|it| it.severity == FindingSeverity::Note));
     let rust = findings_after(|backend| backend.metrics = Ok(recorded(RUST)));
-    let has_capacity = |finding: &&Finding| finding.observation.contains("kv_capacity");
+    let has_capacity = |finding: &&Remark| finding.observation.contains("kv_capacity");
     assert!(findings_of(&rust, "engine_metrics").iter().any(has_capacity));
     let slow = findings_after(|backend| {
         if let Ok(answer) = &mut backend.metrics {

@@ -25,7 +25,8 @@ fn differences_between_backends_are_reported() {
     assert!(has("0.32.0 (a, c), 0.33.0 (b)") && has("sql is on 1 of 3"), "{texts:?}");
     let same = examine(&facts(vec![backend("a"), backend("b")]));
     assert!(findings_of(&same, "fleet").is_empty());
-    assert_eq!(only_finding(&same, "queue_limit").backends, ["a", "b"], "one finding for both");
+    let queue_limit = same.iter().find(|finding| finding.check == "queue_limit").unwrap();
+    assert_eq!(queue_limit.backends, ["a", "b"], "one finding for both");
     assert_eq!(severity_of(&examine(&facts(Vec::new())), "fleet"), FindingSeverity::Error);
 }
 

@@ -120,13 +120,14 @@ fn findings_after(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
     examine(&facts(vec![backend]))
 }
 
-/// The findings of one check.
-fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
-    findings.iter().filter(|finding| finding.check == check).collect()
+/// The remarks of the findings of one check.
+fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Remark> {
+    let of_check = findings.iter().filter(|finding| finding.check == check);
+    of_check.map(|finding| &finding.remark).collect()
 }
 
-/// The finding of `check`, which must have exactly one finding.
-fn only_finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+/// The remark of the finding of `check`, which must have exactly one finding.
+fn only_finding<'a>(findings: &'a [Finding], check: &str) -> &'a Remark {
     let selected = findings_of(findings, check);
     assert_eq!(selected.len(), 1, "{check}: {findings:#?}");
     selected[0]
@@ -143,7 +144,7 @@ fn remedy_of<'a>(findings: &'a [Finding], check: &str) -> &'a str {
 }
 
 fn highest_severity(findings: &[Finding]) -> Option<FindingSeverity> {
-    findings.iter().map(|finding| finding.severity).max()
+    findings.iter().map(|finding| finding.remark.severity).max()
 }
 
 fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredModel {

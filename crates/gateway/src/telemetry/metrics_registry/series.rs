@@ -147,7 +147,7 @@ impl MetricFamily {
     }
 
     /// A copy of the labels and the accumulated value of each series, in the order of creation.
-    fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
+    pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
         let mut points: Vec<_> = lock(&self.table).series.iter().map(copy).collect();
         points.sort_unstable_by_key(|(labels, _)| labels.creation_index);

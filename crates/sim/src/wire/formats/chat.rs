@@ -67,13 +67,8 @@ impl WireFormat for ChatFormat {
         true
     }
 
-    fn write_closing(
-        &self,
-        context: &EventContext<'_>,
-        cached_tokens: u32,
-        out: &mut BytesMut,
-    ) -> bool {
-        openai::write_closing(USAGE, context, cached_tokens, out)
+    fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        openai::write_closing(USAGE, context, out)
     }
 
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {

@@ -48,22 +48,13 @@ impl WireFormat for MessagesFormat {
         !chunk.text.is_empty()
     }
 
-    fn write_closing(
-        &self,
-        context: &EventContext<'_>,
-        cached_tokens: u32,
-        out: &mut BytesMut,
-    ) -> bool {
+    fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
         match context.stage_index {
             0 => write_typed_event(out, "content_block_stop", BLOCK_STOP, &[]),
             1 => {
-                let counts = usage_counts(context.reply, cached_tokens);
-                write_typed_event(
-                    out,
-                    "message_delta",
-                    MESSAGE_DELTA,
-                    &values(context.reply, &counts),
-                );
+                let counts = usage_counts(context.reply, context.cached_tokens);
+                let values = values(context.reply, &counts);
+                write_typed_event(out, "message_delta", MESSAGE_DELTA, &values);
             }
             2 => write_typed_event(out, "message_stop", MESSAGE_STOP, &[]),
             _ => return false,

@@ -42,14 +42,13 @@ pub(super) fn finish_fingerprint(reply: &SimulatedResponse) -> (&'static str, &'
 pub(super) fn write_closing(
     usage_template: &str,
     context: &EventContext<'_>,
-    cached_tokens: u32,
     out: &mut BytesMut,
 ) -> bool {
     let reply = context.reply;
     let usage_chunks = usize::from(reply.include_usage);
     if context.stage_index < usage_chunks {
-        let counts =
-            UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
+        let cached = context.cached_tokens;
+        let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached);
         let [prompt, total, completion, cached] = counts.values();
         let (prefix, fingerprint) =
             (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));

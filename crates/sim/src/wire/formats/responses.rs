@@ -13,13 +13,28 @@ const USAGE: &str = r#"{"input_tokens":$input,"input_tokens_details":{"cached_to
 const ITEM: &str = r#"{"id":$item,"content":[$content],"role":"assistant","status":"$status","type":"message","phase":null}"#;
 const CONTENT: &str = r#"{"annotations":[],"text":$text,"type":"output_text","logprobs":null}"#;
 
-const STATE_EVENT: &str = r#"{"response":$response,"sequence_number":$sequence,"type":"$event"}"#;
+const STATE_EVENT: &str = r#"{"response":$value,"sequence_number":$sequence,"type":"$event"}"#;
 const ITEM_EVENT: &str =
-    r#"{"item":$entry,"output_index":0,"sequence_number":$sequence,"type":"$event"}"#;
+    r#"{"item":$value,"output_index":0,"sequence_number":$sequence,"type":"$event"}"#;
 const PART_ADDED: &str = r#"{"content_index":0,"item_id":$item,"output_index":0,"part":{"annotations":[],"text":"","type":"output_text","logprobs":[]},"sequence_number":$sequence,"type":"$event"}"#;
-const DELTA: &str = r#"{"content_index":0,"delta":"$text","item_id":$item,"logprobs":[],"output_index":0,"sequence_number":$sequence,"type":"$event"}"#;
-const TEXT_DONE: &str = r#"{"content_index":0,"item_id":$item,"logprobs":[],"output_index":0,"sequence_number":$sequence,"text":$text,"type":"$event"}"#;
-const PART_DONE: &str = r#"{"content_index":0,"item_id":$item,"output_index":0,"part":$content,"sequence_number":$sequence,"type":"$event"}"#;
+const DELTA: &str = r#"{"content_index":0,"delta":"$value","item_id":$item,"logprobs":[],"output_index":0,"sequence_number":$sequence,"type":"$event"}"#;
+const TEXT_DONE: &str = r#"{"content_index":0,"item_id":$item,"logprobs":[],"output_index":0,"sequence_number":$sequence,"text":$value,"type":"$event"}"#;
+const PART_DONE: &str = r#"{"content_index":0,"item_id":$item,"output_index":0,"part":$value,"sequence_number":$sequence,"type":"$event"}"#;
+
+/// The events before the deltas, each with its name and its template.
+const OPENING_EVENTS: [(&str, &str); 4] = [
+    ("response.created", STATE_EVENT),
+    ("response.in_progress", STATE_EVENT),
+    ("response.output_item.added", ITEM_EVENT),
+    ("response.content_part.added", PART_ADDED),
+];
+/// The events after the deltas, each with its name and its template.
+const CLOSING_EVENTS: [(&str, &str); 4] = [
+    ("response.output_text.done", TEXT_DONE),
+    ("response.content_part.done", PART_DONE),
+    ("response.output_item.done", ITEM_EVENT),
+    ("response.completed", STATE_EVENT),
+];
 
 pub(super) struct ResponsesFormat;
 
@@ -33,35 +48,13 @@ impl WireFormat for ResponsesFormat {
     }
 
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
-        let response = || render_response(context.reply, "in_progress", None);
-        match context.stage_index {
-            0 => write_event(
-                context,
-                "response.created",
-                STATE_EVENT,
-                &[("response", &response())],
-                out,
-            ),
-            1 => write_event(
-                context,
-                "response.in_progress",
-                STATE_EVENT,
-                &[("response", &response())],
-                out,
-            ),
-            2 => {
-                let entry = render_item(context.reply, "in_progress", "");
-                write_event(
-                    context,
-                    "response.output_item.added",
-                    ITEM_EVENT,
-                    &[("entry", &entry)],
-                    out,
-                )
-            }
-            3 => write_event(context, "response.content_part.added", PART_ADDED, &[], out),
-            _ => false,
-        }
+        let Some((name, template)) = OPENING_EVENTS.get(context.stage_index) else { return false };
+        let value = match *template {
+            STATE_EVENT => render_response(context.reply, "in_progress", None),
+            ITEM_EVENT => render_item(context.reply, "in_progress", ""),
+            _ => String::new(),
+        };
+        write_event(context, name, template, &value, out)
     }
 
     fn write_chunk(
@@ -70,54 +63,20 @@ impl WireFormat for ResponsesFormat {
         chunk: &ChoiceChunk<'_>,
         out: &mut BytesMut,
     ) -> bool {
-        let values = [("text", chunk.text)];
         !chunk.text.is_empty()
-            && write_event(context, "response.output_text.delta", DELTA, &values, out)
+            && write_event(context, "response.output_text.delta", DELTA, chunk.text, out)
     }
 
-    fn write_closing(
-        &self,
-        context: &EventContext<'_>,
-        cached_tokens: u32,
-        out: &mut BytesMut,
-    ) -> bool {
+    fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        let Some((name, template)) = CLOSING_EVENTS.get(context.stage_index) else { return false };
         let reply = context.reply;
-        let text = || quoted(&reply.first_output().text());
-        match context.stage_index {
-            0 => write_event(
-                context,
-                "response.output_text.done",
-                TEXT_DONE,
-                &[("text", &text())],
-                out,
-            ),
-            1 => {
-                let content = filled(CONTENT, &[("text", &text())]);
-                let values = [("content", &*content)];
-                write_event(context, "response.content_part.done", PART_DONE, &values, out)
-            }
-            2 => {
-                let entry = render_completed_item(reply);
-                write_event(
-                    context,
-                    "response.output_item.done",
-                    ITEM_EVENT,
-                    &[("entry", &entry)],
-                    out,
-                )
-            }
-            3 => {
-                let response = render_completed_response(reply, cached_tokens);
-                write_event(
-                    context,
-                    "response.completed",
-                    STATE_EVENT,
-                    &[("response", &response)],
-                    out,
-                )
-            }
-            _ => false,
-        }
+        let value = match *template {
+            TEXT_DONE => quoted(&reply.first_output().text()),
+            PART_DONE => render_content(reply),
+            ITEM_EVENT => render_completed_item(reply),
+            _ => render_completed_response(reply, context.cached_tokens),
+        };
+        write_event(context, name, template, &value, out)
     }
 
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
@@ -125,22 +84,18 @@ impl WireFormat for ResponsesFormat {
     }
 }
 
-/// Writes an event. `values` contains at most one placeholder value, which is added to the values
-/// that every event has. Returns true.
+/// Writes an event. `value` replaces the placeholder `$value` of the template. Returns true.
 fn write_event(
     context: &EventContext<'_>,
     name: &str,
     template: &str,
-    values: &[(&str, &str)],
+    value: &str,
     out: &mut BytesMut,
 ) -> bool {
     let sequence = context.sequence_number.to_string();
-    let mut placeholders =
-        [("event", name), ("sequence", &sequence), ("item", context.shared_text), ("", "")];
-    if let Some(&value) = values.first() {
-        placeholders[3] = value;
-    }
-    write_typed_event(out, name, template, &placeholders);
+    let (event, sequence) = (("event", name), ("sequence", &*sequence));
+    let values = [event, sequence, ("item", context.shared_text), ("value", value)];
+    write_typed_event(out, name, template, &values);
     true
 }
 
@@ -178,8 +133,11 @@ fn render_completed_response(reply: &SimulatedResponse, cached_tokens: u32) -> S
 }
 
 fn render_completed_item(reply: &SimulatedResponse) -> String {
-    let content = filled(CONTENT, &[("text", &quoted(&reply.first_output().text()))]);
-    render_item(reply, "completed", &content)
+    render_item(reply, "completed", &render_content(reply))
+}
+
+fn render_content(reply: &SimulatedResponse) -> String {
+    filled(CONTENT, &[("text", &quoted(&reply.first_output().text()))])
 }
 
 fn render_item(reply: &SimulatedResponse, status: &str, content: &str) -> String {

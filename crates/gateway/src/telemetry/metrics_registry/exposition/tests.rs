@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::telemetry::metrics_registry::exemplar::Exemplar;
-use crate::telemetry::metrics_registry::series::tests::family;
 use crate::telemetry::metrics_registry::series::format_bucket_labels;
+use crate::telemetry::metrics_registry::series::tests::family;
 use std::time::Duration;
 
 fn point() -> SeriesPoint {
