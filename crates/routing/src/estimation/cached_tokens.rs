@@ -86,6 +86,10 @@ impl CachedTokens {
 mod tests {
     use super::*;
 
+    const fn resident(tokens: f64, blocks: u32, is_decided: bool) -> ResidentPrompt {
+        ResidentPrompt { tokens, blocks, is_decided, is_expected: false }
+    }
+
     fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
         let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 0, || 3);
         (cached.cached, cached.cached_blocks, cached.source)
@@ -93,9 +97,7 @@ mod tests {
 
     #[test]
     fn events_that_decide_replace_the_sent_prompts_and_others_only_raise_them() {
-        let resident = |tokens, blocks, is_decided| {
-            Some(ResidentPrompt { tokens, blocks, is_decided, is_expected: false })
-        };
+        let resident = |tokens, blocks, is_decided| Some(resident(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
         assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
         assert_eq!(cached(resident(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
@@ -105,9 +107,7 @@ mod tests {
     #[test]
     fn prompts_without_output_raise_the_cached_tokens_that_events_show() {
         let cached = |tokens| {
-            let resident =
-                ResidentPrompt { tokens, blocks: 1, is_decided: true, is_expected: false };
-            CachedTokens::new(1_000.0, 128.0, Some(&resident), || 3, || 7)
+            CachedTokens::new(1_000.0, 128.0, Some(&resident(tokens, 1, true)), || 3, || 7)
         };
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
@@ -118,15 +118,13 @@ mod tests {
 
     #[test]
     fn an_expected_number_of_tokens_decides_and_is_not_exact() {
-        let resident =
-            ResidentPrompt { tokens: 128.0, blocks: 1, is_decided: true, is_expected: true };
+        let resident = ResidentPrompt { is_expected: true, ..resident(128.0, 1, true) };
         assert_eq!(cached(Some(resident)), (128.0, 1, CachedSource::Approximate));
     }
 
     #[test]
     fn a_prompt_has_at_least_its_cached_tokens() {
-        let resident =
-            ResidentPrompt { tokens: 1_200.0, blocks: 9, is_decided: true, is_expected: false };
+        let resident = resident(1_200.0, 9, true);
         let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }

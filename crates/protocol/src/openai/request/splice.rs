@@ -163,33 +163,7 @@ mod tests {
 
     #[test]
     fn a_minimal_edit_adds_include_usage_and_can_enable_continuous_usage() {
-        for (body, expected) in [
-            (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),
-            (
-                r#" { "stream": true}"#,
-                r#" {"stream_options":{"include_usage":true}, "stream": true}"#,
-            ),
-            (
-                r#"{"stream":true,"stream_options":null}"#,
-                r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
-            ),
-            (
-                r#"{"stream":true,"stream_options":{ }}"#,
-                r#"{"stream":true,"stream_options":{"include_usage":true }}"#,
-            ),
-            (
-                r#"{"stream_options":{"x":{}},"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true,"x":{}},"stream":true}"#,
-            ),
-            (
-                r#"{"stream_options":{"include_usage":false},"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true},"stream":true}"#,
-            ),
-            (
-                r#"{"stream_options":{"include_usage":null,"y":1},"stream":true}"#,
-                r#"{"stream_options":{"include_usage":true,"y":1},"stream":true}"#,
-            ),
-        ] {
+        let check = |body: &str, expected: &str| {
             assert_eq!(with_usage_requested(body), expected, "{body}");
             let continuous = usage_splice(body).unwrap().with_continuous_usage();
             let expected = expected.replace(
@@ -197,6 +171,25 @@ mod tests {
                 r#""include_usage":true,"continuous_usage_stats":true"#,
             );
             assert_eq!(apply(&[continuous], body), expected, "{body}");
+        };
+        check(r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#);
+        check(
+            r#" { "stream": true}"#,
+            r#" {"stream_options":{"include_usage":true}, "stream": true}"#,
+        );
+        for (options, expected) in [
+            ("null", r#"{"include_usage":true}"#),
+            ("{ }", r#"{"include_usage":true }"#),
+            (r#"{"x":{}}"#, r#"{"include_usage":true,"x":{}}"#),
+            (r#"{"include_usage":false}"#, r#"{"include_usage":true}"#),
+            (r#"{"include_usage":null,"y":1}"#, r#"{"include_usage":true,"y":1}"#),
+        ] {
+            for body in [
+                r#"{"stream":true,"stream_options":OPTIONS}"#,
+                r#"{"stream_options":OPTIONS,"stream":true}"#,
+            ] {
+                check(&body.replace("OPTIONS", options), &body.replace("OPTIONS", expected));
+            }
         }
     }
 
