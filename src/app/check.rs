@@ -3,30 +3,13 @@
 
 use super::process::environment::ErrorChain;
 use crate::config::{
-    self, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
+    self, CheckedFile, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
     check_appendable,
 };
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
-
-/// Kind of a checked file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum CheckedFile {
-    /// A configuration.
-    // With the files, certificates, keys and secrets that it names.
-    #[default]
-    Config,
-    /// The text of a configuration only. The files that the configuration names are not read,
-    /// because they may be on another machine.
-    #[value(skip)]
-    ConfigSyntax,
-    /// A file of tenants and keys (`access.keys_file`).
-    Keys,
-    /// A list of backends (`discovery[].file`).
-    Backends,
-}
 
 /// The result of a check.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use super::print_line;
 use super::{EXIT_USAGE, variable};
-use crate::app::check::{self, CheckedFile};
+use crate::app::check;
+use crate::config::CheckedFile;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;

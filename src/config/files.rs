@@ -7,10 +7,27 @@ use super::sections::settings::TiersConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::file;
 use super::text::yaml::{self, Outline};
-use super::violation::{Mistake, RuleViolation};
+use super::violation::{Mistake, RuleViolation, violation_at};
 use std::path::Path;
 use std::{fs, io};
 use tokenweir_request::access::KeyFile;
+
+/// Kind of a checked file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum CheckedFile {
+    /// A configuration.
+    // With the files, certificates, keys and secrets that it names.
+    #[default]
+    Config,
+    /// The text of a configuration only. The files that the configuration names are not read,
+    /// because they may be on another machine.
+    #[value(skip)]
+    ConfigSyntax,
+    /// A file of tenants and keys (`access.keys_file`).
+    Keys,
+    /// A list of backends (`discovery[].file`).
+    Backends,
+}
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
@@ -39,11 +56,7 @@ fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<Ke
         None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
     };
     keys.check(&tier_names).map_err(|violation| {
-        let error = ConfigError::new(&violation.problem);
-        Mistake {
-            error: at(error, &outline, &violation.path, file, text),
-            paths: vec![violation.path],
-        }
+        mistake(violation_at(&violation.path, violation.problem), &outline, file, text)
     })?;
     Ok(keys)
 }
@@ -66,19 +79,20 @@ fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake
             .iter()
             .map(|path| path.strip_prefix("backends.").unwrap_or(path).to_owned())
             .collect();
-        let error = ConfigError::new(&problem);
-        let path = paths.first().map_or("", String::as_str);
-        Mistake { error: at(error, &outline, path, file, text), paths }
+        mistake(RuleViolation { paths, problem }, &outline, file, text)
     })?;
     Ok(backends)
 }
 
-/// Sets the location of an error to the value at `path`.
-fn at(error: ConfigError, outline: &Outline, path: &str, file: &Path, text: &str) -> ConfigError {
-    match outline.position(path) {
+/// The mistake of a rule violation, at the position of its first value.
+fn mistake(violation: RuleViolation, outline: &Outline, file: &Path, text: &str) -> Mistake {
+    let RuleViolation { paths, problem } = violation;
+    let error = ConfigError::new(&problem);
+    let error = match paths.first().and_then(|path| outline.position(path)) {
         Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
         None => error.in_file(file),
-    }
+    };
+    Mistake { error, paths }
 }
 
 /// Fails if lines cannot be appended to a file. If the file does not exist, it is created and removed

@@ -33,7 +33,9 @@ pub use conversion::ConfiguredSecret;
 pub use conversion::{
     BackendTlsContexts, PeerExchangeError, ProxySettingsError, WebhooksError, backend_tls_contexts,
 };
-pub use files::{all_backends_in, backends_in, check_appendable, load_all_keys, load_keys};
+pub use files::{
+    CheckedFile, all_backends_in, backends_in, check_appendable, load_all_keys, load_keys,
+};
 pub use load::LoadedConfig;
 pub use mistakes::Mistakes;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
