@@ -6,6 +6,7 @@ use super::rules;
 use super::sections::discovery::DiscoveryConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::source::ConfigSource;
+use super::text::yaml::child_path;
 use super::text::{file, yaml};
 use super::violation::{Mistake, RuleViolation, violation_at};
 use serde_json::{Map, Value, json};
@@ -157,12 +158,10 @@ impl LoadedConfig {
     /// Replaces each value inside `value`, which is at `path`, by an object with the value and its
     /// source.
     fn annotate(&self, path: &str, value: Value) -> Value {
-        let child_path =
-            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {
             Value::Object(fields) if !fields.is_empty() => {
                 let annotate = |(key, value): (String, Value)| {
-                    let value = self.annotate(&child_path(&key), value);
+                    let value = self.annotate(&child_path(path, &key), value);
                     (key, value)
                 };
                 Value::Object(fields.into_iter().map(annotate).collect::<Map<_, _>>())
@@ -170,7 +169,7 @@ impl LoadedConfig {
             Value::Array(items) if !items.is_empty() => {
                 let items = items.into_iter().enumerate();
                 items
-                    .map(|(index, item)| self.annotate(&child_path(&index.to_string()), item))
+                    .map(|(index, item)| self.annotate(&child_path(path, &index.to_string()), item))
                     .collect()
             }
             value => json!({ "value": value, "source": self.sources.source_of(path).to_string() }),

@@ -5,6 +5,7 @@ use super::load::LoadedConfig;
 use super::root::Config;
 use super::sections::limits::LimitsConfig;
 use super::sections::settings::{LogConfig, RoutingConfig};
+use super::text::yaml::child_path;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -104,16 +105,14 @@ fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
 
 /// Adds to `changed` the paths, at and below `path`, whose values differ between `old` and `new`.
 fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
-    let child_path =
-        |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (old, new) {
         (old, new) if old == new => {}
         (Value::Object(old_fields), Value::Object(new_fields)) => {
             let removed = old_fields.keys().filter(|key| !new_fields.contains_key(*key));
-            changed.extend(removed.map(|key| child_path(key)));
+            changed.extend(removed.map(|key| child_path(path, key)));
             for (key, new) in new_fields {
                 let old = old_fields.get(key).unwrap_or(&Value::Null);
-                compare_values(&child_path(key), old, new, changed);
+                compare_values(&child_path(path, key), old, new, changed);
             }
         }
         (Value::Array(old_items), Value::Array(new_items)) => {

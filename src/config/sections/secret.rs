@@ -5,6 +5,7 @@ use crate::config::text::error::{
     AMBIGUOUS_SECRET_ERROR, LITERAL_SECRET_ERROR, MISSING_PATH_ERROR, VARIABLE_NAME_ERROR,
 };
 use crate::config::text::file::working_folder;
+use crate::config::text::visit_scalars;
 use http::HeaderValue;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -125,33 +126,7 @@ impl<'de> Visitor<'de> for SecretVisitor {
         f.write_str("`{ env: NAME }` or `{ file: PATH }`")
     }
 
-    fn visit_bool<E: DeError>(self, _: bool) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_i64<E: DeError>(self, _: i64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_i128<E: DeError>(self, _: i128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_u64<E: DeError>(self, _: u64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_u128<E: DeError>(self, _: u128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_f64<E: DeError>(self, _: f64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
-
-    fn visit_str<E: DeError>(self, _: &str) -> Result<Secret, E> {
-        Err(E::custom(LITERAL_SECRET_ERROR))
-    }
+    visit_scalars!(Err(E::custom(LITERAL_SECRET_ERROR)));
 
     fn visit_bytes<E: DeError>(self, _: &[u8]) -> Result<Secret, E> {
         Err(E::custom(LITERAL_SECRET_ERROR))

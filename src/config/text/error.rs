@@ -176,26 +176,27 @@ impl ConfigError {
     /// Takes the excerpt from `text`, the content of a keys file, and hides all its values: an operator may
     /// have written a key in any place.
     pub(crate) fn with_redacted_line(self, text: &str) -> Self {
-        match self.location() {
-            Some(ConfigLocation::File(file, Some(position))) => {
-                let (file, position) = (file.clone(), *position);
-                self.at(&file, position, text, ExcerptRedaction::Values)
-            }
-            _ => self.without_excerpt(),
-        }
+        self.with_excerpt_of(text, ExcerptRedaction::Values)
     }
 
     /// Takes the excerpt from `text`, which still contains the entries that were removed from the
     /// line. An excerpt that was redacted is not changed.
     pub(crate) fn with_whole_line(self, text: &str) -> Self {
-        match (self.location(), &self.0.excerpt) {
-            (Some(ConfigLocation::File(file, Some(position))), Some(excerpt))
-                if !excerpt.is_redacted =>
-            {
-                let (file, position) = (file.clone(), *position);
-                self.at(&file, position, text, ExcerptRedaction::Nothing)
+        match &self.0.excerpt {
+            Some(excerpt) if !excerpt.is_redacted => {
+                self.with_excerpt_of(text, ExcerptRedaction::Nothing)
             }
             _ => self,
+        }
+    }
+
+    /// Takes the excerpt from `text` again. Without a position in a file, there is no excerpt.
+    fn with_excerpt_of(self, text: &str, redaction: ExcerptRedaction) -> Self {
+        match self.location().cloned() {
+            Some(ConfigLocation::File(file, Some(position))) => {
+                self.at(&file, position, text, redaction)
+            }
+            _ => self.without_excerpt(),
         }
     }
 
@@ -350,12 +351,9 @@ fn redact_quotes(text: &str) -> String {
 /// Replaces each character of a word by `*` unless the word is a key of a keys file.
 fn redact_values(line: &str) -> String {
     let mut redacted = String::with_capacity(line.len());
-    for part in line.split_inclusive(|c: char| c.is_whitespace() || "{}[],:#'\"".contains(c)) {
-        let end = part
-            .char_indices()
-            .next_back()
-            .filter(|(_, c)| c.is_whitespace() || "{}[],:#'\"".contains(*c));
-        let (word, after) = part.split_at(end.map_or(part.len(), |(index, _)| index));
+    let is_separator = |c: char| c.is_whitespace() || "{}[],:#'\"".contains(c);
+    for part in line.split_inclusive(is_separator) {
+        let (word, after) = part.split_at(part.trim_end_matches(is_separator).len());
         if word == "-" || is_keys_file_word(word) {
             redacted.push_str(word);
         } else {

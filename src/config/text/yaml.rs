@@ -3,7 +3,7 @@
 //! value, and into the types of the configuration.
 
 use super::error::{ConfigError, ExcerptRedaction, Position, is_secret_error};
-use super::replaced_keys;
+use super::{replaced_keys, visit_scalars};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -50,36 +50,32 @@ fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
+/// The path of the value of `key` below the value at `path`.
+pub(in crate::config) fn child_path(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
 fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>) {
-    let child_path = |key: &str| {
-        if entry.path.is_empty() { key.to_owned() } else { format!("{}.{key}", entry.path) }
-    };
     let parent = Some(entries.len());
+    let child = |key: &str, start: Location, value: &Spanned<YamlNode>, is_item: bool| Entry {
+        path: child_path(&entry.path, key),
+        start: start.into(),
+        value: value.referenced.into(),
+        parent,
+        is_item,
+    };
     let children: Vec<(Entry, &Spanned<YamlNode>)> = match &tree.value {
         YamlNode::Leaf => Vec::new(),
         YamlNode::Sequence(items) => {
-            let child = |(index, item): (usize, &Spanned<YamlNode>)| {
-                let value = item.referenced.into();
-                Entry {
-                    path: child_path(&index.to_string()),
-                    start: value,
-                    value,
-                    parent,
-                    is_item: true,
-                }
-            };
-            items.iter().enumerate().map(|(index, item)| (child((index, item)), item)).collect()
+            let items = items.iter().enumerate();
+            items
+                .map(|(index, item)| (child(&index.to_string(), item.referenced, item, true), item))
+                .collect()
         }
-        YamlNode::Mapping(fields) => {
-            let child = |key: &Spanned<String>, value: &Spanned<YamlNode>| Entry {
-                path: child_path(&key.value),
-                start: key.referenced.into(),
-                value: value.referenced.into(),
-                parent,
-                is_item: false,
-            };
-            fields.iter().map(|(key, value)| (child(key, value), value)).collect()
-        }
+        YamlNode::Mapping(fields) => fields
+            .iter()
+            .map(|(key, value)| (child(&key.value, key.referenced, value, false), value))
+            .collect(),
     };
     entries.push(entry);
     for (child, tree) in children {
@@ -211,35 +207,9 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
         f.write_str("YAML")
     }
 
+    visit_scalars!(Ok(YamlNode::Leaf));
+
     fn visit_unit<E>(self) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_i128<E>(self, _: i128) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_u128<E>(self, _: u128) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<YamlNode, E> {
         Ok(YamlNode::Leaf)
     }
 
