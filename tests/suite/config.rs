@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
-use tokenweir::app::check::{CheckedFile, ConfigCheck, check};
+use tokenweir::app::check::{ConfigCheck, check};
 use tokenweir::cli::{self, Cli};
-use tokenweir::config::{Config, ConfigError, LoadedConfig, Overrides};
+use tokenweir::config::{CheckedFile, Config, ConfigError, LoadedConfig, Overrides};
 
 const REFERENCE: &str = include_str!("../../config/tokenweir.yaml");
 
