@@ -126,12 +126,11 @@ const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translati
 const FORM: &str = "multipart/form-data; boundary=B";
 
 /// A backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
-/// only `models`. `None`: clients may use all models.
-async fn adapters(models: Option<&[&str]>) -> (ScriptedBackend, Running) {
+/// only `base`.
+async fn adapters() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);
-    let models = models.map(|models| models.iter().map(|model| (*model).to_owned()).collect());
-    let access = access(TenantEntry { models, ..tenant() });
+    let access = access(TenantEntry { models: Some(vec!["base".into()]), ..tenant() });
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
     (fake, gateway)
 }
@@ -150,7 +149,7 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
 
 #[tokio::test]
 async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
-    let (fake, gateway) = adapters(Some(&["base"])).await;
+    let (fake, gateway) = adapters().await;
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
     let bodies: [(&str, Vec<u8>); 7] = [
@@ -180,7 +179,7 @@ async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
 
 #[tokio::test]
 async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
-    let (fake, gateway) = adapters(Some(&["base"])).await;
+    let (fake, gateway) = adapters().await;
     let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
     let plain = form("Content-Disposition: form-data; name=\"model\"");
     let odd = "--B\r\nContent-Disposition: form-data; name=\"x\"\r\nX: \u{1}\r\n\r\n\r\n";
@@ -209,7 +208,7 @@ async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
 async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
     let fields =
         [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
-    let (fake, gateway) = adapters(Some(&["base"])).await;
+    let (fake, gateway) = adapters().await;
     for field in fields {
         let body = format!(r#"{{"model":"base",{field}}}"#);
         let (status, answer) =
@@ -222,7 +221,7 @@ async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
 
 #[tokio::test]
 async fn errors_on_anthropic_paths_have_the_anthropic_format() {
-    let (_fake, gateway) = adapters(Some(&["base"])).await;
+    let (_fake, gateway) = adapters().await;
     let secret = r#"{"model":"secret-lora"}"#;
     for (path, body, expected) in [
         ("/v1/messages", "[]", "invalid_request_error"),

@@ -22,6 +22,8 @@ use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
 
 const COMPLETIONS: &str = "/v1/completions";
+const DEAD: &str =
+    r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
 /// Number of tokens of the prompt of each request.
 const PROMPT: usize = 3;
 /// Number of tokens of each answer.
@@ -78,7 +80,7 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
 }
 
 /// What the first backend does after it has sent a part of its stream.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 enum Break {
     Close,
     Reset,
@@ -86,32 +88,43 @@ enum Break {
     Event(&'static str),
 }
 
-/// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
-/// `how` states.
-async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
+/// Two backends that follow a script. It gets the number of the request, which counts over both backends, and
+/// the name of the backend.
+async fn two_backends(
+    script: impl Fn(usize, &'static str, &Seen) -> Vec<Step> + Clone + Send + Sync + 'static,
+) -> [ScriptedBackend; 2] {
     let requests = Arc::new(AtomicUsize::new(0));
-    let start = |name: &'static str| {
-        let (requests, how) = (requests.clone(), how.clone());
+    let start = |name| {
+        let (requests, script) = (requests.clone(), script.clone());
         ScriptedBackend::start(move |seen| {
-            let events = events(seen, name);
-            if requests.fetch_add(1, Ordering::SeqCst) > 0 {
-                return vec![Step::Send(stream_of(&events))];
-            }
-            let mut begun = begun_stream(&events);
-            begun.truncate(event_stream_head().len().saturating_add(cut));
-            let begun = Step::Send(begun);
-            match how {
-                Break::Close => vec![begun, Step::Close],
-                Break::Reset => vec![begun, Step::Reset],
-                Break::Hang => vec![begun, Step::AwaitClose],
-                Break::Event(event) => {
-                    let rest = [chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-                    vec![begun, Step::Send(rest), Step::AwaitClose]
-                }
-            }
+            script(requests.fetch_add(1, Ordering::SeqCst), name, seen)
         })
     };
     [start("first").await, start("next").await]
+}
+
+/// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
+/// `how` states.
+async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
+    two_backends(move |number, name, seen| {
+        let events = events(seen, name);
+        if number > 0 {
+            return vec![Step::Send(stream_of(&events))];
+        }
+        let mut begun = begun_stream(&events);
+        begun.truncate(event_stream_head().len().saturating_add(cut));
+        let begun = Step::Send(begun);
+        match how {
+            Break::Close => vec![begun, Step::Close],
+            Break::Reset => vec![begun, Step::Reset],
+            Break::Hang => vec![begun, Step::AwaitClose],
+            Break::Event(event) => {
+                let rest = [chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
+                vec![begun, Step::Send(rest), Step::AwaitClose]
+            }
+        }
+    })
+    .await
 }
 
 fn setup(mode: ContinuationMode) -> Setup {
@@ -224,14 +237,12 @@ async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend()
 async fn a_stall_an_abort_and_an_engine_error_are_survived() {
     let abort =
         r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
-    let error =
-        r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     for (how, cause) in [
         (Break::Hang, InterruptionCause::Stalled),
         (Break::Event(abort), InterruptionCause::Aborted),
-        (Break::Event(error), InterruptionCause::EngineFailed),
+        (Break::Event(DEAD), InterruptionCause::EngineFailed),
     ] {
         let fakes = backends(length_of(CHAT, &request, 5), how).await;
         let mut setup = setup(ContinuationMode::Exact);
@@ -275,19 +286,14 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
 #[tokio::test]
 async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
     // The second backend ignores token ids in a request, as vLLM's Rust front end does.
-    let requests = Arc::new(AtomicUsize::new(0));
-    let start = || {
-        let requests = requests.clone();
-        ScriptedBackend::start(move |seen| {
-            let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
-            request["kv_transfer_params"] = Value::Null;
-            let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
-            let events = events(&fresh, "first");
-            let count = if requests.fetch_add(1, Ordering::SeqCst) == 0 { 4 } else { events.len() };
-            vec![begin(&events[..count]), Step::Close]
-        })
-    };
-    let fakes = [start().await, start().await];
+    let fakes = two_backends(|number, _, seen| {
+        let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
+        request["kv_transfer_params"] = Value::Null;
+        let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
+        let events = events(&fresh, "first");
+        vec![begin(if number == 0 { &events[..4] } else { &events }), Step::Close]
+    })
+    .await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     let (received, is_whole) = answer(&gateway, CHAT, &request(CHAT, &json!({}))).await;
     assert!(
@@ -321,21 +327,15 @@ async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are
 
 #[tokio::test]
 async fn nothing_follows_an_error_event_that_the_client_got() {
-    const DEAD: &str =
-        r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
-    let requests = Arc::new(AtomicUsize::new(0));
-    let start = || {
-        let requests = requests.clone();
-        ScriptedBackend::start(move |seen| {
-            let events = events(seen, "a");
-            vec![match requests.fetch_add(1, Ordering::SeqCst) {
-                0 => Step::Close,
-                1 => Step::Send(stream_of(&[&*events[0], DEAD, "[DONE]"])),
-                _ => Step::Send(stream_of(&events)),
-            }]
-        })
-    };
-    let fakes = [start().await, start().await];
+    let fakes = two_backends(|number, name, seen| {
+        let events = events(seen, name);
+        vec![match number {
+            0 => Step::Close,
+            1 => Step::Send(stream_of(&[&*events[0], DEAD, "[DONE]"])),
+            _ => Step::Send(stream_of(&events)),
+        }]
+    })
+    .await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     let (received, _) = answer(&gateway, CHAT, &request(CHAT, &json!({}))).await;
     assert!(received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD), "{received}");

@@ -3,7 +3,6 @@
 //! with a URL of their own.
 
 use crate::metrics::{samples, value};
-use crate::support::recording::folder;
 use crate::support::scripted_backend::{
     LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
 };
@@ -12,11 +11,10 @@ use crate::support::test_gateway::{
 };
 use tokenweir_engine::address::MetricsUrl;
 
-/// A recorded metrics page of vLLM, by its file name.
-pub(crate) fn recorded_page(name: &str) -> String {
-    let recorded = std::fs::read_to_string(folder().join("metrics").join(name)).unwrap();
-    let start = recorded.find("# HELP").unwrap();
-    recorded[start..].to_owned()
+/// A recorded metrics page of vLLM with speculative decoding.
+pub(crate) fn recorded_page() -> &'static str {
+    let recorded = include_str!("../wire/metrics/python-metrics-spec.http");
+    &recorded[recorded.find("# HELP").unwrap()..]
 }
 
 /// The sum of the samples of a metric whose lines contain `label`, on the page of an engine. Fails if there
@@ -40,8 +38,8 @@ async fn until_scraped(
 #[tokio::test]
 async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
-    let scraped = recorded_page("python-metrics-spec.http");
-    fake.set_metrics(Some(Page::of(&scraped)));
+    let scraped = recorded_page();
+    fake.set_metrics(Some(Page::of(scraped)));
     let gateway = start(&[fake.addr]).await;
     until_scraped(&gateway, |load| load.drafts.is_some()).await;
     let own = gateway.admin("/metrics").await;
@@ -74,7 +72,7 @@ async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
         ("engine_draft_tokens_total{B}", "spec_decode_num_draft_tokens_total", ""),
         ("engine_accepted_tokens_total{B}", "spec_decode_num_accepted_tokens_total", ""),
     ] {
-        let expected = engine_value(&scraped, &format!("vllm:{name}"), label);
+        let expected = engine_value(scraped, &format!("vllm:{name}"), label);
         let actual = value(&own, &format!("tokenweir_{}", series.replace('B', &backend)));
         assert!((actual - expected).abs() < 1e-9, "{series}: {actual}, not {expected}");
     }

@@ -44,9 +44,9 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     answer
 }
 
-async fn ask(addr: SocketAddr, model: &str) -> String {
+async fn ask(addr: SocketAddr) -> String {
     let messages = r#"[{"role":"user","content":"hello"}]"#;
-    let body = format!(r#"{{"model":"{model}","max_tokens":4,"messages":{messages}}}"#);
+    let body = format!(r#"{{"model":"{}","max_tokens":4,"messages":{messages}}}"#, model());
     let mut stream = until("a connection", TcpStream::connect(addr)).await.unwrap();
     // Writing may fail, because the gateway may already have closed an excess connection.
     let _ = stream.write_all(post(CHAT, &body).as_bytes()).await;
@@ -58,7 +58,7 @@ async fn ask(addr: SocketAddr, model: &str) -> String {
 async fn burst(addr: SocketAddr, count: usize) -> usize {
     let mut asking = JoinSet::new();
     for _ in 0..count {
-        asking.spawn(async move { ask(addr, &model()).await });
+        asking.spawn(ask(addr));
     }
     let mut served = 0;
     while let Some(answer) = asking.join_next().await {
@@ -98,14 +98,14 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     assert_no_backend_is_down(&gateway, "with a flood on the admin port").await;
     let oldest = read_to_end(&mut operators[0]).await;
     assert!(oldest.is_empty(), "the oldest connection was closed");
-    let answer = ask(port.addr, &model()).await;
+    let answer = ask(port.addr).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "clients are served: {answer}");
 
     let clients = silent(port.addr, files + 20).await;
     burst(port.addr, 20).await;
     assert_no_backend_is_down(&gateway, "with a flood on both ports").await;
     drop((clients, operators));
-    wait_until!(ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 "));
+    wait_until!(ask(port.addr).await.starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
         assert!(burst(port.addr, files).await > 0, "some requests of the burst are served");
         assert_no_backend_is_down(&gateway, "after a burst").await;

@@ -45,11 +45,6 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     })
 }
 
-/// Waits until the log of the program contains these words.
-async fn logged(program: &GatewayProcess, words: &str) {
-    wait_until!(program.log().contains(words));
-}
-
 /// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
@@ -122,9 +117,9 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
     ] {
         assert!((value(&page, series) - expected).abs() < 1e-9, "{series}");
     }
-    logged(&program, "backend drained: it gets no new requests").await;
-    logged(&program, "requests are refused: this is the first one").await;
-    logged(&program, "verdict begins: The gateway refuses requests").await;
+    wait_until!(program.log().contains("backend drained: it gets no new requests"));
+    wait_until!(program.log().contains("requests are refused: this is the first one"));
+    wait_until!(program.log().contains("verdict begins: The gateway refuses requests"));
     let log = program.log();
     assert_eq!(log.matches("requests are refused: this is the first one").count(), 1, "{log}");
     assert!(log.contains("an operator at 127.0.0.1") && log.contains("new kernel"), "{log}");
@@ -148,7 +143,7 @@ async fn a_hung_backend_is_named_with_its_reason() {
     assert_eq!(live.backends_by_condition, "1 ok, 1 down");
     let (frame, _) = command(&program, &["top", "--once"]).await;
     assert!(frame.contains("accepts connections and does not respond"), "{frame}");
-    logged(&program, "accepts connections and does not respond").await;
+    wait_until!(program.log().contains("accepts connections and does not respond"));
 }
 
 #[tokio::test]

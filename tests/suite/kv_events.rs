@@ -171,11 +171,11 @@ fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
     (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
 }
 
-/// Asks the question until KV events give an expectation above 0, and returns that number of tokens. Each
-/// expectation from KV events must be right.
-async fn ask_until_exact(fleet: &Fleet, system: char, tokens: usize, question: &str) -> u64 {
+/// Asks until KV events give an expectation above 0, and returns that number of tokens. Each expectation from
+/// KV events must be right.
+async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
     wait_for!({
-        let record = ask(fleet, system, tokens, question).await;
+        let record = ask(fleet, system, 1_000, "question").await;
         let (expected, found) = expected_and_found(&record);
         assert!(expected.is_none_or(|expected| expected.abs_diff(found) <= BLOCK_TOKENS.into()));
         expected.filter(|expected| *expected > 0)
@@ -185,8 +185,8 @@ async fn ask_until_exact(fleet: &Fleet, system: char, tokens: usize, question: &
 #[tokio::test]
 async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_blocks() {
     let fleet = start(8_192).await;
-    ask_until_exact(&fleet, 'a', 1_000, "question").await;
-    ask_until_exact(&fleet, 'b', 1_000, "question").await;
+    ask_until_exact(&fleet, 'a').await;
+    ask_until_exact(&fleet, 'b').await;
     let reset = post("/reset_prefix_cache", "");
     let answer = read_rest(send_to(fleet.backend_addrs[0], reset).await).await;
     assert_eq!(body_text(&answer), r#"{"success":true}"#);
@@ -195,7 +195,7 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     assert_eq!(record.observed.usage.cached, Some(0));
     let record = ask(&fleet, 'b', 1_000, "question").await;
     assert_eq!(expected_and_found(&record), (Some(0), 0));
-    assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
+    assert!(ask_until_exact(&fleet, 'a').await > 900);
 }
 
 /// Replaces the process of the engine by one with these settings at the same address.
@@ -209,7 +209,7 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 #[tokio::test]
 async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the_old_process() {
     let mut fleet = start(8_192).await;
-    ask_until_exact(&fleet, 'a', 1_000, "question").await;
+    ask_until_exact(&fleet, 'a').await;
     let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
     let settings = SimulatorSettings {
         kv_events_port: Some(kv_events_port),
@@ -230,7 +230,7 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
     let (expected, found) = expected_and_found(&record);
     assert_eq!(found, 0);
     assert!(expected.is_none_or(|expected| expected == 0), "{expected:?}");
-    assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
+    assert!(ask_until_exact(&fleet, 'a').await > 900);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ const MAX_COMPRESSED_BYTES: usize = 60_000;
 /// A gateway with this level and this many backends, after requests of all kinds. Also returns the backends,
 /// which end when they are dropped.
 async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<ScriptedBackend>) {
-    let page = crate::engine_metrics::recorded_page("python-metrics-spec.http");
+    let page = crate::engine_metrics::recorded_page();
     let mut fakes = Vec::new();
     for _ in 0..backends {
         let count = AtomicUsize::new(0);
@@ -32,7 +32,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
             }]
         })
         .await;
-        fake.set_metrics(Some(Page::of(&page)));
+        fake.set_metrics(Some(Page::of(page)));
         fakes.push(fake);
     }
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();

@@ -11,8 +11,8 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyFile, SaltKey, TenantEntry};
 
-/// A scripted backend and a gateway that derives `cache_salt`. It has three tenants, each with its own name as its key. Only
-/// the tenant `free` may send a salt of its own.
+/// A scripted backend and a gateway that derives `cache_salt`. It has three tenants, each with its own name as
+/// its key. Only the tenant `free` may send a salt of its own.
 async fn derived() -> (ScriptedBackend, Running) {
     let named = |name: &str| TenantEntry {
         allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),

@@ -63,9 +63,9 @@ impl Program {
         self.process.get("/status").await
     }
 
-    /// Waits until the response to a request with this key has this status.
-    async fn until(&self, key: &str, expected: u16) {
-        wait_until!(status(&self.ask(key, &get("/v1/models")).await) == expected);
+    /// Waits until a request with this key is served.
+    async fn until_served(&self, key: &str) {
+        wait_until!(status(&self.ask(key, &get("/v1/models")).await) == 200);
     }
 }
 
@@ -86,13 +86,13 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     })
     .await;
     let program = Program::start(fake.addr, &file("a", "sk-old")).await;
-    program.until("sk-old", 200).await;
+    program.until_served("sk-old").await;
     assert_eq!(status(&program.ask("sk-new", &get("/v1/models")).await), 401);
     let stream = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
     let mut client = program.send("sk-old", &stream).await;
     let mut answer = read_until(&mut client, "\"Hi\"").await;
     program.replace(&file("b", "sk-new"));
-    program.until("sk-new", 200).await;
+    program.until_served("sk-new").await;
     assert_eq!(status(&program.ask("sk-old", &post(CHAT, ASK)).await), 401);
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
@@ -111,7 +111,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     wait_until!(program.status().await.contains("no such file"));
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     program.replace(&file("b", "sk-old"));
-    program.until("sk-old", 200).await;
+    program.until_served("sk-old").await;
     assert!(program.status().await.contains("\"problem\":null"));
     let log = program.process.log();
     assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
