@@ -230,13 +230,6 @@ mod tests {
         parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())
     }
 
-    fn parse_serve(line: &str) -> ServeArgs {
-        match parse_line(line).unwrap().command {
-            CliCommand::Serve(serve) => *serve,
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
@@ -259,7 +252,8 @@ mod tests {
     fn the_flags_of_serve_become_overrides() {
         let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3 --listen [::1]:1 \
                     --config x.yaml --policy p2c --access-log false --drain-timeout 1m";
-        let ServeArgs { config, overrides } = parse_serve(line);
+        let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
+        let ServeArgs { config, overrides } = *serve;
         let backends = overrides.backends.unwrap();
         let urls: Vec<String> = backends.value.iter().map(BackendAddress::to_string).collect();
         assert_eq!(urls, ["http://a:1", "http://b:2", "http://c:3"]);
