@@ -236,11 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_and_its_environment_variable_have_the_name_of_its_id() {
+    fn every_flag_has_an_environment_variable_and_those_of_serve_have_the_name_of_their_id() {
         for command in command().get_subcommands() {
             let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag)));
             for (long, flag) in flags.filter(|(long, _)| *long != "help") {
-                assert_eq!(flag.get_id().as_str().replace('_', "-"), long);
+                // `serve` makes the names of the sources of its values from the ids.
+                let id = flag.get_id().as_str().replace('_', "-");
+                assert!(command.get_name() != "serve" || id == long, "{id} {long}");
                 let variable_name = flag.get_env().map(|name| name.to_string_lossy().into_owned());
                 let expected = flag_variable_name(command.get_name(), long);
                 assert_eq!(variable_name, Some(expected), "{} --{long}", command.get_name());
