@@ -230,24 +230,19 @@ mod tests {
         parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())
     }
 
-    fn parse_serve(line: &str) -> ServeArgs {
-        match parse_line(line).unwrap().command {
-            CliCommand::Serve(serve) => *serve,
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
     }
 
     #[test]
-    fn every_flag_and_its_environment_variable_have_the_name_of_its_id() {
+    fn every_flag_has_an_environment_variable_and_those_of_serve_have_the_name_of_their_id() {
         for command in command().get_subcommands() {
             let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag)));
             for (long, flag) in flags.filter(|(long, _)| *long != "help") {
-                assert_eq!(flag.get_id().as_str().replace('_', "-"), long);
+                // `serve` makes the names of the sources of its values from the ids.
+                let id = flag.get_id().as_str().replace('_', "-");
+                assert!(command.get_name() != "serve" || id == long, "{id} {long}");
                 let variable_name = flag.get_env().map(|name| name.to_string_lossy().into_owned());
                 let expected = flag_variable_name(command.get_name(), long);
                 assert_eq!(variable_name, Some(expected), "{} --{long}", command.get_name());
@@ -259,7 +254,8 @@ mod tests {
     fn the_flags_of_serve_become_overrides() {
         let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3 --listen [::1]:1 \
                     --config x.yaml --policy p2c --access-log false --drain-timeout 1m";
-        let ServeArgs { config, overrides } = parse_serve(line);
+        let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
+        let ServeArgs { config, overrides } = *serve;
         let backends = overrides.backends.unwrap();
         let urls: Vec<String> = backends.value.iter().map(BackendAddress::to_string).collect();
         assert_eq!(urls, ["http://a:1", "http://b:2", "http://c:3"]);

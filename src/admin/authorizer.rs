@@ -178,7 +178,7 @@ mod tests {
 
     fn is_post_accepted(origin: Option<&str>, host: &str, has_token: bool) -> bool {
         let mut headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
-        headers.extend(origin.map(|origin| (ORIGIN, origin.parse().unwrap())));
+        headers.extend(origin.map(|origin| (ORIGIN, HeaderValue::from_str(origin).unwrap())));
         let uri = Uri::from_static("/-/drain");
         authorizer(has_token).rejection_reason(&Method::POST, &uri, &headers).is_none()
     }

@@ -15,7 +15,7 @@ pub(super) fn problem(text: &str) -> Option<String> {
     parse(text).err().map(|error| error.problem().to_owned())
 }
 
-/// Invalid files with their error texts, which have a help or show less than the line of the file.
+/// Invalid files with their error texts.
 const INVALID_CONFIGS: &[(&str, &str)] = &[
     (
         "routing:\n  polcy: kv_aware\n",
@@ -26,62 +26,6 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   = help: did you mean `policy`?",
     ),
     (
-        "listen: 127.0.0.1:8080\nbackend:\n  - url: http://vllm-0:8000\n",
-        "gateway.yaml:2:1: unknown key `backend`
-  |
-2 | backend:
-  | ^^^^^^^
-  = help: did you mean `backends`?",
-    ),
-    (
-        "alertmanagers: [{ url: am:9093 }]\n",
-        "gateway.yaml:1:1: unknown key `alertmanagers`
-  |
-1 | alertmanagers: …
-  | ^^^^^^^^^^^^^
-  = help: write `webhooks`: the gateway posts to webhooks in its place",
-    ),
-    (
-        "metrics: { otlp: { interval: 1m } }\n",
-        "gateway.yaml:1:12: unknown key `otlp`
-  |
-1 | metrics: { otlp: …
-  |            ^^^^
-  = help: let the Prometheus receiver of a collector scrape /metrics",
-    ),
-    (
-        "log: { payloads: { url: a } }\n",
-        "gateway.yaml:1:20: unknown key `url`
-  |
-1 | log: { payloads: { url: …
-  |                    ^^^
-  = help: the built-in patterns of `redact` remain; filter the file in its place",
-    ),
-    (
-        "drain: { grace: 30s }\n",
-        "gateway.yaml:1:10: unknown key `grace`
-  |
-1 | drain: { grace: …
-  |          ^^^^^
-  = help: valid here: delay, timeout",
-    ),
-    (
-        "access: { allow: [kv_transfr] }\n",
-        "gateway.yaml:1:19: unknown value `kv_transfr`
-  |
-1 | access: { allow: [kv_transfr] }
-  |                   ^^^^^^^^^^
-  = help: did you mean `kv_transfer`?",
-    ),
-    (
-        "routing:\n  policy: round_robbin\n",
-        "gateway.yaml:2:11: unknown value `round_robbin`
-  |
-2 |   policy: round_robbin
-  |           ^^^^^^^^^^^^
-  = help: did you mean `round_robin`?",
-    ),
-    (
         "backends:\n  - url: http://vllm-0:8000\n    api_key: sk-hunter2\n",
         "gateway.yaml:3:14: do not write the secret here; write `{ env: NAME }` or \
          `{ file: PATH }` as its location
@@ -89,18 +33,42 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
 3 |     api_key: [redacted]
   |              ^",
     ),
-    (
-        "log: {}\n---\nlog: {}\n",
-        "gateway.yaml:3:1: a second document begins here
-  |
-3 | log: {}
-  | ^
-  = help: a configuration is one document; remove the `---`",
-    ),
 ];
 
-/// Invalid files with their problems. `«` and `»` mark the place below which an error text has its carets.
+/// Invalid files with their problems and, on a second line, the help. `«` and `»` mark the place below which
+/// the error text has its carets. `‹` marks the rest of a line, which the error text shows as `…`.
 const INVALID_VALUES: &[(&str, &str)] = &[
+    (
+        "listen: 127.0.0.1:8080\n«backend»:\n  - url: http://vllm-0:8000\n",
+        "unknown key `backend`\n  = help: did you mean `backends`?",
+    ),
+    (
+        "«alertmanagers»: ‹[{ url: am:9093 }]\n",
+        "unknown key `alertmanagers`\n  = help: write `webhooks`: the gateway posts to \
+         webhooks in its place",
+    ),
+    (
+        "metrics: { «otlp»: ‹{ interval: 1m } }\n",
+        "unknown key `otlp`\n  = help: let the Prometheus receiver of a collector scrape /metrics",
+    ),
+    (
+        "log: { payloads: { «url»: ‹a } }\n",
+        "unknown key `url`\n  = help: the built-in patterns of `redact` remain; \
+         filter the file in its place",
+    ),
+    ("drain: { «grace»: ‹30s }\n", "unknown key `grace`\n  = help: valid here: delay, timeout"),
+    (
+        "access: { allow: [«kv_transfr»] }\n",
+        "unknown value `kv_transfr`\n  = help: did you mean `kv_transfer`?",
+    ),
+    (
+        "routing:\n  policy: «round_robbin»\n",
+        "unknown value `round_robbin`\n  = help: did you mean `round_robin`?",
+    ),
+    (
+        "log: {}\n---\n«l»og: {}\n",
+        "a second document begins here\n  = help: a configuration is one document; remove the `---`",
+    ),
     (
         "access:\n  cache_salt_secret: «{» env: SALT }\n",
         "salts are derived from tenants, which need access.keys_file: set it",
@@ -198,15 +166,20 @@ const INVALID_VALUES: &[(&str, &str)] = &[
 
 /// A file without its marks, and the text of the error about the place between the marks.
 fn marked_error(marked: &str, problem: &str) -> (String, String) {
-    let text = marked.replace(['«', '»'], "");
+    let text = marked.replace(['«', '»', '‹'], "");
     let (before, rest) = marked.split_once('«').unwrap();
     let (place, _) = rest.split_once('»').unwrap();
     let line = before.matches('\n').count() + 1;
     let indent = before.rsplit('\n').next().unwrap().chars().count();
-    let (column, source) = (indent + 1, text.lines().nth(line - 1).unwrap());
+    let source = marked.lines().nth(line - 1).unwrap().replace(['«', '»'], "");
+    let shortened = source.split_once('‹').map(|(shown, _)| format!("{shown}…"));
+    let source = shortened.unwrap_or(source);
+    let (problem, help) = problem.split_at(problem.find('\n').unwrap_or(problem.len()));
     let carets = " ".repeat(indent) + &"^".repeat(place.chars().count());
-    let error =
-        format!("gateway.yaml:{line}:{column}: {problem}\n  |\n{line} | {source}\n  | {carets}");
+    let column = indent + 1;
+    let error = format!(
+        "gateway.yaml:{line}:{column}: {problem}\n  |\n{line} | {source}\n  | {carets}{help}"
+    );
     (text, error)
 }
 

@@ -35,38 +35,22 @@ fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
     EventBatch::parse(payload)?.collect()
 }
 
-fn stored<'a>(events: &[KvEvent<'a>]) -> BlockStored<'a> {
-    let stored = events.iter().find_map(|event| match event {
-        KvEvent::Stored(stored) => Some(*stored),
-        _ => None,
-    });
-    stored.unwrap()
-}
-
-fn removed<'a>(events: &[KvEvent<'a>]) -> BlockRemoved<'a> {
-    let removed = events.iter().find_map(|event| match event {
-        KvEvent::Removed(removed) => Some(*removed),
-        _ => None,
-    });
-    removed.unwrap()
-}
-
 #[test]
 fn both_encodings_give_the_same_events() {
     let (arrays, maps) = (bytes(ARRAYS), bytes(MAPS));
     for (payload, session_id) in [(&arrays, None), (&maps, Some("tw.0123456789abcdef"))] {
         let events = events(payload).unwrap();
-        assert_eq!(events.len(), 3);
-        let BlockStored { block_hashes, parent, .. } = stored(&events);
-        let hashes: Vec<u64> = block_hashes.iter().collect();
-        assert_eq!((hashes, parent), (vec![0xf123_4567_89ab_cdef, 7], None));
-        let BlockStored { block_size, medium, group, cache_kind, .. } = stored(&events);
-        assert_eq!((block_size, medium, group), (2, Medium::Gpu, Some(0)));
-        assert_eq!(cache_kind, CacheKind::Contiguous);
-        assert_eq!(stored(&events).session_id, session_id);
-        assert_eq!(removed(&events).block_hashes.iter().collect::<Vec<_>>(), [7]);
-        assert_eq!((removed(&events).medium, removed(&events).group), (Medium::Gpu, Some(0)));
-        assert_eq!(events[2], KvEvent::AllCleared);
+        let [KvEvent::Stored(stored), KvEvent::Removed(removed), KvEvent::AllCleared] = events[..]
+        else {
+            panic!("{events:?}")
+        };
+        let hashes: Vec<u64> = stored.block_hashes.iter().collect();
+        assert_eq!((hashes, stored.parent), (vec![0xf123_4567_89ab_cdef, 7], None));
+        assert_eq!((stored.block_size, stored.medium, stored.group), (2, Medium::Gpu, Some(0)));
+        assert_eq!(stored.cache_kind, CacheKind::Contiguous);
+        assert_eq!(stored.session_id, session_id);
+        assert_eq!(removed.block_hashes.iter().collect::<Vec<_>>(), [7]);
+        assert_eq!((removed.medium, removed.group), (Medium::Gpu, Some(0)));
     }
 }
 
@@ -74,7 +58,7 @@ fn both_encodings_give_the_same_events() {
 fn of_a_hash_of_16_or_32_bytes_the_last_8_bytes_count() {
     let payload = bytes(BYTES);
     let events = events(&payload).unwrap();
-    let stored = stored(&events);
+    let [KvEvent::Stored(stored), KvEvent::Removed(_)] = events[..] else { panic!("{events:?}") };
     let hashes: Vec<u64> = stored.block_hashes.iter().collect();
     assert_eq!(hashes, [0x1819_1a1b_1c1d_1e1f, 0x0809_0a0b_0c0d_0e0f]);
     assert_eq!(stored.parent, Some(0x0809_0a0b_0c0d_0e0f));
@@ -104,8 +88,10 @@ fn an_event_of_version_0_11_and_an_unknown_event_are_read() {
     ]
     .concat();
     let events = events(&payload).unwrap();
-    assert_eq!((stored(&events).parent, stored(&events).group), (Some(4), None));
-    assert_eq!(events[1..], [KvEvent::Unknown, KvEvent::Unknown]);
+    let [KvEvent::Stored(stored), KvEvent::Unknown, KvEvent::Unknown] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((stored.parent, stored.group), (Some(4), None));
 }
 
 #[test]

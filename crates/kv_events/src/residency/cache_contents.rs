@@ -274,10 +274,12 @@ mod tests {
         [b"\xb1parent_block_hash", &[parent][..]].concat()
     }
 
-    fn group(group: u8, kind: &str) -> Vec<u8> {
-        let kind =
-            [&b"\xb2kv_cache_spec_kind"[..], &[0xa0 | kind.len() as u8], kind.as_bytes()].concat();
-        [b"\xa9group_idx", &[group][..], &kind].concat()
+    fn group(group: u8) -> Vec<u8> {
+        [b"\xa9group_idx", &[group][..]].concat()
+    }
+
+    fn kind(kind: &str) -> Vec<u8> {
+        [b"\xb2kv_cache_spec_kind", &[0xa0 | kind.len() as u8][..], kind.as_bytes()].concat()
     }
 
     fn apply(contents: &mut CacheContents, payload: &[u8]) -> Option<u32> {
@@ -384,22 +386,14 @@ mod tests {
     #[test]
     fn blocks_of_sliding_windows_and_of_a_second_group_are_ignored() {
         let mut contents = contents();
-        let event = |kind: &str, group_number, blocks: &[u8]| {
-            batch_of_group(STORED, blocks, &group(group_number, kind))
-        };
-        apply(&mut contents, &event("sliding_window", 0, &[1]));
-        apply(&mut contents, &event("full_attention", 1, &[2]));
-        apply(&mut contents, &event("full_attention", 2, &[3]));
-        let removed = batch(&[REMOVED, &hashes(&[2]), b"\xa9group_idx\x02"]);
-        apply(&mut contents, &removed);
+        for (block, number, cache_kind) in
+            [(1, 0, "sliding_window"), (2, 1, "full_attention"), (3, 2, "full_attention")]
+        {
+            let fields: [&[u8]; 4] = [STORED, &hashes(&[block]), &group(number), &kind(cache_kind)];
+            apply(&mut contents, &batch(&fields));
+        }
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[2]), &group(2)]));
         assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [false, true, false]);
-    }
-
-    /// A batch with one event in the map encoding. `group` has two fields.
-    fn batch_of_group(kind: &[u8], blocks: &[u8], group: &[u8]) -> Vec<u8> {
-        let mut payload = batch(&[kind, &hashes(blocks), group]);
-        payload[3] += 1;
-        payload
     }
 
     #[test]

@@ -279,12 +279,6 @@ mod tests {
         GatedExporter { gate: Mutex::new(channel().1), should_accept }
     }
 
-    fn unsampled_record() -> RequestRecord {
-        let mut record = streamed();
-        record.sample_reason = None;
-        record
-    }
-
     /// Exports the spans of the records. Returns the numbers of queued, exported, failed, filtered
     /// and dropped spans.
     async fn export_and_count(exporter: GatedExporter, records: &[RequestRecord]) -> [u64; 5] {
@@ -300,7 +294,8 @@ mod tests {
     #[tokio::test]
     async fn every_span_is_counted_by_its_result() {
         let no_trace = RequestRecord { trace: None, ..streamed() };
-        let records = [streamed(), unsampled_record(), no_trace];
+        let unsampled = RequestRecord { sample_reason: None, ..streamed() };
+        let records = [streamed(), unsampled, no_trace];
         assert_eq!(export_and_count(ungated_exporter(true), &records).await, [3, 3, 0, 3, 0]);
         assert_eq!(export_and_count(ungated_exporter(false), &records).await, [3, 0, 3, 3, 0]);
     }

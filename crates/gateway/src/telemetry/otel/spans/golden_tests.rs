@@ -41,9 +41,9 @@ fn record_for_api(api: Api) -> RequestRecord {
     record
 }
 
-/// Compares the spans of a chat request after `change` with the golden file named `termination`, and the
-/// spans of the other APIs with the same file in the words of the API. Head sampling does not select the
-/// trace.
+/// Compares the spans of a request after `change` with the golden file named `termination`, for each API.
+/// The file has the spans of chat. Those of another API have another route, response ID and operation. Head
+/// sampling does not select the trace.
 fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRecord)) {
     let golden = format!("chat/{termination}");
     for (api, route, id, operation) in APIS {
