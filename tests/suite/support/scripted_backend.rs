@@ -443,3 +443,5 @@ pub(crate) const FINISH: &str =
     r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 /// The data of the usage event.
 pub(crate) const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
+/// The data of the events of a whole chat stream with usage.
+pub(crate) const WHOLE_STREAM: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];

@@ -56,6 +56,10 @@ use tokio::task::JoinHandle;
 
 /// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
+/// The body of a chat request.
+pub(crate) const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+/// The body of a chat request for a stream.
+pub(crate) const ASK_STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 /// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
@@ -284,9 +288,23 @@ pub(crate) fn operator_token() -> AdminAuthorizer {
     AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
 }
 
+/// The tiers with these names. A request names its tier in the header `x-tier`.
+pub(crate) fn tiers(names: &[&str]) -> TierResolver {
+    TierResolver {
+        header: Some("x-tier".parse().unwrap()),
+        names: names.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
 /// Starts a gateway in front of these backends, and waits until it has scraped each of them.
 pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
+}
+
+/// Starts a gateway with these settings in front of these backends, as [`start`] does.
+pub(crate) async fn start_before(backends: &[ScriptedBackend], setup: Setup) -> Running {
+    let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.addr).collect();
+    start_with(&addresses, setup).await
 }
 
 /// Starts a backend that answers every inference request with these bytes, and a gateway in front of
@@ -653,6 +671,11 @@ pub(crate) async fn send_to(addr: SocketAddr, request: impl AsRef<[u8]>) -> TcpS
     stream
 }
 
+/// A GET request with `connection: close`.
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
+}
+
 /// A POST request with a JSON body and `connection: close`.
 pub(crate) fn post(path: &str, body: &str) -> String {
     format!(
@@ -660,6 +683,11 @@ pub(crate) fn post(path: &str, body: &str) -> String {
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// The text of `request` with these additional header lines.
+pub(crate) fn with_lines(request: &str, lines: &str) -> String {
+    request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
 /// Reads a response until the gateway closes the connection.
@@ -707,6 +735,16 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     drop(done);
     assert!(blocking.await.unwrap().is_err());
     result
+}
+
+/// The body of a raw response as text.
+pub(crate) fn body_text(answer: &[u8]) -> String {
+    String::from_utf8(body(answer).0).unwrap()
+}
+
+/// The JSON document in the body of a raw response.
+pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(&body(answer).0).unwrap()
 }
 
 /// The status code of a raw response. 0 if there is no response.
