@@ -3,10 +3,9 @@
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{
-    AS_JSON, CHAT, Running, body, gateway_answering, gateway_scripted, operate, post, read_rest,
-    start, status,
+    AS_JSON, CHAT, Running, body_json, gateway_answering, gateway_following, operate, post,
+    read_rest, start, status, with_lines,
 };
-use serde_json::Value;
 use tokenweir_api::{
     BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary,
 };
@@ -46,9 +45,9 @@ async fn the_document_says_when_the_metrics_page_was_read() {
 
 #[tokio::test]
 async fn an_open_stream_is_shown_and_its_request_after_the_end() {
-    let script = |_: &_| paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
-    let (fake, gateway) = gateway_scripted(script).await;
-    let request = post(CHAT, CHAT_BODY).replacen("host:", "x-request-id: live-1\r\nhost:", 1);
+    let steps = paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
+    let (fake, gateway) = gateway_following(steps).await;
+    let request = with_lines(&post(CHAT, CHAT_BODY), "x-request-id: live-1");
     let client = gateway.send(request).await;
     let shown = live_when(&gateway, |live| {
         live.streams.oldest.first().is_some_and(|stream| stream.tokens == 3)
@@ -86,7 +85,7 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
     let name = fakes[0].addr.to_string();
     let drained = gateway.change(&format!("/-/drain?backend={name}")).await;
     assert_eq!(status(&drained), 200);
-    let response: Value = serde_json::from_slice(&body(&drained).0).unwrap();
+    let response = body_json(&drained);
     assert_eq!((&response["drained"], &response["changed"]), (&true.into(), &true.into()));
     let shown = live(&gateway).await;
     assert!(find_backend(&shown, &name).drained && shown.ready);

@@ -5,7 +5,7 @@ use crate::metrics::samples;
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, start_with};
+use crate::support::test_gateway::{CHAT, Running, Setup, start_before};
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
@@ -35,8 +35,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
         fake.set_metrics(Some(Page::of(page)));
         fakes.push(fake);
     }
-    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    let gateway = start_with(&addresses, Setup { level, ..Setup::default() }).await;
+    let gateway = start_before(&fakes, Setup { level, ..Setup::default() }).await;
     for _ in 0..12 * backends {
         gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
         gateway.record().await;

@@ -2,18 +2,16 @@
 //! and adapters that backends load and unload.
 
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, VLLM, WORD, json, stream_of,
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, VLLM, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, body, post, start, start_with, status,
+    CHAT, Running, Setup, advance_time, body, body_json, get, post, start, start_with, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::record::Outcome;
-
-const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 
 /// A backend that serves these models and answers every request with `{}`.
 async fn serving(models: &[&str]) -> ScriptedBackend {
@@ -31,8 +29,7 @@ async fn named(backends: &[SocketAddr], models: Vec<ModelConfig>) -> Running {
 }
 
 async fn listed(gateway: &Running) -> Vec<Value> {
-    let answer = body(&gateway.raw(MODELS).await).0;
-    let list: Value = serde_json::from_slice(&answer).unwrap();
+    let list = body_json(&gateway.raw(get("/v1/models")).await);
     list["data"].as_array().unwrap().clone()
 }
 
@@ -42,8 +39,7 @@ async fn ids(gateway: &Running) -> Vec<String> {
 }
 
 fn message(answer: &[u8]) -> String {
-    let error: Value = serde_json::from_slice(&body(answer).0).unwrap();
-    error["error"]["message"].as_str().unwrap().to_owned()
+    body_json(answer)["error"]["message"].as_str().unwrap().to_owned()
 }
 
 fn has_length(seen: &Seen) -> bool {
@@ -167,12 +163,9 @@ async fn a_backend_without_a_model_list_gets_the_configured_served_name() {
 
 #[tokio::test]
 async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends() {
-    let script = |_: &_| {
-        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
-        let (begun, rest) = all.split_at(all.len() / 2);
-        vec![Step::Send(begun.to_vec()), Step::Wait, Step::Send(rest.to_vec())]
-    };
-    let (one, two) = (ScriptedBackend::start(script).await, ScriptedBackend::start(script).await);
+    let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let one = ScriptedBackend::following(steps.clone()).await;
+    let two = ScriptedBackend::following(steps).await;
     two.set_models(&["b"]);
     let gateway = named(&[one.addr, two.addr], vec![alias("gpt", "tiny")]).await;
     let ask = r#"{"model":"gpt","stream":true}"#;

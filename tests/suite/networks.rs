@@ -2,7 +2,7 @@
 
 use crate::support::scripted_backend::{self, ScriptedBackend, Step};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, body, post, start, start_with, status,
+    CHAT, Running, Setup, WHOLE, body_json, post, start, start_with, status, with_lines,
 };
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -118,14 +118,11 @@ async fn start_loop() -> (ScriptedBackend, Running) {
 async fn a_request_that_comes_back_through_another_gateway_is_answered_with_508() {
     let (fake, gateway) = start_loop().await;
     let answer = gateway.post(CHAT, &chat(0)).await;
-    let document: Value = serde_json::from_slice(&body(&answer).0).unwrap();
-    let via = document["via"].as_str().expect("a gateway is told the hops").to_owned();
+    let via = body_json(&answer)["via"].as_str().expect("a gateway is told the hops").to_owned();
     let (_other_backend, other) = start_loop().await;
-    let came_back = |via: &str| {
-        post(CHAT, &chat(1)).replacen("\r\n", &format!("\r\nvia: 1.1 proxy, {via}\r\n"), 1)
-    };
-    let looped = gateway.raw(came_back(&via)).await;
+    let came_back = with_lines(&post(CHAT, &chat(1)), &format!("via: 1.1 proxy, {via}"));
+    let looped = gateway.raw(&came_back).await;
     assert_eq!(status(&looped), 508, "{}", String::from_utf8_lossy(&looped));
     assert_eq!(fake.seen().len(), 1, "a request that came back is not forwarded");
-    assert_eq!(status(&other.raw(came_back(&via)).await), 200, "another gateway forwards it");
+    assert_eq!(status(&other.raw(&came_back).await), 200, "another gateway forwards it");
 }

@@ -4,16 +4,14 @@ use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_answering, gateway_answering_with, post, read_until, start,
-    start_with, status,
+    ASK, CHAT, Setup, body, body_json, gateway_answering, gateway_answering_with, get, post,
+    read_until, start, start_with, status, with_lines,
 };
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
 use tokenweir_request::access::TenantEntry;
-
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 
 fn answer() -> Vec<u8> {
     json("200 OK", r#"{"object":"x"}"#)
@@ -32,8 +30,7 @@ async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
     let fake = ScriptedBackend::answering(answer()).await;
     fake.set_models(&["tiny", "org/Big-Model", "a%20b"]);
     let gateway = start(&[fake.addr]).await;
-    let list = gateway.raw(request("GET", "/v1/models", "")).await;
-    let list: Value = serde_json::from_slice(&body(&list).0).unwrap();
+    let list = body_json(&gateway.raw(get("/v1/models")).await);
     for (path, id) in [
         ("tiny", "tiny"),
         ("org%2FBig-Model", "org/Big-Model"),
@@ -42,7 +39,7 @@ async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
     ] {
         let path = format!("/v1/models/{path}");
         let answer = gateway.raw(request("GET", &path, "")).await;
-        let entry: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        let entry = body_json(&answer);
         assert_eq!((status(&answer), &entry["id"]), (200, &Value::from(id)), "{path}");
         assert!(list["data"].as_array().unwrap().contains(&entry), "{path}");
         let head = gateway.raw(request("HEAD", &path, "")).await;
@@ -50,7 +47,7 @@ async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
     }
     for path in ["none", "org", "a%20b", "tiny/", "%ff", "../tiny"] {
         let answer = gateway.raw(request("GET", &format!("/v1/models/{path}"), "")).await;
-        let error: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        let error = body_json(&answer);
         let seen = (status(&answer), &error["error"]["code"]);
         assert_eq!(seen, (404, &Value::from("model_not_found")), "{path}");
     }
@@ -157,9 +154,8 @@ async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
 #[tokio::test]
 async fn a_body_without_coding_passes_however_it_is_named_and_an_encoded_one_states_the_remedy() {
     let (_fake, gateway) = gateway_answering(answer()).await;
-    let encoded = |coding: &str| {
-        post(CHAT, ASK).replacen("host:", &format!("content-encoding: {coding}\r\nhost:"), 1)
-    };
+    let encoded =
+        |coding: &str| with_lines(&post(CHAT, ASK), &format!("content-encoding: {coding}"));
     for coding in ["identity", "Identity", "identity, identity", ""] {
         assert_eq!(status(&gateway.raw(encoded(coding)).await), 200, "{coding}");
     }

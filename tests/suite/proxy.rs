@@ -6,8 +6,9 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_answering, gateway_answering_with, gateway_following,
-    gateway_scripted, post, read_until, start, start_with, status, with_paused_time,
+    CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
+    gateway_following, gateway_scripted, get, post, read_until, start, start_with, status,
+    with_lines, with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -159,8 +160,7 @@ async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
         "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n",
         long.len()
     );
-    let encoded = post(CHAT, "{}")
-        .replace("connection: close", "connection: close\r\ncontent-encoding: gzip");
+    let encoded = with_lines(&post(CHAT, "{}"), "content-encoding: gzip");
     let cases = [
         (post(CHAT, "not json"), 400, "bad_body"),
         (post(CHAT, ""), 400, "bad_body"),
@@ -197,11 +197,9 @@ async fn the_gateway_answers_health_version_and_models_itself() {
         ScriptedBackend::answering(json("200 OK", "{}")).await,
     ];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
-    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
     assert_eq!(status(&gateway.raw(get("/health")).await), 200);
     assert_eq!(status(&gateway.raw(get("/ping")).await), 200);
-    let models = gateway.raw(get("/v1/models")).await;
-    let models: Value = serde_json::from_slice(&body(&models).0).unwrap();
+    let models = body_json(&gateway.raw(get("/v1/models")).await);
     assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "one entry per id: {models}");
     assert_eq!(models["data"][0]["owned_by"], "vllm");
     let version = gateway.raw(get("/version")).await;
@@ -231,8 +229,8 @@ async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt
         gateway_answering_with(Setup { propagation, ..Setup::default() }, json("200 OK", "{}"))
             .await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let request = post(CHAT, r#"{"model":"tiny"}"#)
-        .replace("host: gateway", &format!("host: g\r\ntraceparent: {theirs}\r\ntracestate: a=1"));
+    let lines = format!("traceparent: {theirs}\r\ntracestate: a=1");
+    let request = with_lines(&post(CHAT, r#"{"model":"tiny"}"#), &lines);
     gateway.raw(request).await;
     let record = gateway.record().await;
     let span = record.attempts[0].span_id;
@@ -245,10 +243,8 @@ async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt
 #[tokio::test]
 async fn without_tracing_the_client_trace_context_passes_unchanged() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
-    let request = post(CHAT, r#"{"model":"tiny"}"#)
-        .replace("host: gateway\r\n", &format!("host: g\r\n{theirs}"));
-    gateway.raw(request).await;
+    let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
     assert!(fake.seen()[0].head.contains(theirs));
 }
 
@@ -289,8 +285,7 @@ async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
 #[tokio::test]
 async fn a_client_that_expects_100_continue_gets_it() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let request =
-        post(CHAT, CHAT_STREAM_BODY).replace("host: gateway", "host: g\r\nexpect: 100-continue");
+    let request = with_lines(&post(CHAT, CHAT_STREAM_BODY), "expect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.send(head).await;
     read_until(&mut client, "100 Continue").await;

@@ -6,7 +6,7 @@ use crate::support::process::folder;
 use crate::support::scripted_backend::json as whole;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, chunk, event_stream_head};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering_with, post, start_with,
+    CHAT, Running, Setup, gateway_answering_with, post, start_with, with_lines,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -63,11 +63,8 @@ async fn the_judge_and_the_file_get_redacted_prompts_and_responses() {
         start_with(&[fake.addr], setup(&judge, file.clone(), Duration::from_secs(20))).await;
     let request_body = json!({ "model": "tiny", "user": "user-secret",
         "messages": [{ "role": "user", "content": format!("I am {secret}") }] });
-    let request = post(CHAT, &request_body.to_string()).replacen(
-        "\r\n",
-        "\r\nauthorization: Bearer header-secret\r\nx-api-key: header-secret\r\n",
-        1,
-    );
+    let secrets = "authorization: Bearer header-secret\r\nx-api-key: header-secret";
+    let request = with_lines(&post(CHAT, &request_body.to_string()), secrets);
     let got = gateway.raw(&request).await;
     assert!(
         String::from_utf8_lossy(&got).contains(&secret),

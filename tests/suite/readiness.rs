@@ -3,20 +3,18 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, get, start_before, status};
 use tokenweir_gateway::backend::{Drain, DrainInitiator};
 use tokenweir_routing::resilience;
 use tokenweir_routing::resilience::Availability;
 
 const BODY: &str = r#"{"model":"tiny"}"#;
-const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 const ASLEEP: &str = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                       vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
 
 async fn start(fakes: &[ScriptedBackend], panic_threshold: f64) -> Running {
-    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let health = resilience::CircuitBreakerSettings { panic_threshold, ..Setup::default().health };
-    start_with(&addresses, Setup { health, ..Setup::default() }).await
+    start_before(fakes, Setup { health, ..Setup::default() }).await
 }
 
 async fn until_state(gateway: &Running, wanted: Availability) {
@@ -35,7 +33,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
     let (code, body) = if is_ready { (200, "ok\n") } else { (503, why.unwrap()) };
     assert_eq!(status(ready.as_bytes()), code, "{ready}");
     assert!(ready.contains(body), "{ready}");
-    assert_eq!(status(&gateway.raw(HEALTH).await), code);
+    assert_eq!(status(&gateway.raw(get("/health")).await), code);
     let (status_page, live) =
         (gateway.document("/status").await, gateway.document("/streams").await);
     assert_eq!((&status_page["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));

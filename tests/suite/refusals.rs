@@ -4,7 +4,7 @@
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, advance_time, body, start_with, status,
+    ASK, CHAT, Running, Setup, WHOLE, advance_time, body, body_text, start_with, status,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +13,6 @@ use tokenweir_request::record::Outcome;
 use tokenweir_routing::resilience::BreakerState;
 
 const MESSAGES: &str = "/v1/messages";
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","code":404}}"#;
 
 async fn healthy() -> ScriptedBackend {
@@ -94,7 +93,7 @@ async fn a_request_that_all_backends_refuse_gets_the_first_refusal_and_strikes_n
         let record = gateway.record().await;
         let is_first = record.attempts[1].backend == gateway.pool.backends()[0].identity.id;
         let expected = if is_first { "first" } else { "second" };
-        assert_eq!(String::from_utf8(body(&answer).0).unwrap(), expected, "{line}");
+        assert_eq!(body_text(&answer), expected, "{line}");
         assert_eq!(record.outcome, Outcome::ClientError, "{line}");
         assert!(record.attempts.iter().all(|attempt| attempt.failure.is_none()), "{line}");
         assert_eq!(record.attempts[1].started, record.timings.sent.unwrap(), "{line}");

@@ -3,18 +3,17 @@
 
 use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, json, paused, stream_of,
+    ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
-    post, read_until, start, start_with,
+    post, read_until, start, start_with, tiers, with_lines,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_request::record::{Outcome, TierResolver};
+use tokenweir_request::record::Outcome;
 
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
-const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
 /// As [`sum`], of the metrics page of this gateway.
 async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
@@ -31,16 +30,14 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
     let count = AtomicUsize::new(0);
     let fake = ScriptedBackend::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
         0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
-        _ => vec![Step::Send(stream_of(&GOOD))],
+        _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
     })
     .await;
-    let tiers =
-        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
+    let tiers = tiers(&["gold"]);
     let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
     leave_after_first_output(&gateway).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
-    let gold = post(CHAT, BODY).replace("\r\nhost", "\r\nx-tier: gold\r\nhost");
-    gateway.raw(gold).await;
+    gateway.raw(with_lines(&post(CHAT, BODY), "x-tier: gold")).await;
     gateway.record().await;
     let duration = "gen_ai_server_request_duration_seconds_count";
     for (labels, expected) in [
@@ -77,7 +74,7 @@ async fn responses_are_counted_by_http_status() {
 
 #[tokio::test]
 async fn tokens_of_a_request_are_a_histogram_by_direction() {
-    let (_fake, gateway) = gateway_answering(stream_of(&GOOD)).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&WHOLE_STREAM)).await;
     gateway.post(CHAT, BODY).await;
     gateway.record().await;
     for (direction, tokens, bound) in [("input", 9.0, "16.0"), ("output", 3.0, "4.0")] {
@@ -94,7 +91,7 @@ async fn tokens_of_a_request_are_a_histogram_by_direction() {
 
 #[tokio::test]
 async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_wasted() {
-    let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&GOOD))]);
+    let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
     gateway.post(CHAT, BODY).await;
@@ -112,7 +109,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
 
 #[tokio::test]
 async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
-    let (fake, gateway) = gateway_following(paused(&[ROLE], &GOOD)).await;
+    let (fake, gateway) = gateway_following(paused(&[ROLE], &WHOLE_STREAM)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
     let look = async {

@@ -8,8 +8,8 @@ use crate::support::scripted_backend::{
     stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, body, gateway_answering_with, gateway_following_with,
-    gateway_scripted_with, post, read_until, status,
+    ASK, CHAT, Running, Setup, WHOLE, body, body_text, gateway_answering_with,
+    gateway_following_with, gateway_scripted_with, post, read_until, status, with_lines,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STREAM: &str =
     r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const EVENTS: [&str; 6] = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
 
 const RESUME: ResumeSettings = ResumeSettings { window: Duration::from_mins(1), memory: 256 << 20 };
@@ -43,21 +42,15 @@ async fn resumable(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
 
 /// A request with this body, the key of the tenant and these additional header lines.
 fn ask(body: &str, lines: &str) -> String {
-    let mut head = format!("\r\nauthorization: Bearer {KEY}\r\n");
-    if !lines.is_empty() {
-        head.extend([lines, "\r\n"]);
-    }
-    post(CHAT, body).replacen("\r\n", &head, 1)
+    let key = format!("authorization: Bearer {KEY}");
+    let lines = if lines.is_empty() { key } else { format!("{key}\r\n{lines}") };
+    with_lines(&post(CHAT, body), &lines)
 }
 
 /// A backend that sends the first two events of its stream at once, and the others when the test releases it,
 /// and a gateway.
 async fn pausing() -> (ScriptedBackend, Running) {
     resumable(paused(&EVENTS[..2], &EVENTS[2..])).await
-}
-
-fn text(answer: &[u8]) -> String {
-    String::from_utf8(body(answer).0).unwrap()
 }
 
 /// The records of the next two requests that end. First comes the record of the repeated request, which was
@@ -155,7 +148,7 @@ async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests(
     first.read_to_end(&mut answers[0]).await.unwrap();
     second.read_to_end(&mut answers[1]).await.unwrap();
     for answer in &answers {
-        assert_eq!((text(answer), body(answer).1), (WHOLE.to_owned(), true));
+        assert_eq!((body_text(answer), body(answer).1), (WHOLE.to_owned(), true));
         assert!(String::from_utf8_lossy(answer).contains("content-length"));
     }
     assert_eq!(fake.seen().len(), 1);
@@ -196,15 +189,15 @@ async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
     assert!(begun.contains(&format!("data: {ROLE}\nid: 1\n\n")), "{begun}");
     drop(first);
     fake.go();
-    let rest = text(&gateway.raw(with_id("2")).await);
+    let rest = body_text(&gateway.raw(with_id("2")).await);
     let expected = format!(
         "data: {WORD}\nid: 3\n\ndata: {FINISH}\nid: 4\n\ndata: {USAGE}\nid: 5\n\ndata: [DONE]\nid: 6\n\n"
     );
     assert_eq!(rest, expected);
     // Without `last-event-id`, the client gets the stream of the engine without event ids.
     assert_eq!(
-        text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
-        text(&stream_of(&EVENTS))
+        body_text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
+        body_text(&stream_of(&EVENTS))
     );
     let refused = gateway.raw(with_id("evt_1")).await;
     assert_eq!(status(&refused), 409);
@@ -267,7 +260,7 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
             if expected == "no_identity" {
                 request = request.replace(&format!("authorization: Bearer {KEY}\r\n"), "");
             }
-            assert_eq!(text(&gateway.raw(request).await), WHOLE);
+            assert_eq!(body_text(&gateway.raw(request).await), WHOLE);
             assert_eq!(gateway.record().await.resume_outcome(), Some(expected));
         }
         assert_eq!(fake.seen().len(), 2, "{expected}");

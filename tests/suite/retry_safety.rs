@@ -4,13 +4,12 @@
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, start, start_with, status, with_paused_time,
+    ASK, CHAT, Running, Setup, advance_time, start, start_before, status, with_paused_time,
 };
 use std::time::Duration;
 use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::{FailoverDenialReason, Outcome};
 
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
 const POISON: &str = r#"{"model":"tiny","messages":["poison"]}"#;
 /// A request and a close can cross on a connection only within a shorter time than this.
@@ -31,7 +30,7 @@ async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBa
 
 /// A gateway that already has a pooled connection to each of the backends.
 async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
-    let gateway = start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await;
+    let gateway = start_before(fakes, Setup::default()).await;
     while fakes.iter().any(|fake| fake.connections() == 0) {
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
         gateway.record().await;
@@ -151,13 +150,12 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
     let missing = || json("404 Not Found", r#"{"detail":"Not Found"}"#);
     let fakes =
         [ScriptedBackend::answering(missing()).await, ScriptedBackend::answering(missing()).await];
-    let addresses = fakes.each_ref().map(|fake| fake.addr);
     let retry = retry::RetrySettings {
         budget_ratio: 0.0,
         min_retries_per_second: 1,
         ..retry::RetrySettings::default()
     };
-    let gateway = start_with(&addresses, Setup { retry, ..Setup::default() }).await;
+    let gateway = start_before(&fakes, Setup { retry, ..Setup::default() }).await;
     for _ in 0..20 {
         let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny","input":"x"}"#).await;
         assert_eq!(status(&answer), 404);

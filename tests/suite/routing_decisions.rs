@@ -4,7 +4,7 @@
 use crate::metrics::value;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering, post, start, start_with,
+    CHAT, Running, Setup, gateway_answering, post, start, start_with, with_lines,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -24,9 +24,8 @@ async fn ask(gateway: &Running, request_id: &str) {
 }
 
 async fn send(gateway: &Running, request_id: &str, body: &str) {
-    let id = format!("x-request-id: {request_id}\r\nhost:");
-    let request = post(CHAT, body).replacen("host:", &id, 1);
-    gateway.raw(request).await;
+    let id = format!("x-request-id: {request_id}");
+    gateway.raw(with_lines(&post(CHAT, body), &id)).await;
 }
 
 /// The status code and the JSON document at this path of the admin listener.

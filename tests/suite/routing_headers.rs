@@ -2,7 +2,7 @@
 //! ask for them and have the permission.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Setup, post, start_with};
+use crate::support::test_gateway::{CHAT, Setup, post, start_with, with_lines};
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
@@ -16,8 +16,7 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
     let setup = Setup { access: Arc::new(access), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let request = post(CHAT, BODY);
-    let header = "\r\nx-tokenweir-explain: 1\r\nhost";
-    let request = if asks { request.replacen("\r\nhost", header, 1) } else { request };
+    let request = if asks { with_lines(&request, "x-tokenweir-explain: 1") } else { request };
     let answer = gateway.raw(request).await;
     let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
     text.split("\r\n\r\n").next().unwrap().to_owned()

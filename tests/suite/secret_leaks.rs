@@ -5,7 +5,7 @@ mod program;
 mod secret_responses;
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
-use crate::support::test_gateway::{post, read_rest, send_to};
+use crate::support::test_gateway::{post, read_rest, send_to, with_lines};
 use program::{Ended, Program};
 use secret_responses::{APIS, Api, answer, secret};
 use serde_json::{Value, json};
@@ -85,9 +85,9 @@ fn body(api: &Api, is_stream: bool, model: &str) -> Value {
 /// Sends a request with the headers of [`headers`] and the behaviour `play`, and returns the response. With
 /// the behaviour `hang`, disconnects after the first bytes.
 async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
-    let extra = format!("\r\nx-play: {play}\r\n{}", headers());
-    let request =
-        post(&format!("{path}?key={}", secret("query")), body).replacen("\r\n", &extra, 1);
+    let extra = format!("x-play: {play}\r\n{}", headers());
+    let path = format!("{path}?key={}", secret("query"));
+    let request = with_lines(&post(&path, body), extra.trim_end());
     let mut stream = send_to(to.process.clients(), request).await;
     let mut answer = Vec::new();
     if play == "hang" {
@@ -251,8 +251,8 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
         let mut program = Program::start(format, "", fake.addr, collector.addr).await;
         let body = json!({ "model": CONTROL_SEQUENCE, "messages": [] }).to_string();
         for id in ["\u{9b}2J", "a\tb", "a\" b=\"c", "{\"outcome\":\"ok\"}"] {
-            let extra = format!("\r\nx-request-id: {id}\r\nx-tier: {id}\r\ntraceparent: {id}\r\n");
-            let request = post(APIS[0].path, &body).replacen("\r\n", &extra, 1);
+            let extra = format!("x-request-id: {id}\r\nx-tier: {id}\r\ntraceparent: {id}");
+            let request = with_lines(&post(APIS[0].path, &body), &extra);
             read_rest(send_to(program.process.clients(), request).await).await;
         }
         program.wait_for_requests(4).await;

@@ -3,7 +3,7 @@
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, WHOLE, admission_settings, read_rest, start_with, status,
+    ASK, CHAT, Running, Setup, WHOLE, admission_settings, read_rest, start_with, status,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,6 @@ use tokenweir::config::AdmissionConfig;
 use tokenweir_gateway::backend::{Backend, SleepSettings};
 use tokenweir_routing::resilience::Availability;
 
-const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const WAKE: &str = "POST /wake_up ";
 const SLEEP: &str = "POST /sleep?level=1 ";
 

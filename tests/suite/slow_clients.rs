@@ -7,7 +7,7 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, gateway_following_with, gateway_scripted_with,
-    post, read_rest, start_with, status,
+    get, post, read_rest, start_before, status,
 };
 use http_body_util::BodyExt;
 use std::sync::Arc;
@@ -160,8 +160,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     };
     let backends = [backend().await, backend().await];
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
-    let addresses = backends.each_ref().map(|backend| backend.addr);
-    let gateway = start_with(&addresses, setup(limits)).await;
+    let gateway = start_before(&backends, setup(limits)).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut other = sender.clone();
     let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
@@ -238,8 +237,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
         let text = String::from_utf8(refused).unwrap();
         assert!(text.contains(&format!("x-gateway-error: {reason}")), "{text}");
         assert!(text.contains("retry-after: 1"), "{text}");
-        let health = "GET /health HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
-        assert_eq!(status(&gateway.raw(health).await), 200, "the health check is served");
+        assert_eq!(status(&gateway.raw(get("/health")).await), 200, "the health check is served");
         assert_eq!(gateway.record().await.refusal, Some(reason));
         fake.go();
         first.read_to_end(&mut answer).await.unwrap();

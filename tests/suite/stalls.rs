@@ -7,8 +7,8 @@ use crate::support::scripted_backend::{
     paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_following_with, gateway_scripted_with, post, read_rest,
-    read_until, with_paused_time,
+    ASK_STREAM, CHAT, Running, Setup, body, gateway_following_with, gateway_scripted_with, post,
+    read_rest, read_until, with_paused_time,
 };
 use bytes::Bytes;
 use http::Request;
@@ -22,7 +22,6 @@ use tokenweir_request::record::{Outcome, Stall, TerminationInitiator, Timings};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
-const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const MIN_GAP: Duration = Duration::from_millis(50);
 
 /// The settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
@@ -90,7 +89,7 @@ async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the
     ] {
         let steps = paused(&[ROLE, WORD], rest);
         let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
-        let client = gateway.begin(CHAT, ASK).await;
+        let client = gateway.begin(CHAT, ASK_STREAM).await;
         until_stalled(&gateway, 1).await;
         assert_eq!(stalls(&gateway).await, [1, 1], "{rest:?}");
         fake.go();
@@ -109,7 +108,7 @@ async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the
 async fn a_client_disconnect_ends_a_stall() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
-    let client = gateway.begin(CHAT, ASK).await;
+    let client = gateway.begin(CHAT, ASK_STREAM).await;
     until_stalled(&gateway, 1).await;
     drop(client);
     fake.closed().await;
@@ -127,7 +126,7 @@ async fn a_client_disconnect_ends_a_stall() {
 async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     let (bytes, is_whole) = body(&answer);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
     assert!(!is_whole, "an aborted stream must not end completely");
@@ -149,7 +148,7 @@ async fn an_abort_loses_no_buffered_byte() {
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
     let steps = [Step::Send(sent), Step::AwaitClose];
     let (_fake, gateway) = gateway_following_with(setup(Some(MIN_GAP), true), steps).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("{begun}{part}"));
     assert!(!is_whole);
     assert_eq!(gateway.record().await.ending(), "timeout_idle");
@@ -170,7 +169,7 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
     // On a slow machine, the task of the client may have to wait. A paused clock does not count that time.
     with_paused_time(async {
-        let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
+        let answer = client.request(request.body(Full::from(ASK_STREAM)).unwrap()).await.unwrap();
         // The backend sends the rest only later, so the silence is a stall.
         stall_by_clock(&gateway).await;
         fake.go();

@@ -5,7 +5,7 @@ use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, begin, json};
 use crate::support::test_gateway::{
-    Running, Setup, body, post, read_until, start, start_with, status,
+    Running, Setup, body, post, read_until, start, start_before, start_with, status, with_lines,
 };
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -38,8 +38,7 @@ fn about(method: &str, path: &str, key: Option<&str>) -> String {
 }
 
 fn keyed_post(request_body: &str, key: &str) -> String {
-    let request = post(RESPONSES, request_body);
-    request.replacen("\r\n", &format!("\r\nauthorization: Bearer {key}\r\n"), 1)
+    with_lines(&post(RESPONSES, request_body), &format!("authorization: Bearer {key}"))
 }
 
 /// The request lines that a backend has received since the last call of this function.
@@ -189,8 +188,7 @@ async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) ->
 #[tokio::test]
 async fn a_continued_response_goes_to_the_backend_that_has_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
-    let addresses = [fakes[0].addr, fakes[1].addr];
-    let gateway = start_with(&addresses, round_robin()).await;
+    let gateway = start_before(&fakes, round_robin()).await;
     let mut counts = continue_a_response(&gateway, &fakes).await;
     counts.sort_unstable();
     assert_eq!(counts, [0, 6]);

@@ -1,25 +1,17 @@
 //! Engines that accept requests but generate no output, although their `/health` and `/metrics` respond.
 
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
-};
-use crate::support::test_gateway::{CHAT, Running, gateway_scripted, read_rest, start};
+use crate::support::scripted_backend::{ScriptedBackend, Step, WHOLE_STREAM, stream_of};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Running, gateway_scripted, read_rest, start};
 use tokenweir_protocol::clock;
 use tokenweir_request::record::Outcome;
 use tokenweir_routing::PromptFingerprint;
 use tokio::net::TcpStream;
 
-const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-
-fn answer() -> Vec<u8> {
-    stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])
-}
-
 /// Sends requests until one reaches the backend `stuck`, which never answers. Returns the client connection
 /// of that request.
 async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     loop {
-        let client = gateway.begin(CHAT, ASK).await;
+        let client = gateway.begin(CHAT, ASK_STREAM).await;
         let is_answered = tokio::select! {
             record = gateway.record() => record.outcome == Outcome::Ok,
             () = stuck.until_received(1) => false,
@@ -39,14 +31,15 @@ fn overdue(gateway: &Running, backend: &str) -> f64 {
 
 #[tokio::test]
 async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
-    let stuck = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(answer())]).await;
-    let well = ScriptedBackend::start(|_| vec![Step::Send(answer())]).await;
+    let stuck =
+        ScriptedBackend::following([Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))]).await;
+    let well = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let gateway = start(&[stuck.addr, well.addr]).await;
     let client = hang(&gateway, &stuck).await;
     let name = stuck.addr.to_string();
     wait_until!(overdue(&gateway, &name) > 0.0);
     for _ in 0..20 {
-        gateway.post(CHAT, ASK).await;
+        gateway.post(CHAT, ASK_STREAM).await;
         let record = gateway.record().await;
         assert_eq!(record.backend().unwrap().as_str(), well.addr.to_string());
     }

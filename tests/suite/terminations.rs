@@ -4,7 +4,7 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, Step, WORD, begin, begun_stream, json, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_following, gateway_following_with, read_until, status,
+    ASK_STREAM, CHAT, Setup, body, gateway_following, gateway_following_with, read_until, status,
 };
 use std::time::Duration;
 use tokenweir_gateway::server::DrainOutcome;
@@ -12,7 +12,6 @@ use tokenweir_request::record::{Outcome, RequestRecord, TerminationInitiator};
 use tokio::io::AsyncReadExt;
 
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
 fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, TerminationInitiator) {
     (record.outcome, record.ending(), record.end.initiator())
@@ -43,7 +42,7 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
         let name = String::from_utf8_lossy(&answer).into_owned();
         let sent = body(&answer).0;
         let (_fake, gateway) = gateway_following([Step::Send(answer), Step::Close]).await;
-        let (received, is_whole) = body(&gateway.post(CHAT, ASK).await);
+        let (received, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
         assert_eq!(received, sent, "bytes that arrive with the close are missing: {name}");
         assert_eq!(is_whole, ending != "truncated_cut", "{name}");
         let record = gateway.record().await;
@@ -66,7 +65,7 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
     ];
     for (begun, read, outcome, ending) in cases {
         let (fake, gateway) = gateway_following([begin(begun), Step::AwaitClose]).await;
-        let mut client = gateway.begin(CHAT, ASK).await;
+        let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         read_until(&mut client, read).await;
         drop(client);
         fake.closed().await;
@@ -81,7 +80,7 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
 async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
     let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
     let (fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&answer), 504);
     assert!(String::from_utf8_lossy(&answer).contains("\"type\":\"GatewayTimeoutError\""));
     fake.closed().await;
@@ -92,7 +91,7 @@ async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
     assert_eq!(termination_of(&gateway.record().await), refused);
     fake.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
-    gateway.post(CHAT, ASK).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     let rejected = (Outcome::Rejected, "gateway_reject", TerminationInitiator::Gateway);
     assert_eq!(termination_of(&gateway.record().await), rejected);
 }
@@ -105,7 +104,7 @@ async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() 
         let begun = if is_streaming { begin(&[ROLE, WORD]) } else { Step::Send(Vec::new()) };
         let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
         let (fake, mut gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
-        let mut client = gateway.begin(CHAT, ASK).await;
+        let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         if is_streaming {
             read_until(&mut client, "Hi").await;
         }
@@ -125,7 +124,7 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
     let steps = [begin(&[ROLE, WORD, FINISH, "[DONE]"]), Step::AwaitClose];
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let (_fake, mut gateway) = gateway_following_with(setup, steps).await;
-    let mut client = gateway.begin(CHAT, ASK).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "[DONE]").await;
     assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
     let mut rest = Vec::new();
@@ -139,7 +138,7 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
 async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
     for end in [Step::Close, Step::Reset] {
         let (fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::Wait, end]).await;
-        let mut client = gateway.begin(CHAT, ASK).await;
+        let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
         // The gateway may reset the connection of the client, so reading can end with an error.

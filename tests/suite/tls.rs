@@ -5,7 +5,7 @@ use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, paused, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, get, post, start_with, status};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,8 +133,7 @@ async fn the_admin_listener_speaks_the_protocol_that_alpn_chose() {
 async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) -> String {
     let client = client(authority, None, &[], ANY);
     let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    String::from_utf8(ask(&mut stream, &request).await.unwrap()).unwrap()
+    String::from_utf8(ask(&mut stream, &get(path)).await.unwrap()).unwrap()
 }
 
 #[tokio::test]

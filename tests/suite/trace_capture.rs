@@ -3,7 +3,7 @@
 
 use crate::support::process::folder;
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{CHAT, Setup, post, read_until_times};
+use crate::support::test_gateway::{CHAT, Setup, post, read_until_times, with_lines};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,14 +35,11 @@ fn chat(session: &str, messages: &[String], tokens: u32) -> String {
         "model": "sim-model", "stream": true, "max_tokens": tokens, "ignore_eos": true,
         "user": CANARY, "messages": messages,
     });
-    post(CHAT, &body.to_string()).replacen(
-        "\r\n",
-        &format!(
-            "\r\nx-session-id: {CANARY}-{session}\r\nauthorization: Bearer {CANARY}\r\n\
-             x-api-key: {CANARY}\r\nuser-agent: {CANARY}\r\n"
-        ),
-        1,
-    )
+    let lines = format!(
+        "x-session-id: {CANARY}-{session}\r\nauthorization: Bearer {CANARY}\r\n\
+         x-api-key: {CANARY}\r\nuser-agent: {CANARY}"
+    );
+    with_lines(&post(CHAT, &body.to_string()), &lines)
 }
 
 /// Waits until the capture has `lines` lines. Returns its text, and its lines as JSON, in the order in which

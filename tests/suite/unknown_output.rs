@@ -4,7 +4,9 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, read_until, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body_text, read_until, start_with, status,
+};
 use http::Method;
 use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::{Outcome, UninspectedReason};
@@ -163,8 +165,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
         let mut answer = read_until(&mut client, "UklG").await;
         fake.go();
         client.read_to_end(&mut answer).await.unwrap();
-        let received = String::from_utf8(body(&answer).0).unwrap();
-        assert_eq!(received, format!("{empty}{unknown}"));
+        assert_eq!(body_text(&answer), format!("{empty}{unknown}"));
         let record = gateway.record().await;
         let observed = &record.observed;
         assert!(record.timings.first_output.is_some(), "{unknown}");
@@ -231,7 +232,7 @@ async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
         let fakes = ScriptedBackend::first_of_two(failed, whole).await;
         let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
         let answer = gateway.post(path, ASK).await;
-        assert_eq!(String::from_utf8(body(&answer).0).unwrap(), good, "{path}");
+        assert_eq!(body_text(&answer), good, "{path}");
         assert_eq!(gateway.record().await.attempts.len(), 2, "{path}");
     }
 }

@@ -2,20 +2,19 @@
 //! removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, json, stream_of,
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, json,
+    stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
+    ASK_STREAM, CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
 };
 use crate::support::{http2_client, record_facts};
 use std::time::Duration;
 use tokenweir_request::record::{Outcome, RequestRecord, UsageSource};
 use tokenweir_routing::{Policy, PolicyKind};
 
-const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const EDITED: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
-const ANSWER: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
 /// A backend that answers with these bytes, and a gateway that requests usage from it.
 async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
@@ -49,15 +48,15 @@ const COUNTED: (UsageSource, Option<u64>, Option<u64>) = (UsageSource::Exact, So
 
 #[tokio::test]
 async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
-    let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
-    let answer = text(&gateway.post(CHAT, PLAIN).await);
+    let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
+    let answer = text(&gateway.post(CHAT, ASK_STREAM).await);
     assert_eq!(answer, (without_usage(), true));
     let seen = &fake.seen()[0];
     assert_eq!(String::from_utf8_lossy(&seen.body), EDITED);
     assert!(has_length(seen, EDITED.len()), "{}", seen.head);
     let record = gateway.record().await;
     assert_eq!((tokens(&record), record.outcome), (COUNTED, Outcome::Ok));
-    assert_eq!(record.bytes_in, PLAIN.len() as u64, "the bytes from the client");
+    assert_eq!(record.bytes_in, ASK_STREAM.len() as u64, "the bytes from the client");
     assert_eq!(record.bytes_out, without_usage().len() as u64, "the bytes to the client");
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("tokenweir_usage_events_total{result=\"stripped\"} 1\n"), "{page}");
@@ -66,9 +65,9 @@ async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
 #[tokio::test]
 async fn a_client_that_requests_usage_gets_every_byte_and_its_request_is_unchanged() {
     for options in [r#"{"include_usage":true}"#, r#"{ "include_usage" : true, "x":{}}"#] {
-        let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
+        let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
         let ask = format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
-        assert_eq!(text(&gateway.post(CHAT, &ask).await), (lines(&ANSWER), true));
+        assert_eq!(text(&gateway.post(CHAT, &ask).await), (lines(&WHOLE_STREAM), true));
         assert_eq!(fake.seen()[0].body, ask.as_bytes());
         let record = gateway.record().await;
         assert_eq!((tokens(&record), record.observed.usage_event), (COUNTED, None));
@@ -80,23 +79,24 @@ async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
     let continuous =
         r#"{"model":"tiny","stream":true,"stream_options":{"continuous_usage_stats":true}}"#;
     let signed = |name: &str| {
-        post(CHAT, PLAIN).replace("connection: close", &format!("connection: close\r\n{name}: a"))
+        post(CHAT, ASK_STREAM)
+            .replace("connection: close", &format!("connection: close\r\n{name}: a"))
     };
     let cases = [
         post(CHAT, continuous),
         post(CHAT, r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":"yes"}}"#),
         post(CHAT, r#"{"model":"tiny","stream":false}"#),
-        post("/v1/responses", PLAIN),
-        post("/v1/messages", PLAIN),
+        post("/v1/responses", ASK_STREAM),
+        post("/v1/messages", ASK_STREAM),
         record_facts::request("/v1/audio/transcriptions"),
         signed("content-digest"),
         signed("Digest"),
         signed("x-amz-content-sha256"),
     ];
-    let (fake, gateway) = injecting(stream_of(&ANSWER)).await;
+    let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
     for request in cases {
         let answer = text(&gateway.raw(&request).await);
-        assert_eq!(answer, (lines(&ANSWER), true), "{request}");
+        assert_eq!(answer, (lines(&WHOLE_STREAM), true), "{request}");
         let seen = fake.seen().pop().unwrap();
         let sent = request.split_once("\r\n\r\n").unwrap().1;
         assert_eq!(String::from_utf8_lossy(&seen.body), sent, "{request}");
@@ -108,10 +108,10 @@ async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
 async fn with_an_unknown_server_or_without_injection_the_request_is_unchanged() {
     for (kind, injects_usage) in [(LLAMA_CPP, true), (VLLM, false)] {
         let fake =
-            ScriptedBackend::start_kind(kind, |_| vec![Step::Send(stream_of(&ANSWER))]).await;
+            ScriptedBackend::start_kind(kind, |_| vec![Step::Send(stream_of(&WHOLE_STREAM))]).await;
         let gateway = start_with(&[fake.addr], Setup { injects_usage, ..Setup::default() }).await;
-        assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (lines(&ANSWER), true));
-        assert_eq!(fake.seen()[0].body, PLAIN.as_bytes());
+        assert_eq!(text(&gateway.post(CHAT, ASK_STREAM).await), (lines(&WHOLE_STREAM), true));
+        assert_eq!(fake.seen()[0].body, ASK_STREAM.as_bytes());
         let record = gateway.record().await;
         assert!(!record.options.usage_injected);
         assert_eq!((tokens(&record), record.observed.usage_event), (COUNTED, None));
@@ -123,12 +123,16 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
     let labels = ["x-no-type: 1", "content-type: text/plain", "content-type: application/json"];
     let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
     for label in [&labels[..], &[encoded]].concat() {
-        let events = lines(&ANSWER);
+        let events = lines(&WHOLE_STREAM);
         let head =
             format!("HTTP/1.1 200 OK\r\n{label}\r\ncontent-length: {}\r\n\r\n", events.len());
         let (fake, gateway) = injecting((head + &events).into_bytes()).await;
-        for sent in [EDITED, PLAIN] {
-            assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (events.clone(), true), "{label}");
+        for sent in [EDITED, ASK_STREAM] {
+            assert_eq!(
+                text(&gateway.post(CHAT, ASK_STREAM).await),
+                (events.clone(), true),
+                "{label}"
+            );
             let seen = fake.seen().pop().expect("a request");
             assert_eq!(String::from_utf8_lossy(&seen.body), sent, "{label}");
             gateway.record().await;
@@ -140,7 +144,7 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
 async fn an_error_response_to_an_edited_request_passes_unchanged() {
     let error = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     let (_fake, gateway) = injecting(json("400 Bad Request", error)).await;
-    let answer = gateway.post(CHAT, PLAIN).await;
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!((status(&answer), text(&answer)), (400, (error.to_owned(), true)));
     let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
     assert!(head.contains(&format!("content-length: {}\r\n", error.len())));
@@ -150,22 +154,22 @@ async fn an_error_response_to_an_edited_request_passes_unchanged() {
 
 #[tokio::test]
 async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
-    let all = lines(&ANSWER);
+    let all = lines(&WHOLE_STREAM);
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{all}",
         all.len()
     );
     let (_fake, gateway) = injecting(answer).await;
-    assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (without_usage(), true));
+    assert_eq!(text(&gateway.post(CHAT, ASK_STREAM).await), (without_usage(), true));
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
 async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
-    for events in [&ANSWER[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
+    for events in [&WHOLE_STREAM[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
         let (_fake, gateway) = injecting(stream_of(events)).await;
         let mut sender = http2_client::handshake(gateway.connect().await).await;
-        let answer = http2_client::post(&mut sender, CHAT, PLAIN).await;
+        let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
         assert_eq!(http2_client::whole(answer).await.1, without_usage().as_bytes());
         assert_eq!(tokens(&gateway.record().await), COUNTED);
     }
@@ -173,10 +177,11 @@ async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
 
 #[tokio::test]
 async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
-    for (first, second, expected) in [(VLLM, LLAMA_CPP, PLAIN), (LLAMA_CPP, VLLM, EDITED)] {
+    for (first, second, expected) in [(VLLM, LLAMA_CPP, ASK_STREAM), (LLAMA_CPP, VLLM, EDITED)] {
         let gone = ScriptedBackend::start_kind(first, |_| vec![Step::Close]).await;
         let alive =
-            ScriptedBackend::start_kind(second, |_| vec![Step::Send(stream_of(&ANSWER))]).await;
+            ScriptedBackend::start_kind(second, |_| vec![Step::Send(stream_of(&WHOLE_STREAM))])
+                .await;
         let setup = Setup {
             injects_usage: true,
             policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
@@ -188,9 +193,9 @@ async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
         drop(gone);
         let mut retried_requests = 0;
         for _ in 0..2 {
-            let (answer, is_whole) = text(&gateway.post(CHAT, PLAIN).await);
+            let (answer, is_whole) = text(&gateway.post(CHAT, ASK_STREAM).await);
             let is_edited = expected == EDITED;
-            let events = if is_edited { without_usage() } else { lines(&ANSWER) };
+            let events = if is_edited { without_usage() } else { lines(&WHOLE_STREAM) };
             assert_eq!((answer, is_whole), (events, true));
             let record = gateway.record().await;
             assert_eq!(record.options.usage_injected, is_edited);

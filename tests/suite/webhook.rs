@@ -4,7 +4,7 @@
 
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, json, stream_of,
+    ScriptedBackend, Seen, Step, WHOLE_STREAM, json, stream_of,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -122,8 +122,7 @@ async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_web
 
 #[tokio::test]
 async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
-    let backend =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let backend = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let webhook = ScriptedWebhook::start().await;
     let file = folder("webhook").join("gateway.yaml");
     let write = |secrets: &str| {
