@@ -7,9 +7,9 @@
 )]
 
 use super::{
-    Attempt, BackendCondition, Continuations, ModelLabel, ObservedResponse, Outcome,
-    PayloadConsumers, RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision,
-    SampleReason, Termination, Tier, Timings, UsageSource, WaitReports,
+    Attempt, BackendCondition, ModelLabel, ObservedResponse, Outcome, RequestHeadAttributes,
+    RequestOptions, RequestRecord, RoutingDecision, SampleReason, Termination, Timings,
+    UsageSource,
 };
 use http::{HeaderMap, HeaderValue};
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,45 +32,29 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
+    let headers = HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]);
+    let started = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let id = RequestId::from_headers(&headers, 1);
     RequestRecord {
-        request_id: RequestId::from_headers(
-            &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
-            1,
-        ),
         trace: Some(continued_trace()),
         spans: [0x51, 0x52],
         head: head_attributes(),
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        method: "POST",
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
         options: RequestOptions { stream: true, max_tokens: Some(64), ..RequestOptions::default() },
         model: ModelLabel::known("tiny".into()),
         decision: Some(Arc::new(default_decision())),
-        tier: Tier::default(),
-        caller: None,
         attempts: vec![successful_attempt(accepted)],
-        not_retried: None,
-        resume: None,
-        continuations: Continuations::default(),
-        prefill_legs: None,
         status: Some(200),
-        refusal: None,
         outcome: Outcome::Ok,
         end: Termination::Complete,
-        started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
         timings: stream_timings(accepted),
         observed: Box::new(observed_stream()).into(),
-        condition: BackendCondition::default(),
-        wait_reports: WaitReports::default(),
-        slow: None,
         sample_reason: Some(SampleReason::Sampled),
-        captured: None,
-        fingerprint: None,
-        prompt: None,
-        text_for: PayloadConsumers::default(),
         bytes_in: 120,
         bytes_out: 4_000,
+        ..*RequestRecord::begin(id, client, "POST", started, accepted)
     }
 }
 
@@ -92,24 +76,18 @@ fn successful_attempt(accepted: Instant) -> Attempt {
 fn stream_timings(accepted: Instant) -> Timings {
     let instant = |millis| Some(at(accepted, millis));
     Timings {
-        accepted,
         received: instant(2),
-        queued: None,
-        dequeued: None,
-        backend_missed: None,
-        without_backend: Duration::ZERO,
         routed: instant(3),
         sent: instant(10),
         headers: instant(60),
         first_event: instant(85),
         first_output: instant(100),
         first_answer: instant(100),
-        first_reasoning: None,
         first_text: instant(100),
-        first_tool_call: None,
         last_output: instant(400),
         terminal: instant(405),
         ended: instant(410),
+        ..Timings::begin(accepted)
     }
 }
 
