@@ -165,7 +165,7 @@ fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     }
     for (index, kind) in routing.shadow.iter().enumerate() {
         if routing.shadow[..index].contains(kind) {
-            let problem = format!("`{}` is listed twice: remove one", kind.name());
+            let problem = format!("`{}` is listed twice: remove one", kind.as_str());
             return Err(violation_at(&format!("routing.shadow.{index}"), problem));
         }
     }
