@@ -78,7 +78,7 @@ fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (b
     let mut scanner = JsonScanner::default();
     let mut reports = Vec::new();
     for piece in pieces {
-        scanner.scan(&TABLE, piece, |path, value| {
+        scanner.scan(&TABLE, piece, |path, value, _| {
             let report = match value {
                 JsonValue::Null => Report::Null,
                 JsonValue::Bool(value) => Report::Bool(value),
@@ -103,7 +103,7 @@ fn agree(document: &[u8], tree: &Tree) {
     let mut expected_reports = Vec::new();
     list(tree, &mut Vec::new(), &mut expected_reports);
     let mut expected_reports = expected_reports.into_iter();
-    JsonScanner::default().scan(&TABLE, document, |path, value| {
+    JsonScanner::default().scan(&TABLE, document, |path, value, _| {
         let (expected, tree) = expected_reports.next().expect("no more reports than values");
         assert_eq!(path, expected);
         let is_same = match (value, tree) {

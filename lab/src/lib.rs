@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod cli;
+mod output;
 mod progress;
 pub mod replay;
 pub mod tournament;

@@ -152,7 +152,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             backend: Some(&bad.identity.id),
             ..BackendRequirements::none(&prompt, 0)
         };
-        assert!(pool.lease(requirements, &[], clock::now()).is_ok(), "{}", kind.name());
+        assert!(pool.lease(requirements, &[], clock::now()).is_ok(), "{}", kind.as_str());
         assert!(admin::backend_status(&bad, clock::now()).learned.prefill_backlog_tokens < 1e9);
     }
 }

@@ -6,7 +6,7 @@ use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::dialect::{EngineKind, EngineLoad};
-use tokenweir_engine::model::ServedModel;
+use tokenweir_engine::model::{ModelList, ServedModel};
 
 /// The header that a tokenweir gateway sets on its own error responses.
 const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");
@@ -88,7 +88,7 @@ impl BackendFacts {
 
     /// The models that the server lists. `None`: the model list cannot be read.
     pub fn served(&self) -> Option<Arc<[ServedModel]>> {
-        ServedModel::list(&ok_response(&self.models)?.body)
+        ModelList::read(&ok_response(&self.models)?.body).map(|list| list.models)
     }
 
     /// The load from the metrics page. `None`: no page, or no metric that the gateway understands.

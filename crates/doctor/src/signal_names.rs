@@ -19,7 +19,7 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
     let signals = ENGINE_METRICS.iter().map(|signal| {
         let is_available = |names: &[&[u8]]| {
             let lines = names.iter().filter_map(|name| metrics.get(name));
-            signal.is_available(&EngineLoad::read(&lines.flatten().copied().collect::<Vec<u8>>()))
+            (signal.is_available)(&EngineLoad::read(&lines.flatten().copied().collect::<Vec<u8>>()))
         };
         let mut needed: Vec<&[u8]> = metrics.keys().copied().collect();
         if !is_available(&needed) {

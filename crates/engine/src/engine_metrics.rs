@@ -10,12 +10,12 @@ pub struct EngineMetric {
     /// Name of the metric in the gateway, for example as a label value. Engines use other names.
     pub name: &'static str,
     /// Whether the metrics page from which this load was read contains the metric.
-    is_available: fn(&EngineLoad) -> bool,
+    pub is_available: fn(&EngineLoad) -> bool,
     /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
     /// metric, so the gateway does not warn about it.
-    missing_impact: Option<&'static str>,
+    pub missing_impact: Option<&'static str>,
     /// How to make an engine of this kind export the metric. `None`: no way is known.
-    remedy: fn(EngineKind) -> Option<&'static str>,
+    pub remedy: fn(EngineKind) -> Option<&'static str>,
 }
 
 /// The metrics that one page contains, as bits in the order of [`ENGINE_METRICS`].
@@ -99,23 +99,6 @@ pub const ENGINE_METRICS: [EngineMetric; 11] = [
         remedy: |_| None,
     },
 ];
-
-impl EngineMetric {
-    /// Effect on the gateway if the page lacks the metric. `None`: even healthy backends can lack the metric.
-    pub fn lost(&self) -> Option<&'static str> {
-        self.missing_impact
-    }
-
-    /// How to make an engine of this kind export the metric. `None`: no way is known.
-    pub fn unlock(&self, engine: EngineKind) -> Option<&'static str> {
-        (self.remedy)(engine)
-    }
-
-    /// Whether the page from which this load was read contains the metric.
-    pub fn is_available(&self, load: &EngineLoad) -> bool {
-        (self.is_available)(load)
-    }
-}
 
 impl EngineMetricSet {
     /// The metrics that a page with this load contained.

@@ -156,11 +156,6 @@ impl ServedModel {
         })
     }
 
-    /// The models of a `/v1/models` response. `None`: the response is not a model list.
-    pub fn list(response: &[u8]) -> Option<Arc<[Self]>> {
-        ModelList::read(response).map(|list| list.models)
-    }
-
     /// Returns the model with this id instead of its own. The entry of the result has this id too.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
@@ -221,8 +216,8 @@ mod tests {
     use serde_json::json;
 
     fn parse_entries(entries: &Value) -> Arc<[ServedModel]> {
-        ServedModel::list(json!({ "object": "list", "data": entries }).to_string().as_bytes())
-            .unwrap()
+        let response = json!({ "object": "list", "data": entries }).to_string();
+        ModelList::read(response.as_bytes()).unwrap().models
     }
 
     #[test]
@@ -242,7 +237,7 @@ mod tests {
     #[test]
     fn an_invalid_list_is_not_parsed_as_an_empty_one() {
         for response in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
-            assert_eq!(ServedModel::list(response.as_bytes()), None, "{response}");
+            assert!(ModelList::read(response.as_bytes()).is_none(), "{response}");
         }
         assert_eq!(parse_entries(&json!([])).len(), 0);
     }
@@ -276,7 +271,7 @@ mod tests {
     #[test]
     fn an_entry_is_serialized_verbatim_and_keeps_all_fields_when_renamed() {
         let text = r#"{"data":[{"id":"a","x" : [1,  2],"owned_by":"vllm"}]}"#;
-        let models = ServedModel::list(text.as_bytes()).unwrap();
+        let models = ModelList::read(text.as_bytes()).unwrap().models;
         let written = serde_json::to_string(&models[0].entry).unwrap();
         assert_eq!(written, r#"{"id":"a","x" : [1,  2],"owned_by":"vllm"}"#);
         assert_eq!(models[0].server, Some(EngineKind::Vllm));

@@ -311,7 +311,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
 /// each present name is cheaper than looking up each name that must be removed.
-fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
+pub fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
     let names: Vec<HeaderName> =
         headers.keys().filter(|name| should_remove(name)).cloned().collect();
     for name in names {

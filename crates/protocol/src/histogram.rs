@@ -150,17 +150,12 @@ impl PartialEq for BucketBounds {
 // === impl FixedBucketHistogram ===
 
 impl<S: BucketLayout> FixedBucketHistogram<S> {
-    /// An empty histogram with these bounds instead of the default bounds.
-    pub fn with_bounds(bounds: BucketBounds) -> Self {
-        Self { bounds, ..Self::default() }
-    }
-
-    /// Counts the values in exponential buckets too, if `is_wanted`. The memory of these buckets is
-    /// allocated now, so that the record of a value allocates nothing.
-    #[must_use]
-    pub fn with_exponential_buckets(self, is_wanted: bool) -> Self {
-        let exponential = is_wanted.then(|| Box::new(ExponentialHistogram::preallocated()));
-        Self { exponential, ..self }
+    /// An empty histogram with these bounds instead of the default bounds. If `has_exponential`, it counts the
+    /// values in exponential buckets too. The memory of these buckets is allocated now, so that the record of
+    /// a value allocates nothing.
+    pub fn with_bounds(bounds: &BucketBounds, has_exponential: bool) -> Self {
+        let exponential = has_exponential.then(|| Box::new(ExponentialHistogram::preallocated()));
+        Self { bounds: bounds.clone(), exponential, ..Self::default() }
     }
 
     /// Adds a value `times` times.
@@ -317,7 +312,8 @@ mod tests {
 
     #[test]
     fn other_bounds_have_other_buckets_and_a_quantile_is_exact_to_either_side_of_each() {
-        let mut gaps = OutputGapHistogram::with_bounds(BucketBounds::from_slice(&[0.033, 0.07]));
+        let mut gaps =
+            OutputGapHistogram::with_bounds(&BucketBounds::from_slice(&[0.033, 0.07]), false);
         gaps.record_duration_n(Duration::from_millis(33), 95);
         gaps.record_duration_n(Duration::from_millis(34), 5);
         assert_eq!(gaps.bucket_counts(), [95, 5, 0]);

@@ -6,40 +6,43 @@ use super::policies::{
 use super::{Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_protocol::named_enum;
 
-/// A routing policy.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    clap::ValueEnum,
-)]
-#[serde(rename_all = "snake_case")]
-#[clap(rename_all = "snake_case")]
-pub enum PolicyKind {
-    /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
-    /// usage.
-    #[default]
-    KvAware,
-    /// Each backend in turn, by weight.
-    RoundRobin,
-    /// A random backend, by weight.
-    Random,
-    /// The fewest requests of this gateway in flight, relative to the weight.
-    LeastRequests,
-    /// The less loaded of two random backends.
-    P2c,
-    /// The backend that was sent the longest prefix of the prompt before, unless it is overloaded.
-    PrefixAffinity,
-    /// The same backend for all requests of a session, unless it is overloaded.
-    Session,
+named_enum! {
+    /// A routing policy.
+    #[derive(
+        Debug,
+        Clone,
+        Copy,
+        Default,
+        PartialEq,
+        Eq,
+        Hash,
+        Serialize,
+        Deserialize,
+        JsonSchema,
+        clap::ValueEnum,
+    )]
+    #[serde(rename_all = "snake_case")]
+    #[clap(rename_all = "snake_case")]
+    pub enum PolicyKind {
+        /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
+        /// usage.
+        #[default]
+        KvAware = "kv_aware",
+        /// Each backend in turn, by weight.
+        RoundRobin = "round_robin",
+        /// A random backend, by weight.
+        Random = "random",
+        /// The fewest requests of this gateway in flight, relative to the weight.
+        LeastRequests = "least_requests",
+        /// The less loaded of two random backends.
+        P2c = "p2c",
+        /// The backend that was sent the longest prefix of the prompt before, unless it is overloaded.
+        PrefixAffinity = "prefix_affinity",
+        /// The same backend for all requests of a session, unless it is overloaded.
+        Session = "session",
+    }
 }
 
 /// A policy with its settings.
@@ -54,7 +57,7 @@ pub struct Policy {
 impl Policy {
     /// Name of the policy in the configuration, in metrics and in logs.
     pub const fn name(&self) -> &'static str {
-        self.kind.name()
+        self.kind.as_str()
     }
 
     /// Chooses a candidate. `None`: there is no candidate.
@@ -71,32 +74,6 @@ impl Policy {
             PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, request),
             PolicyKind::Session => session::pick(candidates, request),
         })
-    }
-}
-
-impl PolicyKind {
-    /// All policies.
-    pub const ALL: [Self; 7] = [
-        Self::KvAware,
-        Self::RoundRobin,
-        Self::Random,
-        Self::LeastRequests,
-        Self::P2c,
-        Self::PrefixAffinity,
-        Self::Session,
-    ];
-
-    /// Name of the policy in the configuration, in metrics and in logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::KvAware => "kv_aware",
-            Self::RoundRobin => "round_robin",
-            Self::Random => "random",
-            Self::LeastRequests => "least_requests",
-            Self::P2c => "p2c",
-            Self::PrefixAffinity => "prefix_affinity",
-            Self::Session => "session",
-        }
     }
 }
 

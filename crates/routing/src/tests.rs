@@ -146,7 +146,7 @@ fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() 
 fn a_name_in_the_configuration_is_the_name_in_metrics() {
     assert_eq!(PolicyKind::value_variants(), PolicyKind::ALL);
     for kind in PolicyKind::ALL {
-        assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+        assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.as_str());
     }
 }
 

@@ -112,7 +112,7 @@ impl LoadDriver {
                 at = tick.tick() => state.on_tick(at.into_std(), bar),
                 Some(ended) = state.requests.join_next() => {
                     state.on_end(ended, has_permit);
-                    if aborts && state.statistics.failed_in_a_row() >= max_failures {
+                    if aborts && state.statistics.consecutive_failures >= max_failures {
                         ending = RunTermination::OnlyFailures;
                         break;
                     }

@@ -1,7 +1,6 @@
 //! Runs a benchmark or compares two reports, and prints and saves the results.
 
 use super::args::BenchArgs;
-use super::driver::LoadDriver;
 use super::setup::{BenchError, BenchSetup};
 use crate::progress::ProgressBar;
 use std::fs;
@@ -90,36 +89,23 @@ async fn build_report(
     target: BackendAddress,
     baseline: Option<&BenchReport>,
 ) -> Result<BenchReport, BenchError> {
-    let setup = BenchSetup::prepare(bench, target).await?;
-    let load = &setup.run.scenario;
+    let BenchSetup { run, driver, admin } = BenchSetup::prepare(bench, target).await?;
+    let load = &run.scenario;
     if let Some(other) = baseline.map(|report| &report.run.scenario)
         && !other.is_same_load(load)
     {
         return Err(BenchError::OtherLoad { baseline: other.to_string(), run: load.to_string() });
     }
-    let admin = setup.admin.clone();
-    let (run, model) = (setup.run, setup.sender.model.clone());
     let before = match &admin {
-        Some(admin) => Some(fetch_page(admin, &model).await?),
+        Some(admin) => Some(fetch_page(admin, &run.model).await?),
         None => None,
     };
     let bar = ProgressBar::new();
-    let driver = LoadDriver {
-        sender: setup.sender,
-        plan: setup.plan,
-        synthesis: setup.synthesis,
-        max_in_flight: setup.max_in_flight,
-        run_duration: bench.load.duration.or(setup.run_duration),
-        salt: run.salt,
-        // A trace is always sent to its end. It may cause an overload, in which many successive requests
-        // fail.
-        aborts: bench.load.trace.is_none(),
-    };
     let (end, statistics) = driver.run(run.objectives, wait_for_shutdown(), &bar).await;
     drop(bar);
     let gateway = match admin.zip(before) {
         Some((admin, before)) => {
-            fetch_gateway_measurements(&admin, &model, &before, &statistics).await
+            fetch_gateway_measurements(&admin, &run.model, &before, &statistics).await
         }
         None => None,
     };

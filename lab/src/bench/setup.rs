@@ -2,6 +2,7 @@
 //! requests.
 
 use super::args::{BenchArgs, BenchLoadArgs};
+use super::driver::LoadDriver;
 use crate::replay::requests::{self, UnreadableTrace};
 use http::HeaderValue;
 use std::sync::Arc;
@@ -23,13 +24,7 @@ use tokenweir_replay::trace::TraceRequest;
 /// The inputs of a benchmark run.
 pub(crate) struct BenchSetup {
     pub(super) run: RunDescription,
-    pub(super) sender: BenchRequestSender,
-    pub(super) plan: LoadPlan,
-    pub(super) synthesis: PromptSynthesizer,
-    /// Maximum number of concurrent requests. In a closed loop, this is the number of simulated users.
-    pub(super) max_in_flight: usize,
-    /// Duration of the run. `None`: the run ends with its plan.
-    pub(super) run_duration: Option<Duration>,
+    pub(super) driver: LoadDriver,
     /// The client for the admin listener of the gateway. `None`: `--admin` is not set.
     pub(super) admin: Option<TargetClient>,
 }
@@ -104,7 +99,7 @@ impl BenchSetup {
         let run = RunDescription {
             target: sender.asker.target().to_string(),
             model: sender.model.clone(),
-            api: sender.shape.name().to_owned(),
+            api: sender.shape.as_str().to_owned(),
             started: humantime::format_rfc3339_seconds(clock::wall_time()).to_string(),
             scenario,
             seed: load.seed,
@@ -115,9 +110,18 @@ impl BenchSetup {
             ),
             lag_limit: bench.shown.max_lag.as_secs_f64(),
         };
-        let synthesis = synthesis(salt);
-        let (admin, max_in_flight) = (admin.transpose()?, max_in_flight as usize);
-        Ok(Self { run, sender, plan, synthesis, max_in_flight, run_duration, admin })
+        let driver = LoadDriver {
+            synthesis: synthesis(salt),
+            sender,
+            plan,
+            max_in_flight: max_in_flight as usize,
+            run_duration,
+            salt,
+            // A trace is always sent to its end. It may cause an overload, in which many successive requests
+            // fail.
+            aborts: load.trace.is_none(),
+        };
+        Ok(Self { run, driver, admin: admin.transpose()? })
     }
 }
 

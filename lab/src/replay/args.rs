@@ -153,7 +153,7 @@ impl ReplayArgs {
     /// Path of the trace or name of the generated traffic, for reports. Empty: there is neither.
     pub fn trace_name(&self) -> String {
         let path = self.trace.as_ref().map(|path| path.display().to_string());
-        path.or(self.workload.map(|shape| shape.name().to_owned())).unwrap_or_default()
+        path.or(self.workload.map(|shape| shape.as_str().to_owned())).unwrap_or_default()
     }
 
     /// The simulation parameters of each backend of `--backends`, in the order of the groups.

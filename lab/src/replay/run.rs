@@ -2,6 +2,7 @@
 
 use super::args::ReplayArgs;
 use super::requests;
+use crate::output::print_json;
 use crate::progress::ProgressLine;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -43,22 +44,18 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
     };
-    let jobs = match requests::read(replay, 1) {
+    // With a trace, the requests are the same for each seed.
+    let last_seed = if replay.workload.is_some() { replay.seeds } else { 1 };
+    let jobs: Result<Vec<_>, _> =
+        (1..=last_seed).map(|seed| requests::read(replay, seed)).collect();
+    let jobs = match jobs {
         Ok(jobs) => jobs,
         Err(error) => return report_error(&error),
     };
-    // With a trace, the requests are the same for each seed.
-    let last_seed = if replay.workload.is_some() { replay.seeds } else { 1 };
-    let later_jobs: Result<Vec<_>, _> =
-        (2..=last_seed).map(|seed| requests::read(replay, seed)).collect();
-    let later_jobs: Vec<Vec<TraceRequest>> = match later_jobs {
-        Ok(later_jobs) => later_jobs,
-        Err(error) => return report_error(&error),
-    };
+    let first_jobs = jobs.first().map_or(&[][..], Vec::as_slice);
     let mut experiment = Experiment {
-        setup: build_setup(replay, &jobs, loaded.config.routing.policy(&loaded.config.slos)),
+        setup: build_setup(replay, first_jobs, loaded.config.routing.policy(&loaded.config.slos)),
         jobs: &jobs,
-        later_jobs: &later_jobs,
         objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
         seeds: replay.seeds,
     };
@@ -69,7 +66,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
     let group_count = replay.gateways.len() * replay.cache_view.len();
-    let total = jobs.len() * kinds.len() * replay.seeds as usize * group_count;
+    let total = first_jobs.len() * kinds.len() * replay.seeds as usize * group_count;
     let progress = ProgressLine::new("requests", Some(total));
     let mut outcomes = Vec::new();
     for gateways in replay.gateways.iter().map(|gateways| usize::from(*gateways)) {
@@ -84,7 +81,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     print_report(
         &ReplayReport {
             trace: replay.trace_name(),
-            requests: jobs.len(),
+            requests: first_jobs.len(),
             backends: experiment.setup.specs.len(),
             speed: experiment.setup.speed,
             seeds: replay.seeds,
@@ -120,13 +117,9 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
     if is_json {
-        match serde_json::to_string_pretty(report) {
-            Ok(json) => println!("{json}"),
-            Err(error) => return report_error(&error),
-        }
-        return ExitCode::SUCCESS;
+        return print_json(report);
     }
-    let LatencyObjectives { ttft, tpot, .. } = report.objectives;
+    let LatencyObjectives { ttft, tpot } = report.objectives;
     println!(
         "{} requests over {} backends, {:.2} times as fast as recorded, {} seeds",
         report.requests, report.backends, report.speed, report.seeds
@@ -141,7 +134,7 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
         if let Some(ReplayOutcome { gateways, cache_view, .. }) =
             group.first().filter(|_| has_groups)
         {
-            println!("gateways: {gateways}, cache view: {}", cache_view.name());
+            println!("gateways: {gateways}, cache view: {}", cache_view.as_str());
         }
         print_table(group);
         print_sessions(group);

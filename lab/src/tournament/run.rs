@@ -1,11 +1,12 @@
 //! Runs the tournament of routers and prints the standings (the routers by their mean goodput).
 
 use super::args::TournamentArgs;
+use crate::output::print_json;
 use crate::progress::ProgressLine;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokenweir::commands::{report_config_error, report_error};
+use tokenweir::commands::report_config_error;
 use tokenweir::config::{Config, Overrides};
 use tokenweir_protocol::clock;
 use tokenweir_replay::routers::RouterKind;
@@ -65,15 +66,6 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         return print_json(&report);
     }
     print_standings(&results, &standings, &tournament.kinds);
-    ExitCode::SUCCESS
-}
-
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-fn print_json(report: &TournamentReport<'_>) -> ExitCode {
-    match serde_json::to_string_pretty(report) {
-        Ok(json) => println!("{json}"),
-        Err(error) => return report_error(&error),
-    }
     ExitCode::SUCCESS
 }
 

@@ -2,6 +2,7 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
+use crate::output::print_json;
 use crate::replay::requests::{self, UnreadableTrace};
 use serde_json::Value;
 use std::fs;
@@ -63,13 +64,9 @@ pub(crate) fn run(tune: TuneArgs) -> ExitCode {
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
     if tune.json {
-        match serde_json::to_string_pretty(report) {
-            Ok(json) => println!("{json}"),
-            Err(error) => return report_error(&error),
-        }
-    } else {
-        print!("{}", report.text());
+        return print_json(report);
     }
+    print!("{}", report.text());
     ExitCode::SUCCESS
 }
 

@@ -142,7 +142,7 @@ fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     let problem = format!("this must be at most {MAX_DECISION_LOG_SIZE}");
     require(is_size, "routing.decision_log_size", problem)?;
     for (index, kind) in routing.shadow.iter().enumerate() {
-        let problem = format!("`{}` is listed twice: remove one", kind.name());
+        let problem = format!("`{}` is listed twice: remove one", kind.as_str());
         let is_first = !routing.shadow[..index].contains(kind);
         require(is_first, &format!("routing.shadow.{index}"), problem)?;
     }

@@ -29,7 +29,7 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 
 pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let (Some(load), Some(server)) = (backend.load(), backend.server()) else { return Vec::new() };
-    let missing = ENGINE_METRICS.iter().filter(|signal| !signal.is_available(&load));
+    let missing = ENGINE_METRICS.iter().filter(|signal| !(signal.is_available)(&load));
     let remark = |signal: &EngineMetric| {
         let severity = if REQUIRED_ENGINE_METRICS.contains(&signal.name) {
             FindingSeverity::Warning
@@ -37,8 +37,9 @@ pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rem
             FindingSeverity::Note
         };
         let observation = format!("its metrics page lacks the engine metric {}", signal.name);
-        let remark = Remark::new(severity, observation).because(to_sentence(signal.lost()?));
-        Some(match signal.unlock(server) {
+        let remark =
+            Remark::new(severity, observation).because(to_sentence(signal.missing_impact?));
+        Some(match (signal.remedy)(server) {
             Some(unlock) => remark.remedy(unlock),
             None if backend.is_rust_front_end() => remark.remedy(
                 "check again after a request: the Rust front end omits unused \

@@ -111,7 +111,7 @@ impl GpuPage {
     /// The groups of values that no GPU of the page has.
     pub fn missing_signals(&self) -> impl Iterator<Item = &'static super::GpuSignal> {
         let is_missing = |signal: &&super::GpuSignal| {
-            !self.gpus.iter().any(|gpu| signal.is_available(&gpu.values))
+            !self.gpus.iter().any(|gpu| (signal.is_available)(&gpu.values))
         };
         super::GPU_SIGNALS.iter().filter(is_missing)
     }

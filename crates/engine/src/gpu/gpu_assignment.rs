@@ -6,16 +6,17 @@ use super::gpu_values::GpuIndex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-/// The name, the host and the pod of a backend.
-#[derive(Debug, Clone, Copy)]
-pub struct BackendPlace<'a> {
+/// A backend to which GPUs can belong.
+#[derive(Debug, Clone)]
+pub struct GpuBackend<'a> {
     /// The name of the backend.
     pub id: &'a str,
     /// The host in the URL of the backend.
-    pub host: &'a str,
+    pub host: Arc<str>,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
-    pub pod: Option<&'a str>,
+    pub pod: Option<Arc<str>>,
 }
 
 /// The GPUs of one backend: those for which all conditions hold.
@@ -63,28 +64,32 @@ impl GpuSourcePlace<'_> {
     /// for the backend, the name of the backend, or the first label of its host name (as for a
     /// `StatefulSet`). If no backend matches, the GPU belongs to the only backend with the host of the page
     /// or with the host in the label `Hostname`.
-    pub fn owners(&self, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
-        let matching = |is_owner: &dyn Fn(&BackendPlace<'_>) -> bool| -> Vec<usize> {
+    pub fn owners(&self, gpu: &GpuReading, backends: &[GpuBackend<'_>]) -> GpuOwners {
+        let matching = |is_owner: &dyn Fn(&GpuBackend<'_>) -> bool| -> Vec<usize> {
             let owners = backends.iter().enumerate().filter(|(_, backend)| is_owner(backend));
             owners.map(|(index, _)| index).collect()
         };
         if !self.rules.is_empty() {
-            let has_rule = |backend: &BackendPlace<'_>| {
+            let has_rule = |backend: &GpuBackend<'_>| {
                 self.rules.iter().any(|rule| rule.backend == backend.id && rule.holds(gpu))
             };
             return GpuOwners::from_indexes(matching(&has_rule));
         }
-        let has_pod = |backend: &BackendPlace<'_>| {
-            let names = [backend.pod.unwrap_or_default(), backend.id, first_label(backend.host)];
+        let has_pod = |backend: &GpuBackend<'_>| {
+            let names = [
+                backend.pod.as_deref().unwrap_or_default(),
+                backend.id,
+                first_label(&backend.host),
+            ];
             gpu.pods.iter().any(|pod| !pod.is_empty() && names.contains(&&**pod))
         };
         let by_pod = matching(&has_pod);
         if !by_pod.is_empty() {
             return GpuOwners::Backends(by_pod);
         }
-        let has_host = |backend: &BackendPlace<'_>| {
-            is_same_host(backend.host, self.host)
-                || gpu.host_name.as_deref().is_some_and(|name| is_same_host(backend.host, name))
+        let has_host = |backend: &GpuBackend<'_>| {
+            is_same_host(&backend.host, self.host)
+                || gpu.host_name.as_deref().is_some_and(|name| is_same_host(&backend.host, name))
         };
         match matching(&has_host) {
             by_host if by_host.len() > 1 => GpuOwners::Ambiguous,
@@ -143,27 +148,29 @@ mod tests {
         }
     }
 
-    const fn place<'a>(id: &'a str, host: &'a str) -> BackendPlace<'a> {
-        BackendPlace { id, host, pod: None }
+    fn backend<'a>(id: &'a str, host: &str) -> GpuBackend<'a> {
+        GpuBackend { id, host: host.into(), pod: None }
     }
 
-    fn owners(host: &str, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
+    fn owners(host: &str, gpu: &GpuReading, backends: &[GpuBackend<'_>]) -> GpuOwners {
         GpuSourcePlace { host, rules: &[] }.owners(gpu, backends)
     }
 
     #[test]
     fn without_rules_the_pod_decides_and_then_the_only_backend_of_the_host() {
-        let pods = [place("a", "vllm-0.vllm.default.svc"), place("vllm-1", "10.0.0.7")];
+        let pods = [backend("a", "vllm-0.vllm.default.svc"), backend("vllm-1", "10.0.0.7")];
         for (pod, owner) in [("vllm-0", 0), ("vllm-1", 1)] {
             let owner = GpuOwners::Backends(vec![owner]);
             assert_eq!(owners("10.1.1.1", &gpu("0", None, &[pod]), &pods), owner, "{pod}");
         }
-        let discovered = ["vllm-7c9-x", "vllm-7c9-y"]
-            .map(|pod| BackendPlace { pod: Some(pod), ..place("10.0.0.7:8000", "10.0.0.7") });
+        let discovered = ["vllm-7c9-x", "vllm-7c9-y"].map(|pod| GpuBackend {
+            pod: Some(pod.into()),
+            ..backend("10.0.0.7:8000", "10.0.0.7")
+        });
         let second = GpuOwners::Backends(vec![1]);
         assert_eq!(owners("node", &gpu("0", None, &["vllm-7c9-y"]), &discovered), second);
         assert_eq!(owners("10.1.1.1", &gpu("0", None, &["other"]), &pods), GpuOwners::None);
-        let hosts = [place("a", "node-1.example.com"), place("b", "10.0.0.7")];
+        let hosts = [backend("a", "node-1.example.com"), backend("b", "10.0.0.7")];
         let only_first = GpuOwners::Backends(vec![0]);
         assert_eq!(owners("NODE-1", &gpu("0", None, &[]), &hosts), only_first);
         assert_eq!(owners("x", &gpu("0", Some("node-1"), &[]), &hosts), only_first);
@@ -173,7 +180,7 @@ mod tests {
 
     #[test]
     fn two_backends_on_one_host_need_rules() {
-        let backends = [place("a", "node-1"), place("b", "node-1")];
+        let backends = [backend("a", "node-1"), backend("b", "node-1")];
         assert_eq!(owners("node-1", &gpu("0", None, &[]), &backends), GpuOwners::Ambiguous);
         let rule = |backend: &str, gpus: &[&str]| GpuRule {
             backend: backend.into(),
@@ -193,7 +200,7 @@ mod tests {
 
     #[test]
     fn all_conditions_of_a_rule_must_hold() {
-        let backends = [place("a", "x")];
+        let backends = [backend("a", "x")];
         let rules = [GpuRule {
             backend: "a".into(),
             gpus: None,

@@ -71,7 +71,8 @@ pub struct GpuSignal {
     pub missing_impact: &'static str,
     /// The DCGM fields to add to the counters file of the exporter (`--collectors`).
     pub fields: &'static str,
-    is_available: fn(&GpuValues) -> bool,
+    /// Whether the values of a GPU include this group.
+    pub is_available: fn(&GpuValues) -> bool,
 }
 
 /// The groups of values. dcgm-exporter exports the first four and XID errors by default.
@@ -169,14 +170,5 @@ impl fmt::Display for GpuIndex {
             Some(instance) => write!(f, "{}.{instance}", self.gpu),
             None => write!(f, "{}", self.gpu),
         }
-    }
-}
-
-// === impl GpuSignal ===
-
-impl GpuSignal {
-    /// Whether the values of a GPU include this group.
-    pub fn is_available(&self, values: &GpuValues) -> bool {
-        (self.is_available)(values)
     }
 }

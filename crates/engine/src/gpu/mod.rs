@@ -16,7 +16,7 @@ mod gpu_assignment;
 mod gpu_condition;
 
 pub use dcgm_page::{GpuPage, GpuReading, MAX_GPUS};
-pub use gpu_assignment::{BackendPlace, GpuOwners, GpuRule, GpuSourcePlace};
+pub use gpu_assignment::{GpuBackend, GpuOwners, GpuRule, GpuSourcePlace};
 pub use gpu_condition::GpuCondition;
 pub use gpu_values::{GPU_SIGNALS, GpuIndex, GpuSignal, GpuValues, THROTTLE_CAUSES};
 pub use throttle_reason::{ThrottleReason, ThrottleReasons};

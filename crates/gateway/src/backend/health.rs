@@ -349,6 +349,7 @@ mod tests {
     use crate::backend::DrainInitiator;
     use crate::backend::Health;
     use futures_util::FutureExt;
+    use tokenweir_engine::model::ModelList;
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
@@ -381,7 +382,7 @@ mod tests {
         assert!(health.is_model_list_stale() && is_check_requested());
         health.mark_models_stale();
         assert!(!is_check_requested(), "it was requested before");
-        let models = ServedModel::list(br#"{"data":[{"id":"a"}]}"#).unwrap();
+        let models = ModelList::read(br#"{"data":[{"id":"a"}]}"#).unwrap().models;
         assert!(health.has_new_models(&models) && !health.is_model_list_stale());
         health.update_state(|state| state.models = Some(models.clone()));
         assert!(!health.has_new_models(&models), "the list is known");

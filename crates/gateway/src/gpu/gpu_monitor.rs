@@ -1,14 +1,12 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
-use super::gpu_status::{
-    BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus, MissingGpuSignal,
-};
+use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus, MissingGpuSignal};
 use super::settings::{GpuExporter, GpuSettings};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_engine::gpu::{BackendPlace, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
+use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
@@ -53,15 +51,14 @@ impl GpuMonitor {
         now: Instant,
     ) -> GpuAssignment {
         let backends: Vec<GpuBackend<'_>> = backends.into_iter().collect();
-        let places: Vec<BackendPlace<'_>> = backends.iter().map(GpuBackend::place).collect();
         let mut assignment =
-            GpuAssignment { backends: vec![Vec::new(); places.len()], exporters: Vec::new() };
+            GpuAssignment { backends: vec![Vec::new(); backends.len()], exporters: Vec::new() };
         for (exporter, latest) in self.latest_scrapes() {
             let mut status = exporter_status(&exporter, &latest, now);
             let page =
                 latest.page.iter().flat_map(|(at, page)| page.gpus.iter().map(|it| (*at, it)));
             for (scraped_at, reading) in page {
-                let owners = exporter.place().owners(reading, &places);
+                let owners = exporter.place().owners(reading, &backends);
                 status.count(reading, &owners);
                 let GpuOwners::Backends(owners) = owners else { continue };
                 for owner in owners {

@@ -1,9 +1,8 @@
 //! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_engine::gpu::{BackendPlace, GpuCondition, GpuValues};
+use tokenweir_engine::gpu::{GpuCondition, GpuValues};
 
 /// One GPU of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,17 +17,6 @@ pub struct BackendGpu {
     /// The age of `values`.
     #[serde(skip)]
     pub scrape_age: Duration,
-}
-
-/// A backend to which GPUs can belong.
-#[derive(Debug, Clone)]
-pub struct GpuBackend<'a> {
-    /// The name of the backend.
-    pub id: &'a str,
-    /// The host in the URL of the backend.
-    pub host: Arc<str>,
-    /// The name of the Kubernetes pod of the backend. `None`: not known.
-    pub pod: Option<Arc<str>>,
 }
 
 /// The GPUs of all exporters, by the backend that owns them.
@@ -78,13 +66,7 @@ pub struct MissingGpuSignal {
     pub impact: &'static str,
 }
 
-// === impl GpuBackend, GpuAssignment ===
-
-impl GpuBackend<'_> {
-    pub(super) fn place(&self) -> BackendPlace<'_> {
-        BackendPlace { id: self.id, host: &self.host, pod: self.pod.as_deref() }
-    }
-}
+// === impl GpuAssignment ===
 
 impl GpuAssignment {
     /// The condition of the GPUs of each backend. `None`: no fresh page has a GPU of the backend.

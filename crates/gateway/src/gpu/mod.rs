@@ -12,5 +12,6 @@ mod gpu_status;
 mod gpu_monitor;
 
 pub use gpu_monitor::GpuMonitor;
-pub use gpu_status::{BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus};
+pub use gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus};
 pub use settings::{GpuExporter, GpuSettings};
+pub use tokenweir_engine::gpu::GpuBackend;

@@ -173,7 +173,7 @@ impl DecisionLogEntry {
         let ended_ms = request.duration.as_millis() as u64;
         let chosen = decision.selected();
         // Only the kv_aware policy compares costs.
-        let has_cost = decision.policy() == PolicyKind::KvAware.name();
+        let has_cost = decision.policy() == PolicyKind::KvAware.as_str();
         let ranked = decision.ranked_candidates();
         let least_cost = ranked.first().filter(|_| has_cost).map(|candidate| candidate.cost);
         let candidates = ranked

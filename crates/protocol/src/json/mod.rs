@@ -133,19 +133,9 @@ impl JsonScanner {
     }
 
     /// Reads the next piece of the document. Calls `report` with each value that `paths` names, in document
-    /// order, and with the signal that identifies the path of the value.
-    pub fn scan<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        piece: &[u8],
-        mut report: impl FnMut(S, JsonValue<'_>),
-    ) {
-        self.scan_with_offsets(paths, piece, |signal, value, _| report(signal, value));
-    }
-
-    /// Does the same as [`JsonScanner::scan`], and also reports the offset in `piece` after each
+    /// order, with the signal that identifies the path of the value, and with the offset in `piece` after the
     /// value: after its last byte, or after the opening bracket of an object or array.
-    pub fn scan_with_offsets<S: Copy>(
+    pub fn scan<S: Copy>(
         &mut self,
         paths: &PathTable<S>,
         piece: &[u8],

@@ -10,7 +10,7 @@ fn scanned_values(paths: &PathTable<&'static str>, pieces: &[&[u8]]) -> (Vec<Str
     let mut scanner = JsonScanner::default();
     let mut values = Vec::new();
     for piece in pieces {
-        scanner.scan(paths, piece, |signal, value| {
+        scanner.scan(paths, piece, |signal, value, _| {
             values.push(match value {
                 JsonValue::Text(text) => format!("{signal}={:?}", text.decode()),
                 JsonValue::Number(raw) => format!("{signal}={}", String::from_utf8_lossy(raw)),
@@ -92,7 +92,7 @@ fn a_long_text_is_reported_truncated_with_its_length() {
     let mut scanner = JsonScanner::default();
     let mut lengths = Vec::new();
     for piece in document.as_bytes().chunks(100) {
-        scanner.scan(&path_table(), piece, |_, value| {
+        scanner.scan(&path_table(), piece, |_, value, _| {
             let JsonValue::Text(text) = value else { panic!("not a text") };
             lengths.push((text.len(), text.decode().map(Cow::into_owned)));
         });
@@ -104,7 +104,7 @@ fn a_long_text_is_reported_truncated_with_its_length() {
 fn input_that_is_not_json_fails_and_stays_failed() {
     for invalid in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
         let mut scanner = JsonScanner::default();
-        scanner.scan(&path_table(), invalid.as_bytes(), |_, _| {});
+        scanner.scan(&path_table(), invalid.as_bytes(), |_, _, _| {});
         assert!(!scanner.is_complete(), "{invalid}");
     }
 }

@@ -1,8 +1,10 @@
 //! JSON values as the document encodes them. They borrow the bytes of the document, and are decoded on
 //! request.
 
+use super::members;
 use super::token_buffer::MAX_TOKEN_BYTES;
 use std::borrow::Cow;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A value at a path of the [`PathTable`](super::PathTable), or the end of the container at a path.
@@ -60,28 +62,29 @@ impl<'a> JsonValue<'a> {
 
     /// The number as a count. `None`: the value is not an integer from 0 to 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
-        let JsonValue::Number(digits) = self else { return None };
-        std::str::from_utf8(digits).ok()?.parse().ok().filter(|n| i64::try_from(*n).is_ok())
+        self.as_number().filter(|count| i64::try_from(*count).is_ok())
     }
 
     /// The number as a signed 64-bit integer. `None`: the value is not such an integer.
     pub fn as_integer(self) -> Option<i64> {
-        let JsonValue::Number(digits) = self else { return None };
-        std::str::from_utf8(digits).ok()?.parse().ok()
+        self.as_number()
     }
 
     /// The number. `None`: the value is not a finite number.
     pub fn as_real(self) -> Option<f64> {
-        let JsonValue::Number(digits) = self else { return None };
-        std::str::from_utf8(digits).ok()?.parse().ok().filter(|real: &f64| real.is_finite())
+        self.as_number().filter(|real: &f64| real.is_finite())
     }
 
     /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
     /// which are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
-        let JsonValue::Number(digits) = self else { return None };
-        let millis: f64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        let millis: f64 = self.as_number()?;
         Duration::try_from_secs_f64(millis / 1e3).ok().filter(|_| millis <= MAX_MILLIS)
+    }
+
+    fn as_number<T: FromStr>(self) -> Option<T> {
+        let JsonValue::Number(digits) = self else { return None };
+        members::number(digits)
     }
 
     /// The text, unescaped. `None`: the value is not a string, the string is invalid, or the string

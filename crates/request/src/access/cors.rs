@@ -9,9 +9,10 @@ use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_protocol::headers::remove_headers_where;
 
 /// Origins of web pages that may use the API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,7 +96,7 @@ impl Cors {
     /// Sets the CORS headers of a response, and removes the CORS headers that the backend set.
     /// `origin`: the `Origin` header of the request, `None` if the request has none.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-        remove_backend_cors_headers(headers);
+        remove_headers_where(headers, |name| name.as_str().starts_with("access-control-"));
         if let Some(origin) = origin.filter(|origin| self.allows_origin(origin)) {
             self.insert_allow_origin(origin, headers);
             headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
@@ -118,17 +119,10 @@ impl Cors {
     }
 }
 
-fn remove_backend_cors_headers(headers: &mut HeaderMap) {
-    let is_cors = |name: &&HeaderName| name.as_str().starts_with("access-control-");
-    let names: Vec<HeaderName> = headers.keys().filter(is_cors).cloned().collect();
-    for name in names {
-        headers.remove(name);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderName;
 
     fn cors(origins: &[&str]) -> Cors {
         Cors::new(&CorsSettings { origins: origins.iter().map(|&origin| origin.into()).collect() })

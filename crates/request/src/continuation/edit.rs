@@ -1,9 +1,10 @@
 //! Edits of one event of a stream: byte ranges and their replacements.
 
+use super::event::members;
 use bytes::BytesMut;
 use std::borrow::Cow;
 use std::ops::Range;
-use tokenweir_protocol::json::members::{number, visit_members};
+use tokenweir_protocol::json::members::number;
 
 pub(super) const NULL: &[u8] = b"null";
 
@@ -32,26 +33,20 @@ pub(super) fn add_usage(
     prompt_tokens: Option<u64>,
     edits: &mut Vec<Edit>,
 ) {
-    let (usage, start) = (&event[range.clone()], range.start);
     let mut counts = [None, None, None, None];
-    let mut on_count = |name: &[u8], range: Range<usize>| {
-        let index = match name {
+    let mut on_count = |name: Range<usize>, value: Range<usize>| {
+        let index = match &event[name] {
             b"prompt_tokens" => 0,
             b"completion_tokens" => 1,
             b"total_tokens" => 2,
             b"cached_tokens" => 3,
             _ => return,
         };
-        counts[index] = Some((number::<u64>(&usage[range.clone()]), range));
+        counts[index] = Some((number::<u64>(&event[value.clone()]), value));
     };
-    let _ = visit_members(usage, |member| {
-        let (name, value) = (&usage[member.name], member.value);
-        if name == b"prompt_tokens_details" {
-            let details = &usage[value.clone()];
-            let _ = visit_members(details, |member| {
-                let range = member.value.start + value.start..member.value.end + value.start;
-                on_count(&details[member.name], range);
-            });
+    let _ = members(event, range.clone(), |name, value| {
+        if event[name.clone()] == *b"prompt_tokens_details" {
+            let _ = members(event, value, &mut on_count);
         } else {
             on_count(name, value);
         }
@@ -65,7 +60,6 @@ pub(super) fn add_usage(
     let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));
     for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
         if let (Some((_, range)), Some(count)) = (slot, count) {
-            let range = range.start + start..range.end + start;
             edits.push((range, count.to_string().into_bytes().into()));
         }
     }
@@ -74,10 +68,10 @@ pub(super) fn add_usage(
 /// The edit that replaces `completion_tokens_details` in a `usage` object by `null`, because an engine
 /// counts its own output there, without that of earlier streams. `None`: the object has no such member.
 pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Option<Edit> {
-    let (usage, mut details) = (&event[range.clone()], None);
-    visit_members(usage, |member| {
-        if usage[member.name] == *b"completion_tokens_details" {
-            details = Some(member.value.start + range.start..member.value.end + range.start);
+    let mut details = None;
+    members(event, range.clone(), |name, value| {
+        if event[name] == *b"completion_tokens_details" {
+            details = Some(value);
         }
     })?;
     Some((details?, NULL.into()))

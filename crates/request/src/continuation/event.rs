@@ -150,7 +150,7 @@ impl Event {
 
 /// Calls `visit` with the offsets of the name and the value of each member of the JSON object at
 /// `object`. Returns `None` if the value there is no object.
-fn members(
+pub(super) fn members(
     bytes: &[u8],
     object: Range<usize>,
     mut visit: impl FnMut(Range<usize>, Range<usize>),

@@ -5,7 +5,7 @@ use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_me
 use tokenweir_protocol::openai::Api;
 
 /// The properties of a request that decide whether and how its stream can be continued.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContinuationPlan {
     /// Whether the request is a chat completion. Otherwise it is a completion.
     pub(super) is_chat: bool,
@@ -37,7 +37,9 @@ impl ContinuationPlan {
             Some(Api::Completions) => false,
             _ => return Err(ContinuationRefusal::Api),
         };
-        let mut reader = PlanReader::new(is_chat, mode == ContinuationMode::Exact);
+        let is_exact = mode == ContinuationMode::Exact;
+        let plan = Self { is_chat, is_exact, ..Self::default() };
+        let mut reader = PlanReader { plan, ..PlanReader::default() };
         visit_members(body, |member| {
             reader.on_field(&body[member.name], &body[member.value]);
         })
@@ -51,6 +53,7 @@ impl ContinuationPlan {
     }
 }
 
+#[derive(Default)]
 struct PlanReader {
     plan: ContinuationPlan,
     has_seed: bool,
@@ -60,24 +63,6 @@ struct PlanReader {
 }
 
 impl PlanReader {
-    const fn new(is_chat: bool, is_exact: bool) -> Self {
-        let plan = ContinuationPlan {
-            is_chat,
-            is_exact,
-            is_greedy: false,
-            has_logprobs: false,
-            shows_ids: false,
-            max_tokens: None,
-        };
-        Self {
-            plan,
-            has_seed: false,
-            has_max_tokens: false,
-            has_max_completion_tokens: false,
-            refusal: None,
-        }
-    }
-
     fn on_field(&mut self, name: &[u8], value: &[u8]) {
         use ContinuationRefusal as R;
         let (is_chat, is_exact) = (self.plan.is_chat, self.plan.is_exact);

@@ -26,11 +26,11 @@ use bytes::{Bytes, BytesMut};
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 
 /// Reads the stream of each backend in turn, and writes the stream of the client.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StreamSplicer {
     plan: ContinuationPlan,
-    /// Counts the memory that the splicer keeps.
-    charge: Charge,
+    /// Counts the memory that the splicer keeps. `None`: while the splicer restarts.
+    charge: Option<Charge>,
     limits: MemoryLimits,
     /// Bytes that were added to `charge`.
     taken: usize,
@@ -128,43 +128,15 @@ impl StreamSplicer {
         limits: MemoryLimits,
     ) -> Self {
         let refusal = plan.as_ref().err().copied();
-        let plan = plan.unwrap_or(ContinuationPlan {
-            is_chat: false,
-            is_exact: false,
-            is_greedy: false,
-            has_logprobs: false,
-            shows_ids: true,
-            max_tokens: None,
-        });
+        let passive = || ContinuationPlan { shows_ids: true, ..ContinuationPlan::default() };
         Self {
-            plan,
-            charge,
+            plan: plan.unwrap_or_else(|_| passive()),
+            charge: Some(charge),
             limits,
-            taken: 0,
             is_passive: refusal.is_some(),
             refusal,
-            partial: BytesMut::new(),
-            held: BytesMut::new(),
-            layout: Layout::default(),
-            edits: Vec::new(),
-            interruption: None,
-            head: None,
-            prompt_ids: Vec::new(),
-            prompt_tokens: None,
-            ids: Vec::new(),
-            tokens: 0,
             has_all_ids: true,
-            has_reasoning: false,
-            has_other_output: false,
-            is_finished: false,
-            has_usage: false,
-            has_last_usage: false,
-            is_done: false,
-            text: ShownText::default(),
-            latest: Position::default(),
-            certain: [Position::default(); 2],
-            has_shown_more: false,
-            continued: None,
+            ..Self::default()
         }
     }
 
@@ -175,12 +147,13 @@ impl StreamSplicer {
 
     /// Resets the splicer: the request is sent to another backend before its stream had output.
     pub fn restart(&mut self) {
-        if !self.is_passive {
-            let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
+        if !self.is_passive
+            && let Some(charge) = self.charge.take()
+        {
             // The limit of memory applies to the whole request, so this refusal is kept.
             let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
             let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
-            *self = Self { taken, refusal, ..fresh };
+            *self = Self { taken: self.taken, refusal, ..fresh };
         }
     }
 
@@ -402,7 +375,8 @@ impl StreamSplicer {
         if kept > self.taken {
             let more = (kept - self.taken).next_multiple_of(MEMORY_STEP);
             self.taken += more;
-            if self.charge.add(more, &self.limits).is_err() {
+            let added = self.charge.as_mut().map(|charge| charge.add(more, &self.limits));
+            if added.is_some_and(|added| added.is_err()) {
                 self.refuse(ContinuationRefusal::Memory);
             }
         }

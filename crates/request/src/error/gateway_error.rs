@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::openai::request_fields::RequestBodyError;
 
 /// Greatest length of a model name in an error message, in characters.
@@ -116,10 +117,10 @@ pub enum GatewayError {
         model: String,
     },
     /// The `Idempotency-Key` is in use, and the request cannot get the response that belongs to the key.
-    #[error("{}", .0.message())]
+    #[error("{0}")]
     IdempotencyKey(IdempotencyProblem),
     /// A limit of the tenant or of the API key is reached.
-    #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
+    #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
         /// The kind of limit.
         limited: RateLimitKind,
@@ -247,51 +248,32 @@ pub enum GatewayError {
 }
 
 /// Why a request cannot get the response that belongs to its `Idempotency-Key`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdempotencyProblem {
     /// The key belongs to a request with another path, query, content type or body.
+    #[error(
+        "the Idempotency-Key belongs to another request of this client: repeat that request \
+         unchanged, or use a new key"
+    )]
     OtherRequest,
     /// Too many connections already get the response.
+    #[error("too many connections get the response of this Idempotency-Key: close one, or wait")]
     TooManyReaders,
     /// `Last-Event-ID` is no event id of the gateway, because it is not a whole number.
+    #[error("Last-Event-ID is no id of this gateway: send the number of an event, or 0")]
     LastEventId,
 }
 
-/// The kinds of limits of a tenant or an API key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RateLimitKind {
-    /// Requests per minute.
-    Requests,
-    /// Tokens per minute.
-    Tokens,
-    /// Open requests at the same time.
-    Concurrency,
-}
-
-impl IdempotencyProblem {
-    const fn message(self) -> &'static str {
-        match self {
-            Self::OtherRequest => {
-                "the Idempotency-Key belongs to another request of this client: repeat that request \
-                 unchanged, or use a new key"
-            }
-            Self::TooManyReaders => {
-                "too many connections get the response of this Idempotency-Key: close one, or wait"
-            }
-            Self::LastEventId => {
-                "Last-Event-ID is no id of this gateway: send the number of an event, or 0"
-            }
-        }
-    }
-}
-
-impl fmt::Display for RateLimitKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Requests => "requests per minute",
-            Self::Tokens => "tokens per minute",
-            Self::Concurrency => "concurrent requests",
-        })
+named_enum! {
+    /// The kinds of limits of a tenant or an API key.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RateLimitKind {
+        /// Requests per minute.
+        Requests = "requests per minute",
+        /// Tokens per minute.
+        Tokens = "tokens per minute",
+        /// Open requests at the same time.
+        Concurrency = "concurrent requests",
     }
 }
 

@@ -82,7 +82,6 @@ pub(super) struct ErrorRow {
 }
 
 impl GatewayError {
-    #[expect(clippy::too_many_lines, reason = "the table has a row for each error")]
     pub(super) fn row(&self) -> ErrorRow {
         use Fault::{Backend, Client, Gateway};
         use StatusCode as S;
@@ -103,6 +102,9 @@ impl GatewayError {
             retry_after: Some(1),
             ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", reason)
         };
+        let bad_request = |status, reason| row(status, Client, "BadRequestError", reason);
+        let not_found = |reason| row(S::NOT_FOUND, Client, "NotFoundError", reason);
+        let timeout = |fault, reason| row(S::GATEWAY_TIMEOUT, fault, "GatewayTimeoutError", reason);
         match self {
             Self::InvalidApiKey => ErrorRow {
                 code: Some("invalid_api_key"),
@@ -121,48 +123,33 @@ impl GatewayError {
                     ..too_many(reason, *retry_after)
                 }
             }
-            Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
+            Self::NotFound { .. } => not_found("not_found"),
             Self::MethodNotAllowed { .. } => {
-                row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
+                bad_request(S::METHOD_NOT_ALLOWED, "method_not_allowed")
             }
             Self::UpgradeNotOffered { .. } => {
-                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "upgrade_not_offered")
+                bad_request(S::UPGRADE_REQUIRED, "upgrade_not_offered")
             }
-            Self::WebSocketRequired => {
-                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "websocket_required")
+            Self::WebSocketRequired => bad_request(S::UPGRADE_REQUIRED, "websocket_required"),
+            Self::ResponseNotFound { .. } => not_found("response_not_found"),
+            Self::BadBody(_) => bad_request(S::BAD_REQUEST, "bad_body"),
+            Self::SignedBody { .. } => {
+                ErrorRow { param: Some("model"), ..bad_request(S::BAD_REQUEST, "signed_body") }
             }
-            Self::ResponseNotFound { .. } => {
-                row(S::NOT_FOUND, Client, "NotFoundError", "response_not_found")
+            Self::SignedField { field } => {
+                ErrorRow { param: Some(field), ..bad_request(S::BAD_REQUEST, "signed_body") }
             }
-            Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
-            Self::SignedBody { .. } => ErrorRow {
-                param: Some("model"),
-                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
-            },
-            Self::SignedField { field } => ErrorRow {
-                param: Some(field),
-                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
-            },
-            Self::EngineControl { field, .. } => ErrorRow {
-                param: Some(field),
-                ..row(S::BAD_REQUEST, Client, "BadRequestError", "engine_control")
-            },
-            Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
-            Self::HeadTooLarge => {
-                row(S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, "BadRequestError", "head_too_large")
+            Self::EngineControl { field, .. } => {
+                ErrorRow { param: Some(field), ..bad_request(S::BAD_REQUEST, "engine_control") }
             }
-            Self::UriTooLong => row(S::URI_TOO_LONG, Client, "BadRequestError", "uri_too_long"),
-            Self::EncodedBody { .. } => {
-                row(S::UNSUPPORTED_MEDIA_TYPE, Client, "BadRequestError", "encoded_body")
-            }
-            Self::BodyTooLarge { .. } => {
-                row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
-            }
-            Self::IncompleteBody => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
+            Self::BadHead => bad_request(S::BAD_REQUEST, "bad_head"),
+            Self::HeadTooLarge => bad_request(S::REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large"),
+            Self::UriTooLong => bad_request(S::URI_TOO_LONG, "uri_too_long"),
+            Self::EncodedBody { .. } => bad_request(S::UNSUPPORTED_MEDIA_TYPE, "encoded_body"),
+            Self::BodyTooLarge { .. } => bad_request(S::PAYLOAD_TOO_LARGE, "body_too_large"),
+            Self::IncompleteBody => bad_request(S::BAD_REQUEST, "body_cut"),
             Self::IdempotencyKey(_) => row(S::CONFLICT, Client, "ConflictError", "idempotency_key"),
-            Self::BodyTimeout { .. } => {
-                row(S::REQUEST_TIMEOUT, Client, "BadRequestError", "body_timeout")
-            }
+            Self::BodyTimeout { .. } => bad_request(S::REQUEST_TIMEOUT, "body_timeout"),
             Self::ClientBusy => ErrorRow {
                 retry_after: Some(1),
                 ..row(S::TOO_MANY_REQUESTS, Client, "TooManyRequestsError", "client_busy")
@@ -173,7 +160,7 @@ impl GatewayError {
             Self::UnknownModel { .. } => ErrorRow {
                 code: Some("model_not_found"),
                 param: Some("model"),
-                ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
+                ..not_found("unknown_model")
             },
             Self::NoBackend => unavailable("no_backend"),
             Self::Loop => row(S::LOOP_DETECTED, Gateway, "InternalServerError", "request_loop"),
@@ -183,18 +170,10 @@ impl GatewayError {
             Self::Late { retry_after, .. } => too_many("late", *retry_after),
             Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
             Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
-            Self::ResponseHeadTimeout { .. } => {
-                row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "timeout")
-            }
-            Self::FirstOutputTimeout { .. } => {
-                row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "first_output_timeout")
-            }
-            Self::ClientTimeout { .. } => {
-                row(S::GATEWAY_TIMEOUT, Client, "GatewayTimeoutError", "client_timeout")
-            }
-            Self::TotalTimeout { .. } => {
-                row(S::GATEWAY_TIMEOUT, Gateway, "GatewayTimeoutError", "total_timeout")
-            }
+            Self::ResponseHeadTimeout { .. } => timeout(Backend, "timeout"),
+            Self::FirstOutputTimeout { .. } => timeout(Backend, "first_output_timeout"),
+            Self::ClientTimeout { .. } => timeout(Client, "client_timeout"),
+            Self::TotalTimeout { .. } => timeout(Gateway, "total_timeout"),
             Self::Poison => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "poison"),
             Self::Internal => {
                 row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")

@@ -76,7 +76,7 @@ impl AttemptResponse {
         observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
         // The histograms have values only for streams.
         if observer.observed().is_stream {
-            observer.measure_by(&in_flight.settings().scales);
+            observer.observed_mut().set_buckets(&in_flight.settings().scales);
         }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
         if let Some(metadata) = headers.get(METADATA) {

@@ -380,16 +380,9 @@ impl Drop for Exchange {
         if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
             note.set_failed();
         }
-        if let Some(record) = record.take() {
+        if let Some(record) = record.0.take() {
             receiver.finished(record);
         }
-    }
-}
-
-impl RecordSlot {
-    /// Takes the record. The slot must not be dereferenced afterwards.
-    fn take(&mut self) -> Option<Box<RequestRecord>> {
-        self.0.take()
     }
 }
 

@@ -8,9 +8,7 @@ mod usage;
 use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
 use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
-use crate::record::{
-    ObservedResponse, ResponseBuckets, Timings, UninspectedReason, UsageEventOutcome,
-};
+use crate::record::{ObservedResponse, Timings, UninspectedReason, UsageEventOutcome};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,11 +71,6 @@ impl ResponseObserver {
     /// Captures the text of the response in `excerpt`.
     pub fn capture_text(&mut self, excerpt: TextExcerpt) {
         self.reader.capture_text(excerpt);
-    }
-
-    /// Sets the bucket bounds of the histograms. Call it before the first data.
-    pub fn measure_by(&mut self, buckets: &ResponseBuckets) {
-        self.observed.set_buckets(buckets);
     }
 
     /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot

@@ -34,10 +34,10 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
-    let id = HeaderValue::from_static("r-1");
-    let request_id = RequestId::from_headers(&HeaderMap::from_iter([(X_REQUEST_ID, id)]), 1);
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let headers = HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]);
     let started = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let id = RequestId::from_headers(&headers, 1);
     RequestRecord {
         trace: Some(continued_trace()),
         spans: [0x51, 0x52],
@@ -56,7 +56,7 @@ pub fn streamed() -> RequestRecord {
         sample_reason: Some(SampleReason::Sampled),
         bytes_in: 120,
         bytes_out: 4_000,
-        ..*RequestRecord::begin(request_id, client, "POST", started, accepted)
+        ..*RequestRecord::begin(id, client, "POST", started, accepted)
     }
 }
 

@@ -131,17 +131,13 @@ impl<H> RunState<H> {
             self.is_abandoned = true;
         }
         if self.is_abandoned || self.is_all_read() {
-            self.wake_producer();
+            self.producer.take().into_iter().for_each(Waker::wake);
         }
     }
 
     /// Whether each reader has read all bytes so far.
     pub(super) fn is_all_read(&self) -> bool {
         self.readers.iter().all(|reader| reader.position == self.buffer.end())
-    }
-
-    pub(super) fn wake_producer(&mut self) {
-        self.producer.take().into_iter().for_each(Waker::wake);
     }
 
     pub(super) fn wake_readers(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An `f64` with relaxed atomic access.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AtomicF64(AtomicU64);
 
 impl AtomicF64 {

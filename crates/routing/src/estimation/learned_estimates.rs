@@ -60,7 +60,7 @@ impl Default for LearnedEstimates {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
             prefill_tokens: AtomicF64::new(0.0),
-            prefill_patience: AtomicF64::new(LinearFit::prefill().patience()),
+            prefill_patience: AtomicF64::new(LinearFit::default().patience()),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
@@ -70,7 +70,7 @@ impl Default for LearnedEstimates {
             response_seconds: AtomicF64::new(f64::NAN),
             text_bytes: AtomicF64::new(0.0),
             text_tokens: AtomicF64::new(0.0),
-            prefill_fit: Mutex::new(LinearFit::prefill()),
+            prefill_fit: Mutex::new(LinearFit::default()),
         }
     }
 }
@@ -82,7 +82,7 @@ impl LearnedEstimates {
         for (value, initial) in self.values().into_iter().zip(initial.values()) {
             value.set(initial.get());
         }
-        *lock(&self.prefill_fit) = LinearFit::prefill();
+        *lock(&self.prefill_fit) = LinearFit::default();
     }
 
     /// All fields but the fit.
@@ -219,7 +219,7 @@ impl LearnedEstimates {
         }
         let line = prefill_fit.observe(request.work, seconds, request.freshness);
         self.prefill_base.set(line.base);
-        self.prefill_per_token.set(line.slope);
+        self.prefill_per_token.set(line.per_token);
         self.prefill_tokens.set(prefill_fit.mean_x());
         self.prefill_patience.set(prefill_fit.patience());
     }

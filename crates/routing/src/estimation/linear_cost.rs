@@ -24,12 +24,7 @@ pub struct PrefillCost {
 /// and the line that was last fitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
-    line: Line,
-    /// Each fit includes two points of the previous line: at 0 tokens and at this number of tokens.
-    /// Without these points, observations with equally many tokens would leave the slope undefined.
-    anchor: f64,
-    /// Bounds of the slope.
-    slopes: (f64, f64),
+    line: PrefillCost,
     weight: f64,
     x: f64,
     y: f64,
@@ -37,13 +32,6 @@ pub(super) struct LinearFit {
     x_y: f64,
     /// See [`LinearFit::patience`].
     patience: f64,
-}
-
-/// A line: `base + x × slope`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Line {
-    pub(super) base: f64,
-    pub(super) slope: f64,
 }
 
 impl Default for PrefillCost {
@@ -69,25 +57,19 @@ impl PrefillCost {
         let mean = |value: f64, other: f64| other + own * (value - other);
         Self { base: mean(self.base, other.base), per_token: mean(self.per_token, other.per_token) }
     }
-}
 
-impl Line {
-    fn at(&self, x: f64) -> f64 {
-        self.base + x * self.slope
+    /// This line, scaled so that it passes through the point (`tokens`, `seconds`).
+    fn scaled_through(&self, tokens: f64, seconds: f64) -> Self {
+        let scaled = self.scaled(seconds / self.seconds(tokens));
+        Self { per_token: limit_slope(scaled.per_token), ..scaled }
     }
 
-    /// This line, scaled so that it passes through the point (`x`, `y`).
-    fn scaled_through(&self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
-        let factor = y / self.at(x);
-        Self { base: self.base * factor, slope: (self.slope * factor).clamp(slopes.0, slopes.1) }
-    }
-
-    /// This line, lowered so that it passes through the point (`x`, `y`) below the line. The base is lowered
-    /// first: a wait that was mistaken for prefill is in the base, because the wait does not grow with the
-    /// tokens.
-    fn lowered_through(self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
-        let slope = self.slope.min(y / x).clamp(slopes.0, slopes.1);
-        Self { base: (y - slope * x).max(0.0), slope }
+    /// This line, lowered so that it passes through the point (`tokens`, `seconds`) below the line. The base
+    /// is lowered first: a wait that was mistaken for prefill is in the base, because the wait does not grow
+    /// with the tokens.
+    fn lowered_through(&self, tokens: f64, seconds: f64) -> Self {
+        let per_token = limit_slope(self.per_token.min(seconds / tokens));
+        Self { base: (seconds - per_token * tokens).max(0.0), per_token }
     }
 }
 
@@ -109,26 +91,28 @@ const CONTRADICTION_FACTOR: f64 = 2.0;
 const OLD: f64 = 0.5;
 /// Bounds of [`LinearFit::patience`] in seconds.
 const PATIENCE_RANGE: (f64, f64) = (10.0, 80.0);
-/// [`LinearFit::anchor`] of a fit of the prefill cost, in tokens.
-const PREFILL_ANCHOR_TOKENS: f64 = 20_000.0;
+/// Each fit includes two points of the previous line: at 0 tokens and at this number of tokens. Without these
+/// points, observations with equally many tokens would leave the slope undefined.
+const ANCHOR_TOKENS: f64 = 20_000.0;
 /// Bounds of the learned seconds per token.
 const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
 
 // === impl LinearFit ===
 
-impl LinearFit {
-    /// A fit of a [`PrefillCost`] without observations.
-    pub(super) fn prefill() -> Self {
-        let PrefillCost { base, per_token } = PrefillCost::default();
-        Self::new(Line { base, slope: per_token }, PREFILL_ANCHOR_TOKENS, SECONDS_PER_TOKEN_RANGE)
-    }
-
-    fn new(line: Line, anchor: f64, slopes: (f64, f64)) -> Self {
+impl Default for LinearFit {
+    /// A fit without observations.
+    fn default() -> Self {
         let [weight, x, y, x_squared, x_y] = [0.0; 5];
-        let patience = PATIENCE_RANGE.0;
-        Self { line, anchor, slopes, weight, x, y, x_squared, x_y, patience }
+        let (line, patience) = (PrefillCost::default(), PATIENCE_RANGE.0);
+        Self { line, weight, x, y, x_squared, x_y, patience }
     }
+}
 
+fn limit_slope(seconds_per_token: f64) -> f64 {
+    seconds_per_token.clamp(SECONDS_PER_TOKEN_RANGE.0, SECONDS_PER_TOKEN_RANGE.1)
+}
+
+impl LinearFit {
     /// Idle seconds after which the line is old. If an observation confirms an old line, the time
     /// doubles. If an observation contradicts an old line, the time becomes the minimum again.
     pub(super) fn patience(&self) -> f64 {
@@ -142,16 +126,16 @@ impl LinearFit {
 
     /// Whether an observation of `y` at `x` is more than [`CONTRADICTION_FACTOR`] times the line's value.
     pub(super) fn is_exceeded(&self, x: f64, y: f64) -> bool {
-        y > CONTRADICTION_FACTOR * self.line.at(x)
+        y > CONTRADICTION_FACTOR * self.line.seconds(x)
     }
 
     /// Adds an observation and returns the new line. `freshness`: weight of the present line, 0 to 1.
     /// An observation below an old line replaces the line. An observation above an old line confirms
     /// it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
-    pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> Line {
+    pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> PrefillCost {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);
-        let expected = self.line.at(x);
+        let expected = self.line.seconds(x);
         if y > CONTRADICTION_FACTOR * expected || CONTRADICTION_FACTOR * y < expected {
             self.patience = PATIENCE_RANGE.0;
         } else if freshness < OLD && self.weight > 0.0 {
@@ -160,10 +144,10 @@ impl LinearFit {
         let y = y.max(0.0).min(MAX_OUTLIER_FACTOR * expected);
         let mut kept = DECAY_FACTOR;
         if self.weight == 0.0 {
-            self.line = self.line.scaled_through(x, y, self.slopes);
+            self.line = self.line.scaled_through(x, y);
         } else if freshness < OLD && y < expected {
             kept *= freshness;
-            self.line = self.line.lowered_through(x, y + freshness * (expected - y), self.slopes);
+            self.line = self.line.lowered_through(x, y + freshness * (expected - y));
         }
         for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.x_squared, &mut self.x_y]
         {
@@ -183,17 +167,17 @@ impl LinearFit {
     }
 
     /// The least-squares line through the observations and through two points of the previous line.
-    fn fit(&self) -> Line {
+    fn fit(&self) -> PrefillCost {
         let mut sums = *self;
-        sums.add_observation(0.5, 0.0, self.line.at(0.0));
-        sums.add_observation(0.5, self.anchor, self.line.at(self.anchor));
+        sums.add_observation(0.5, 0.0, self.line.seconds(0.0));
+        sums.add_observation(0.5, ANCHOR_TOKENS, self.line.seconds(ANCHOR_TOKENS));
         let (mean_x, mean_y) = (sums.x / sums.weight, sums.y / sums.weight);
         let variance = sums.x_squared / sums.weight - mean_x * mean_x;
         let covariance = sums.x_y / sums.weight - mean_x * mean_y;
         // A steeper line through the mean would have a negative base.
         let max_slope = mean_y / mean_x;
-        let slope = (covariance / variance).min(max_slope).clamp(self.slopes.0, self.slopes.1);
-        Line { base: (mean_y - slope * mean_x).max(0.0), slope }
+        let per_token = limit_slope((covariance / variance).min(max_slope));
+        PrefillCost { base: (mean_y - per_token * mean_x).max(0.0), per_token }
     }
 }
 
@@ -203,11 +187,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn fitted_to(observations: impl IntoIterator<Item = (f64, f64)>) -> PrefillCost {
-        let mut fit = LinearFit::prefill();
-        observations.into_iter().fold(PrefillCost::default(), |_, (tokens, seconds)| {
-            let Line { base, slope } = fit.observe(tokens, seconds, 1.0);
-            PrefillCost { base, per_token: slope }
-        })
+        let mut fit = LinearFit::default();
+        observations
+            .into_iter()
+            .fold(PrefillCost::default(), |_, (tokens, seconds)| fit.observe(tokens, seconds, 1.0))
     }
 
     #[test]

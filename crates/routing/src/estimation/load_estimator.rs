@@ -96,12 +96,12 @@ impl LoadEstimator {
             unobserved_prefill_until: AtomicF64::new(0.0),
             stalled_since: AtomicF64::new(0.0),
             pending_outputs: PendingOutputs::new(),
-            slot_estimator: SlotEstimator::new(),
+            slot_estimator: SlotEstimator::default(),
             last_report: LastReport::nothing(),
-            sent_prompts: SentPrompts::new(),
-            peer_backlogs: PeerBacklogs::new(),
+            sent_prompts: SentPrompts::default(),
+            peer_backlogs: PeerBacklogs::default(),
             reported_queues: ReportedQueues::default(),
-            decode_legs: DecodeLegs::new(),
+            decode_legs: DecodeLegs::default(),
             learned_estimates: LearnedEstimates::default(),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
 /// gateway, the number is 0 and takes no memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PeerBacklogs {
     backlogs: OnceLock<Box<[PeerBacklog; MAX_PEERS]>>,
     /// Number of leading entries of `backlogs` in use.
@@ -14,7 +14,7 @@ pub(super) struct PeerBacklogs {
 }
 
 /// The last report of one gateway.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PeerBacklog {
     tokens: AtomicF64,
     /// Time at which the report arrived, in seconds since the start of the
@@ -31,15 +31,10 @@ const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
 const MAX_AGE_SECONDS: f64 = 30.0;
 
 impl PeerBacklogs {
-    pub(super) const fn new() -> Self {
-        Self { backlogs: OnceLock::new(), used: AtomicUsize::new(0) }
-    }
-
     /// Records that the backend still has to compute `tokens` prompt tokens for the gateway with the number
     /// `peer`. A `peer` of [`MAX_PEERS`] or above is ignored.
     pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
-        let empty = || PeerBacklog { tokens: AtomicF64::new(0.0), at: AtomicF64::new(0.0) };
-        let backlogs = self.backlogs.get_or_init(|| Box::new(std::array::from_fn(|_| empty())));
+        let backlogs = self.backlogs.get_or_init(Box::default);
         if let Some(backlog) = backlogs.get(peer) {
             backlog.tokens.set(tokens.min(MAX_BACKLOG_TOKENS) as f64);
             backlog.at.set(now);
@@ -67,7 +62,7 @@ mod tests {
 
     #[test]
     fn reported_tokens_are_computed_at_the_speed_of_the_backend_and_replaced_by_the_next_report() {
-        let backlogs = PeerBacklogs::new();
+        let backlogs = PeerBacklogs::default();
         let tokens = |per_token, seconds| backlogs.tokens(per_token, seconds).round() as u32;
         assert_eq!(tokens(0.001, 0.0), 0);
         backlogs.set(1, 1_000, 1.0);
@@ -80,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_report_for_a_backend_of_unknown_speed_counts_until_it_is_too_old() {
-        let backlogs = PeerBacklogs::new();
+        let backlogs = PeerBacklogs::default();
         backlogs.set(0, 400, 0.0);
         let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;
         assert_eq!((tokens(29.0), tokens(30.0)), (400, 0));

@@ -10,10 +10,6 @@ use std::sync::OnceLock;
 pub(super) struct SentPrompts(OnceLock<PrefixTable>);
 
 impl SentPrompts {
-    pub(super) const fn new() -> Self {
-        Self(OnceLock::new())
-    }
-
     /// Size of the table in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.get().map_or(0, PrefixTable::bytes)

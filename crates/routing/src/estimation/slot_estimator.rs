@@ -13,7 +13,7 @@ use super::atomic_f64::AtomicF64;
 
 /// Estimated number of slots of one engine. One task writes the reports, one at a time. Routing
 /// decisions read `estimate` at any time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct SlotEstimator {
     /// The estimated number of slots. 0: not known.
@@ -48,12 +48,6 @@ const MAX_KV_USAGE: f64 = 0.9;
 // === impl SlotEstimator ===
 
 impl SlotEstimator {
-    pub(super) fn new() -> Self {
-        let [estimate, max_running, confirmations, contradictions, ended] =
-            [0.0; 5].map(AtomicF64::new);
-        Self { estimate, max_running, confirmations, contradictions, ended }
-    }
-
     /// The number of slots. `None`: not known.
     pub(super) fn known(&self) -> Option<f64> {
         Some(self.estimate.get()).filter(|slots| *slots >= 1.0)
@@ -129,7 +123,7 @@ mod tests {
 
     /// The estimate after these reports, with one ended request before each.
     fn estimate_after(reports: impl IntoIterator<Item = LoadReport>) -> Option<f64> {
-        let slots = SlotEstimator::new();
+        let slots = SlotEstimator::default();
         for (ended, report) in (1..).zip(reports) {
             slots.on_report(&report, ended);
         }
@@ -148,7 +142,7 @@ mod tests {
 
     #[test]
     fn reports_without_ended_requests_between_them_count_once() {
-        let slots = SlotEstimator::new();
+        let slots = SlotEstimator::default();
         for _ in 0..50 {
             slots.on_report(&load_report(16.0, 9.0), 1);
         }
@@ -164,7 +158,7 @@ mod tests {
 
     #[test]
     fn more_running_requests_than_slots_and_a_restart_reset_the_estimate() {
-        let slots = SlotEstimator::new();
+        let slots = SlotEstimator::default();
         let report = |running, from: u32| {
             (from..from + 6).for_each(|ended| slots.on_report(&load_report(running, 5.0), ended));
             slots.known()

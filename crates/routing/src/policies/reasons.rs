@@ -18,8 +18,10 @@ impl Decision<'_> {
     /// several terms.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
+        let without_overdue =
+            || self.costs_with(|candidate| Candidate { overdue: 0.0, ..*candidate });
         if self.candidates.iter().any(|candidate| candidate.overdue > 0.0)
-            && self.choose_with(|candidate| Candidate { overdue: 0.0, ..*candidate }) != chosen
+            && self.choose(without_overdue().iter().copied(), self.home) != chosen
         {
             return Some("avoids_overdue");
         }
@@ -28,19 +30,14 @@ impl Decision<'_> {
         }
         if self.home == Some(chosen) {
             let costs = self.costs_of(|at| self.cost_with_cached(at, self.cached(at, None)));
-            let costs = costs.iter().copied();
-            if ties(costs.clone()) > 1 || self.choose(costs, None) != chosen {
+            if self.is_undecided(&costs, None, chosen) {
                 return Some("session");
             }
         }
         if own.is_rendezvous {
-            let costs = self.costs_of(|index| {
-                let candidate = Candidate { is_rendezvous: false, ..self.candidates[index] };
-                terms(self.settings, &candidate, self.home == Some(index), &self.fleet)
-                    .cost(&candidate)
-            });
-            let costs = costs.iter().copied();
-            if ties(costs.clone()) > 1 || self.choose(costs, self.home) != chosen {
+            let costs =
+                self.costs_with(|candidate| Candidate { is_rendezvous: false, ..*candidate });
+            if self.is_undecided(&costs, self.home, chosen) {
                 return Some("rendezvous");
             }
         }
@@ -101,14 +98,19 @@ impl Decision<'_> {
         self.choose(self.parts.iter().zip(self.candidates).map(without), self.home)
     }
 
-    /// The candidate that would be chosen if `change` were applied to each candidate.
-    fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
-        let costs = self.costs_of(|index| {
+    /// The costs if `change` were applied to each candidate.
+    fn costs_with(&self, change: impl Fn(&Candidate) -> Candidate) -> Vec<f64> {
+        self.costs_of(|index| {
             let candidate = change(&self.candidates[index]);
             let is_home = self.home == Some(index);
             terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
-        });
-        self.choose(costs.iter().copied(), self.home)
+        })
+    }
+
+    /// Whether these costs do not lead to the chosen candidate: several candidates tie, or another one wins.
+    fn is_undecided(&self, costs: &[f64], home: Option<usize>, chosen: usize) -> bool {
+        let costs = costs.iter().copied();
+        ties(costs.clone()) > 1 || self.choose(costs, home) != chosen
     }
 }
 

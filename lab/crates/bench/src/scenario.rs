@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use tokenweir_protocol::named_enum;
 
 /// The load of a run: when requests are sent, and how many tokens they have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,38 +62,25 @@ pub struct TokenRange {
     pub max: u32,
 }
 
-/// The built-in scenarios of `tokenweir-lab bench`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScenarioPreset {
-    /// One request per second on average. It measures the latency of a server without load.
-    LowLoad,
-    /// 64 users in a closed loop, so that 64 requests are always in progress. It measures the
-    /// maximum throughput.
-    Saturation,
-    /// Requests with long prompts. It measures prefill.
-    LongPrompts,
-    /// Requests with long outputs. It measures decode and the effect of growing KV usage.
-    LongOutputs,
-    /// Bursts of 32 simultaneous requests. It measures queueing.
-    Burst,
+named_enum! {
+    /// The built-in scenarios of `tokenweir-lab bench`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ScenarioPreset {
+        /// One request per second on average. It measures the latency of a server without load.
+        LowLoad = "low-load",
+        /// 64 users in a closed loop, so that 64 requests are always in progress. It measures the
+        /// maximum throughput.
+        Saturation = "saturation",
+        /// Requests with long prompts. It measures prefill.
+        LongPrompts = "long-prompts",
+        /// Requests with long outputs. It measures decode and the effect of growing KV usage.
+        LongOutputs = "long-outputs",
+        /// Bursts of 32 simultaneous requests. It measures queueing.
+        Burst = "burst",
+    }
 }
 
 impl ScenarioPreset {
-    /// All presets.
-    pub const ALL: [Self; 5] =
-        [Self::LowLoad, Self::Saturation, Self::LongPrompts, Self::LongOutputs, Self::Burst];
-
-    /// Name of the preset on the command line and in the report.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LowLoad => "low-load",
-            Self::Saturation => "saturation",
-            Self::LongPrompts => "long-prompts",
-            Self::LongOutputs => "long-outputs",
-            Self::Burst => "burst",
-        }
-    }
-
     /// The scenario of the preset.
     pub fn scenario(self) -> LoadScenario {
         let (arrivals, prompt, output) = match self {
@@ -106,7 +94,7 @@ impl ScenarioPreset {
         };
         let token_range = |(min, max)| Some(TokenRange { min, max });
         let (prompt, output) = (token_range(prompt), token_range(output));
-        LoadScenario { name: self.name().to_owned(), arrivals, prompt, output }
+        LoadScenario { name: self.as_str().to_owned(), arrivals, prompt, output }
     }
 }
 
@@ -114,8 +102,8 @@ impl FromStr for ScenarioPreset {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(Self::name).join(", ");
-        let preset = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        let names = Self::NAMES.join(", ");
+        let preset = Self::ALL.into_iter().find(|preset| preset.as_str() == text);
         preset.ok_or_else(|| format!("unknown scenario; expected one of {names}"))
     }
 }
@@ -212,8 +200,8 @@ mod tests {
     #[test]
     fn every_scenario_is_found_by_its_name_and_the_error_for_an_unknown_name_lists_all() {
         for preset in ScenarioPreset::ALL {
-            assert_eq!(preset.name().parse(), Ok(preset));
-            assert_eq!(preset.scenario().name, preset.name());
+            assert_eq!(preset.as_str().parse(), Ok(preset));
+            assert_eq!(preset.scenario().name, preset.as_str());
         }
         assert!("heavy".parse::<ScenarioPreset>().unwrap_err().contains("long-prompts"));
     }

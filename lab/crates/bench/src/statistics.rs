@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tokenweir_replay::results::LatencyObjectives;
 
 /// The statistics of the requests of a run that have ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RunStatistics {
     objectives: LatencyObjectives,
     /// Request outcomes and token counts.
@@ -40,7 +40,7 @@ pub struct RunStatistics {
     /// time.
     pub sending: SendingPhase,
     /// Number of failures since the last served request. Responses with status 429 or 503 are not counted.
-    consecutive_failures: u64,
+    pub consecutive_failures: u64,
 }
 
 /// Request outcomes and token counts.
@@ -128,34 +128,7 @@ const MAX_TIMELINE_SLOTS: usize = 120;
 impl RunStatistics {
     /// Creates empty statistics.
     pub fn new(objectives: LatencyObjectives) -> Self {
-        Self {
-            objectives,
-            counts: RequestCounts::default(),
-            ttft: LatencyHistogram::default(),
-            e2e: LatencyHistogram::default(),
-            service_ttft: LatencyHistogram::default(),
-            service_e2e: LatencyHistogram::default(),
-            gaps: LatencyHistogram::default(),
-            tpot: LatencyHistogram::default(),
-            send_delay: LatencyHistogram::default(),
-            timer_delay: LatencyHistogram::default(),
-            samples: RequestSamples::default(),
-            timeline: RunTimeline::default(),
-            slowest: Vec::new(),
-            sending: SendingPhase::default(),
-            consecutive_failures: 0,
-        }
-    }
-
-    /// The latency objectives for goodput.
-    pub fn objectives(&self) -> LatencyObjectives {
-        self.objectives
-    }
-
-    /// Number of failed requests since the last served request. Responses with status 429 or 503 do
-    /// not count.
-    pub fn failed_in_a_row(&self) -> u64 {
-        self.consecutive_failures
+        Self { objectives, ..Self::default() }
     }
 
     /// Records that a request is sent. `seconds`: time since the start of the run.
@@ -330,11 +303,14 @@ pub(crate) mod tests {
             RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
         statistics.add(&failed);
         statistics.add(&failed);
-        assert_eq!((statistics.failed_in_a_row(), statistics.counts.failures["truncated"]), (2, 2));
+        assert_eq!(
+            (statistics.consecutive_failures, statistics.counts.failures["truncated"]),
+            (2, 2)
+        );
         statistics.add(&RequestMeasurement { result: Err("status_429".into()), ..failed });
-        assert_eq!(statistics.failed_in_a_row(), 2, "an overloaded server is not down");
+        assert_eq!(statistics.consecutive_failures, 2, "an overloaded server is not down");
         statistics.add(&measured(2, 0, 0, 0.1));
-        assert_eq!((statistics.failed_in_a_row(), statistics.counts.failed), (0, 3));
+        assert_eq!((statistics.consecutive_failures, statistics.counts.failed), (0, 3));
     }
 
     #[test]

@@ -1,26 +1,22 @@
 //! Runs one simulation setup (fleet, load and settings) with several policies and seeds, in parallel on all
 //! cores.
 
+use super::parallel::parallel_map;
 use super::results::{LatencyObjectives, RunMetrics, mean_of, spread};
 use super::routers::RouterKind;
 use super::sessions::SessionMetrics;
 use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use serde::Serialize;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 /// An experiment: the parameters that all of its simulations share.
 #[derive(Debug, Clone)]
 pub struct Experiment<'a> {
     /// The parameters of each simulation.
     pub setup: SimulationSetup,
-    /// Requests of the trace, or the requests that were generated with seed 1.
-    pub jobs: &'a [TraceRequest],
-    /// The requests that were generated with the seeds 2, 3 and so on. A seed without requests here uses
-    /// `jobs`.
-    pub later_jobs: &'a [Vec<TraceRequest>],
+    /// The requests of the trace, or the requests that were generated with the seeds 1, 2 and so on. A seed
+    /// without requests here uses those of seed 1.
+    pub jobs: &'a [Vec<TraceRequest>],
     /// Latency limits that a request must meet to count as goodput.
     pub objectives: LatencyObjectives,
     /// Number of seeds, which are 1, 2 and so on. 0 counts as 1.
@@ -55,23 +51,7 @@ impl Experiment<'_> {
         let seeds = self.seeds.max(1);
         let runs: Vec<(RouterKind, u64)> =
             kinds.iter().flat_map(|kind| (1..=seeds).map(|seed| (*kind, seed))).collect();
-        let next = AtomicUsize::new(0);
-        let results = Mutex::new(vec![None; runs.len()]);
-        let work = || {
-            while let Some((kind, seed)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let figures = self.run_once(*kind, *seed, on_progress);
-                let index = runs.iter().position(|run| *run == (*kind, *seed)).unwrap_or(0);
-                results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(figures);
-            }
-        };
-        thread::scope(|scope| {
-            let threads = thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..threads.min(runs.len()) {
-                scope.spawn(work);
-            }
-        });
-        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let figures: Vec<_> = results.into_iter().flatten().collect();
+        let figures = parallel_map(&runs, |(kind, seed)| self.run_once(*kind, *seed, on_progress));
         let by_kind = kinds.iter().zip(figures.chunks(seeds as usize));
         by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
@@ -100,8 +80,8 @@ impl Experiment<'_> {
         seed: u64,
         on_progress: &(dyn Fn() + Sync),
     ) -> (RunMetrics, Option<SessionMetrics>) {
-        let later = (seed as usize).checked_sub(2).and_then(|index| self.later_jobs.get(index));
-        let jobs = later.map_or(self.jobs, Vec::as_slice);
+        let own = self.jobs.get((seed - 1) as usize).or(self.jobs.first());
+        let jobs = own.map_or(&[][..], Vec::as_slice);
         let simulation = Simulation::new(&self.setup, jobs, kind, seed);
         let results = simulation.run(|_| on_progress());
         let sessions = SessionMetrics::new(jobs, &results.served, &self.objectives);

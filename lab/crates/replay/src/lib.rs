@@ -6,6 +6,7 @@
 pub mod cache_view;
 mod engines;
 pub mod experiment;
+mod parallel;
 pub mod prompt_synthesis;
 pub mod results;
 pub mod routers;

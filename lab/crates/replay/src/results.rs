@@ -45,16 +45,12 @@ pub struct RunResults {
 }
 
 /// Latency limits that a request must meet to count as goodput.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyObjectives {
     /// Limit of the time to first token in seconds.
     pub ttft: f64,
     /// Limit of the time per output token after the first in seconds.
     pub tpot: f64,
-    /// Whether only the sum of the two limits counts: the time to the last token is at most `ttft` plus
-    /// `tpot` for each token after the first.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_end_to_end: bool,
 }
 
 /// Metrics of a run.
@@ -90,15 +86,11 @@ impl ServedRequest {
 impl LatencyObjectives {
     /// Limits for the time to first token and for the time per output token, in seconds.
     pub const fn new(ttft: f64, tpot: f64) -> Self {
-        Self { ttft, tpot, is_end_to_end: false }
+        Self { ttft, tpot }
     }
 
     /// Whether a request met both limits.
     pub fn is_met_by(&self, served: &ServedRequest) -> bool {
-        if self.is_end_to_end {
-            let later_tokens = f64::from(served.output.saturating_sub(1));
-            return served.ttft + served.decode <= self.ttft + self.tpot * later_tokens;
-        }
         served.ttft <= self.ttft && served.tpot() <= self.tpot
     }
 }
@@ -137,6 +129,13 @@ pub fn spread(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
     (mean, variance.sqrt())
+}
+
+/// Jain's index of fairness (Σ x)² ÷ (n · Σ x²). 1: all values are equal.
+pub(super) fn jain_index(values: impl Iterator<Item = f64>) -> f64 {
+    let [count, sum, squares] =
+        values.fold([0.0; 3], |[count, sum, squares], x| [count + 1.0, sum + x, squares + x * x]);
+    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
 }
 
 /// The mean of a value over several runs.

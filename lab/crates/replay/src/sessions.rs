@@ -1,7 +1,7 @@
 //! Metrics of closed-loop sessions. In such a session, the client sends each turn some time after the end of
 //! the previous turn.
 
-use super::results::{LatencyObjectives, ServedRequest, mean_of};
+use super::results::{LatencyObjectives, ServedRequest, jain_index, mean_of};
 use super::trace::{TraceRequest, followers};
 use serde::Serialize;
 use tokenweir_protocol::histogram::sample_quantile;
@@ -76,15 +76,13 @@ impl SessionMetrics {
         }
         let means = sessions.iter().filter(|session| session.served > 0);
         let means: Vec<f64> = means.map(|turns| turns.ttft_sum / turns.served as f64).collect();
-        let (sum, squares) =
-            means.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
         let is_good = |session: &&SessionTurns| session.good == session.turns;
         (!means.is_empty()).then(|| Self {
             goodput: sessions.iter().filter(is_good).count() as f64 / sessions.len() as f64,
             late_ttft_p50: sample_quantile(&mut late_ttft, 0.5).unwrap_or(0.0),
             late_ttft_p99: sample_quantile(&mut late_ttft, 0.99).unwrap_or(0.0),
             late_cached: late_cached / f64::max(late_prompt, 1.0),
-            fairness: sum * sum / f64::max(means.len() as f64 * squares, f64::MIN_POSITIVE),
+            fairness: jain_index(means.iter().copied()),
         })
     }
 

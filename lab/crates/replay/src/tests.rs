@@ -8,7 +8,7 @@ use super::results::{LatencyObjectives, RunMetrics, RunResults};
 use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
-use super::workload::{ArrivalProcess, TrafficShape, Workload};
+use super::workload::{TrafficShape, Workload};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -111,41 +111,34 @@ fn kv_aware_has_a_higher_goodput_than_round_robin_also_with_one_slow_backend() {
 
 #[test]
 fn calibration_finds_the_speed_with_the_given_goodput() {
-    let jobs = &jobs()[..300];
-    let experiment = Experiment {
-        setup: setup("4", 1.0),
-        jobs,
-        later_jobs: &[],
-        objectives: OBJECTIVES,
-        seeds: 2,
-    };
+    let jobs = [jobs()[..300].to_vec()];
+    let experiment =
+        Experiment { setup: setup("4", 1.0), jobs: &jobs, objectives: OBJECTIVES, seeds: 2 };
     let speed = experiment.calibrate(ROUND_ROBIN, 0.5, &|| ());
     let calibrated =
-        figures(&SimulationSetup { speed, ..experiment.setup.clone() }, jobs, ROUND_ROBIN, 1);
+        figures(&SimulationSetup { speed, ..experiment.setup.clone() }, &jobs[0], ROUND_ROBIN, 1);
     assert!((calibrated.goodput - 0.5).abs() < 0.02, "{speed} {calibrated:?}");
     let outcomes = experiment.run(&[ROUND_ROBIN, KV_AWARE], &|| ());
     assert_eq!(outcomes[1].policy, "kv_aware");
     assert_eq!(outcomes[0].goodputs.len(), 2);
     assert_eq!(
         outcomes[0].goodputs[0].to_bits(),
-        figures(&experiment.setup, jobs, ROUND_ROBIN, 1).goodput.to_bits()
+        figures(&experiment.setup, &jobs[0], ROUND_ROBIN, 1).goodput.to_bits()
     );
     assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
 }
 
 /// Generated traffic of one kind.
 fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
-    let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
-    Workload { shape, arrivals, requests, bytes_sigma }.generate(1)
+    Workload { shape, requests }.generate(1)
 }
 
 #[test]
 fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
-    let jobs = workload(TrafficShape::Agents, 1_000);
+    let jobs = [workload(TrafficShape::Agents, 1_000)];
     let setup = setup("4", 5.0);
-    let outcomes =
-        Experiment { setup, jobs: &jobs, later_jobs: &[], objectives: OBJECTIVES, seeds: 1 }
-            .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
+    let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
+        .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
     let [kv_aware, round_robin] = [0, 1].map(|policy| outcomes[policy].sessions.unwrap());
     assert!(kv_aware.late_cached > round_robin.late_cached + 0.2, "{kv_aware:?} {round_robin:?}");
     assert!(kv_aware.goodput >= round_robin.goodput, "{kv_aware:?} {round_robin:?}");

@@ -10,56 +10,47 @@ use super::trace::TraceRequest;
 use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::cost_model::standard_normal;
 use tokenweir_sim::text::mix;
 
-/// A kind of traffic: what the requests contain, and how sessions send them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrafficShape {
-    /// Independent questions with answers of medium length.
-    Chat,
-    /// Short prompts, long answers: reasoning.
-    Reasoning,
-    /// Long prompts, very short answers, nothing shared: code completion.
-    Completion,
-    /// A system prompt before each question, one of some dozens.
-    SystemPrompts,
-    /// Conversations: each turn repeats the history. The user pauses between turns.
-    Conversation,
-    /// Coding agents: long tool descriptions, many turns, short pauses for tools.
-    Agents,
-    /// A few documents before each question, from a large set in which some documents are popular.
-    Retrieval,
-    /// Half of the sessions are agents, the others are independent questions.
-    Mixed,
-    /// The first documents of a ranking before each question. Each topic has its own ranking.
-    RankedDocuments,
-    /// A prompt with examples, one of 900, before a short question: the prompts of many tenants.
-    Tenants,
-    /// One of twenty questions is about a document of 40,000 to 110,000 tokens that no other session uses.
-    LongDocuments,
-    /// Independent questions, and sometimes sixty requests at once that share one prompt.
-    Batches,
-    /// Coding agents whose tools take less than a second.
-    FastTools,
-    /// Agents that start three sub-agents at once with their history, and replace a long history by a
-    /// summary.
-    SubAgents,
-}
-
-/// The arrival times of sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ArrivalProcess {
-    /// Exponentially distributed times between sessions.
-    Poisson,
-    /// Gamma-distributed times between sessions, with a coefficient of variation of 3.
-    Bursty,
-    /// Exponentially distributed times between sessions. The rate rises and falls by 70 %, with one period
-    /// over the whole trace.
-    Daily,
+named_enum! {
+    /// A kind of traffic: what the requests contain, and how sessions send them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TrafficShape {
+        /// Independent questions with answers of medium length.
+        Chat = "chat",
+        /// Short prompts, long answers: reasoning.
+        Reasoning = "reasoning",
+        /// Long prompts, very short answers, nothing shared: code completion.
+        Completion = "completion",
+        /// A system prompt before each question, one of some dozens.
+        SystemPrompts = "system_prompts",
+        /// Conversations: each turn repeats the history. The user pauses between turns.
+        Conversation = "conversation",
+        /// Coding agents: long tool descriptions, many turns, short pauses for tools.
+        Agents = "agents",
+        /// A few documents before each question, from a large set in which some documents are popular.
+        Retrieval = "retrieval",
+        /// Half of the sessions are agents, the others are independent questions.
+        Mixed = "mixed",
+        /// The first documents of a ranking before each question. Each topic has its own ranking.
+        RankedDocuments = "ranked_documents",
+        /// A prompt with examples, one of 900, before a short question: the prompts of many tenants.
+        Tenants = "tenants",
+        /// One of twenty questions is about a document of 40,000 to 110,000 tokens that no other session
+        /// uses.
+        LongDocuments = "long_documents",
+        /// Independent questions, and sometimes sixty requests at once that share one prompt.
+        Batches = "batches",
+        /// Coding agents whose tools take less than a second.
+        FastTools = "fast_tools",
+        /// Agents that start three sub-agents at once with their history, and replace a long history by a
+        /// summary.
+        SubAgents = "sub_agents",
+    }
 }
 
 /// The properties of generated traffic.
@@ -67,87 +58,32 @@ pub enum ArrivalProcess {
 pub struct Workload {
     /// The kind of traffic.
     pub shape: TrafficShape,
-    /// The arrival times of the sessions.
-    pub arrivals: ArrivalProcess,
     /// Number of requests.
     pub requests: usize,
-    /// Spread of the bytes per token among prompts, as the standard deviation of the logarithm. Prompts with
-    /// the same first text, such as a system prompt, have the same value: they are in one language.
-    pub bytes_sigma: f64,
-}
-
-impl Workload {
-    /// Spread of the bytes per token of English texts with some code.
-    pub const DEFAULT_BYTES_SIGMA: f64 = 0.15;
-}
-
-impl TrafficShape {
-    /// All kinds of traffic.
-    pub const ALL: [Self; 14] = [
-        Self::Chat,
-        Self::Reasoning,
-        Self::Completion,
-        Self::SystemPrompts,
-        Self::Conversation,
-        Self::Agents,
-        Self::Retrieval,
-        Self::Mixed,
-        Self::RankedDocuments,
-        Self::Tenants,
-        Self::LongDocuments,
-        Self::Batches,
-        Self::FastTools,
-        Self::SubAgents,
-    ];
-
-    /// Name on the command line and in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Reasoning => "reasoning",
-            Self::Completion => "completion",
-            Self::SystemPrompts => "system_prompts",
-            Self::Conversation => "conversation",
-            Self::Agents => "agents",
-            Self::Retrieval => "retrieval",
-            Self::Mixed => "mixed",
-            Self::RankedDocuments => "ranked_documents",
-            Self::Tenants => "tenants",
-            Self::LongDocuments => "long_documents",
-            Self::Batches => "batches",
-            Self::FastTools => "fast_tools",
-            Self::SubAgents => "sub_agents",
-        }
-    }
 }
 
 impl FromStr for TrafficShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let shape = Self::ALL.into_iter().find(|shape| shape.name() == text);
-        let names = || Self::ALL.map(Self::name).join(", ");
+        let shape = Self::ALL.into_iter().find(|shape| shape.as_str() == text);
+        let names = || Self::NAMES.join(", ");
         shape.ok_or_else(|| format!("unknown traffic `{text}`; there is {}", names()))
     }
-}
-
-impl ArrivalProcess {
-    /// All arrival processes.
-    pub const ALL: [Self; 3] = [Self::Poisson, Self::Bursty, Self::Daily];
 }
 
 /// Size of a prompt block in bytes, as in the gateway.
 const BLOCK_BYTES: u32 = 512;
 /// Median number of bytes per token, which is that of English text.
 const BYTES_PER_TOKEN: f64 = 4.2;
+/// Spread of the bytes per token among prompts, as the standard deviation of the logarithm. It is that of
+/// English texts with some code. Prompts with the same first text, such as a system prompt, have the same
+/// value: they are in one language.
+const BYTES_SIGMA: f64 = 0.15;
 /// Greatest number of tokens of a prompt.
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
-/// Coefficient of variation of the times between sessions of bursty arrivals.
-const BURST_VARIATION: f64 = 3.0;
 /// Number of tenants that send the sessions.
 const TENANTS: u32 = 20;
-/// Relative rise and fall of the rate of daily arrivals.
-const DAILY_SWING: f64 = 0.7;
 
 /// A part of a prompt. Two parts with the same identity and the same length have the same text.
 #[derive(Debug, Clone, Copy)]
@@ -191,41 +127,14 @@ impl Generator {
             self.tenant = popular(&mut fastrand::Rng::with_seed(self.next_id), TENANTS);
             self.session(self.workload.shape, Duration::from_secs_f64(at));
             let count = (self.requests.len() - before) as f64;
-            at += self.gap(at) * count;
+            at += self.gap() * count;
         }
     }
 
-    /// Random time in seconds to the next session, for each request of this session. The mean is about 1.
-    /// `at`: the current time in seconds.
-    fn gap(&mut self, at: f64) -> f64 {
-        let exponential = -(1.0 - self.random.f64()).ln();
-        match self.workload.arrivals {
-            ArrivalProcess::Poisson => exponential,
-            ArrivalProcess::Daily => {
-                let phase = std::f64::consts::TAU * at / self.workload.requests as f64;
-                exponential / (1.0 - DAILY_SWING * phase.cos())
-            }
-            ArrivalProcess::Bursty => self.gamma(BURST_VARIATION.powi(-2)),
-        }
-    }
-
-    /// A gamma-distributed random number with this shape, below 1, and a mean of 1 (Ahrens and Dieter 1974).
-    fn gamma(&mut self, shape: f64) -> f64 {
-        let bound = 1.0 + shape / std::f64::consts::E;
-        loop {
-            let point = bound * self.random.f64();
-            let exponential = -(1.0 - self.random.f64()).ln();
-            let (value, is_accepted) = if point <= 1.0 {
-                let value = point.powf(shape.recip());
-                (value, exponential >= value)
-            } else {
-                let value = -((bound - point) / shape).ln();
-                (value, exponential >= (1.0 - shape) * value.ln())
-            };
-            if is_accepted {
-                return value / shape;
-            }
-        }
+    /// Random time in seconds to the next session, for each request of this session. It is distributed
+    /// exponentially with a mean of 1.
+    fn gap(&mut self) -> f64 {
+        -(1.0 - self.random.f64()).ln()
     }
 
     fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
@@ -255,16 +164,24 @@ impl Generator {
         (1..max).take_while(|_| self.random.f64() < continues).count() + 1
     }
 
+    /// A text of its own. Its length is from the lognormal distribution with this median and sigma.
+    fn random_segment(&mut self, median: f64, sigma: f64) -> Segment {
+        let tokens = self.lognormal(median, sigma);
+        self.new_segment(tokens)
+    }
+
+    /// A request with the texts `shared` and then a text of its own. The pairs are the median and the sigma
+    /// of lognormal distributions.
     fn single(
         &mut self,
         at: Duration,
-        (prompt, prompt_sigma): (f64, f64),
+        shared: &[Segment],
+        (question, question_sigma): (f64, f64),
         (output, output_sigma): (f64, f64),
     ) {
-        let prompt = self.lognormal(prompt, prompt_sigma);
-        let prompt = self.new_segment(prompt);
+        let question = self.random_segment(question, question_sigma);
         let output = self.lognormal(output, output_sigma);
-        self.push(&[prompt], output, at, None);
+        self.push(&[shared, &[question]].concat(), output, at, None);
     }
 
     /// A session in which each turn repeats the history. A turn is sent some time after the end of the
@@ -281,8 +198,7 @@ impl Generator {
         let mut history = vec![system];
         let mut previous = None;
         for turn in 0..turns {
-            let tokens = self.lognormal(input, input_sigma);
-            history.push(self.new_segment(tokens));
+            history.push(self.random_segment(input, input_sigma));
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > PROMPT_TOKENS_MAX {
                 return;
             }
@@ -300,7 +216,7 @@ impl Generator {
     fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
         let id = prompt.first().map_or(0, |segment| segment.id);
         let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
-        BYTES_PER_TOKEN * (self.workload.bytes_sigma * deviation).exp()
+        BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
     }
 
     /// Adds a request. Returns the segment of its output, for later prompts.
@@ -363,8 +279,7 @@ mod tests {
     use super::*;
 
     fn generate(shape: TrafficShape) -> Vec<TraceRequest> {
-        Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 2_000, bytes_sigma: 0.15 }
-            .generate(1)
+        Workload { shape, requests: 2_000 }.generate(1)
     }
 
     fn common_blocks(a: &TraceRequest, b: &TraceRequest) -> usize {
@@ -406,16 +321,9 @@ mod tests {
 
     #[test]
     fn about_one_request_arrives_per_second() {
-        for arrivals in ArrivalProcess::ALL {
-            let workload = Workload {
-                shape: TrafficShape::Chat,
-                arrivals,
-                requests: 20_000,
-                bytes_sigma: 0.0,
-            };
-            let last = workload.generate(1).last().unwrap().at.as_secs_f64();
-            assert!((16_000.0..26_000.0).contains(&last), "{arrivals:?}: {last}");
-        }
+        let workload = Workload { shape: TrafficShape::Chat, requests: 20_000 };
+        let last = workload.generate(1).last().unwrap().at.as_secs_f64();
+        assert!((16_000.0..26_000.0).contains(&last), "{last}");
     }
 
     #[test]

@@ -114,8 +114,7 @@ fn advise_max_num_seqs(
     budget: &MemoryBudget,
 ) -> Advice {
     let (prompt, output) = (request.prompt, request.output);
-    let mean_tokens = prompt.mean + output.mean / 2.0;
-    let fit = budget.concurrent_requests(mean_tokens);
+    let fit = budget.concurrent_requests(request.mean_tokens());
     report.lines.push(TuneReportLine::new(
         "concurrent requests",
         &format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean),
@@ -167,9 +166,8 @@ fn advise_kv_cache_dtype(
         "1 byte for each value",
         fp8_capacity as f64,
     ));
-    let mean_tokens = request.prompt.mean + request.output.mean / 2.0;
     let required = required_concurrency(request)?;
-    (required > budget.concurrent_requests(mean_tokens)).then(|| Advice {
+    (required > budget.concurrent_requests(request.mean_tokens())).then(|| Advice {
         flag: "--kv-cache-dtype",
         value: "fp8".to_owned(),
         reason: format!(
@@ -190,12 +188,12 @@ fn required_concurrency(request: &TuneRequest) -> Option<f64> {
 /// Adds the number of backends that the target throughput needs to the report.
 fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &MemoryBudget) {
     let Some(throughput) = request.targets.throughput else { return };
-    let mean_tokens = request.prompt.mean + request.output.mean / 2.0;
     let (backend_rate, formula) =
         match (request.speed.output, request.speed.step.or(request.targets.tbt)) {
             (Some(output), _) => (output, "as measured or given".to_owned()),
             (None, Some(step)) => {
-                let fit = budget.concurrent_requests(mean_tokens).min(MAX_STEP_REQUESTS);
+                let fit = budget.concurrent_requests(request.mean_tokens());
+                let fit = fit.min(MAX_STEP_REQUESTS);
                 (fit / step, format!("at most: {fit:.0} requests ÷ {:.1} ms per token", step * 1e3))
             }
             (None, None) => {

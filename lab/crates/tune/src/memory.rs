@@ -9,8 +9,6 @@ use super::request::TuneRequest;
 pub(super) struct MemoryBudget {
     /// Number of GPUs of the backend.
     pub(super) tensor_parallel: u64,
-    /// KV cache bytes of one token on each GPU.
-    pub(super) kv_per_token: u64,
     /// Number of tokens that the KV cache of the backend holds, in whole blocks. 0: there is no memory left
     /// beside the weights.
     pub(super) kv_tokens: u64,
@@ -96,13 +94,9 @@ impl MemoryBudget {
         };
         let blocks = (kv_memory.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
         let kv_tokens = blocks * request.block;
-        lines.push(TuneReportLine {
-            name: "KV cache".to_owned(),
-            formula: format!("{blocks} blocks of {} tokens", request.block),
-            value: kv_tokens as f64,
-            shown: format!("{} tokens", format_thousands(kv_tokens)),
-        });
-        Some(Self { tensor_parallel, kv_per_token, kv_tokens, block_tokens: request.block, lines })
+        let formula = format!("{blocks} blocks of {} tokens", request.block);
+        lines.push(TuneReportLine::tokens("KV cache", &formula, kv_tokens as f64));
+        Some(Self { tensor_parallel, kv_tokens, block_tokens: request.block, lines })
     }
 
     /// Maximum number of tokens of a request: the KV cache less one block, which vLLM reserves.

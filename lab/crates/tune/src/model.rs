@@ -15,8 +15,6 @@ pub struct ModelShape {
     pub heads: u64,
     /// Bytes per value of weights and activations.
     pub bytes: u64,
-    /// The data type of weights and activations, such as `bfloat16` (`dtype` in `config.json`).
-    pub dtype: String,
     /// The hidden size: number of values of a token between layers.
     pub hidden: u64,
     /// The intermediate size: number of values of a token inside the feed-forward part of a layer.
@@ -90,14 +88,13 @@ impl ModelShape {
         let dtype_keys = ["dtype", "torch_dtype"];
         let text = |name: &str| fields[name].as_str().or(config[name].as_str());
         let dtype = dtype_keys.into_iter().find_map(text);
-        let dtype = dtype.unwrap_or("bfloat16").trim_start_matches("torch.").to_owned();
+        let dtype = dtype.unwrap_or("bfloat16").trim_start_matches("torch.");
         let mut model = Self {
             kind: fields["model_type"].as_str().unwrap_or("unknown").to_owned(),
             layers,
             attention,
             heads,
-            bytes: dtype_bytes(&dtype)?,
-            dtype,
+            bytes: dtype_bytes(dtype)?,
             hidden,
             intermediate: number("intermediate_size").unwrap_or(4 * hidden),
             vocabulary: number("vocab_size")?,

@@ -67,6 +67,13 @@ pub struct EngineSpeed {
     pub sources: Vec<String>,
 }
 
+impl TuneRequest {
+    /// Mean number of tokens of a running request: its prompt and half of its output.
+    pub(super) fn mean_tokens(&self) -> f64 {
+        self.prompt.mean + self.output.mean / 2.0
+    }
+}
+
 impl FromStr for TokenLengths {
     type Err = &'static str;
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, BackendId};
-use tokenweir_engine::model::ServedModel;
+use tokenweir_engine::model::ModelList;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
@@ -36,7 +36,7 @@ pub(super) fn pool_of(
         if let Some(ids) = models {
             let entries: Vec<_> = ids.iter().map(|id| json!({ "id": id })).collect();
             let list = json!({ "data": entries }).to_string();
-            pool.set_models(backend, &ServedModel::list(list.as_bytes()).unwrap());
+            pool.set_models(backend, &ModelList::read(list.as_bytes()).unwrap().models);
         }
     }
     pool
@@ -350,7 +350,7 @@ fn an_update_changes_the_models_and_the_policy() {
     let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
-    let served = ServedModel::list(br#"{"data":[{"id":"a"}]}"#).unwrap();
+    let served = ModelList::read(br#"{"data":[{"id":"a"}]}"#).unwrap().models;
     pool.set_models(&pool.backends()[0], &served);
     assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);

@@ -171,6 +171,7 @@ impl AssignedLabel {
 mod tests {
     use super::*;
     use serde_json::json;
+    use tokenweir_engine::model::ModelList;
     use tokenweir_protocol::clock;
 
     fn models(ids: &[&str]) -> Arc<[ServedModel]> {
@@ -179,7 +180,7 @@ mod tests {
             None => json!({ "id": id }),
         };
         let entries: Vec<_> = ids.iter().map(entry).collect();
-        ServedModel::list(json!({ "data": entries }).to_string().as_bytes()).unwrap()
+        ModelList::read(json!({ "data": entries }).to_string().as_bytes()).unwrap().models
     }
 
     fn update_labels(

@@ -4,12 +4,13 @@ use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
+use tokenweir_engine::model::ModelList;
 use tokenweir_protocol::clock;
 
 fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
     let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
     let entries: Vec<_> = ids.iter().map(entry).collect();
-    ServedModel::list(json!({ "data": entries }).to_string().as_bytes()).unwrap()
+    ModelList::read(json!({ "data": entries }).to_string().as_bytes()).unwrap().models
 }
 
 /// The routes for these configured models and backends `r0`, `r1`, … with these model lists.

@@ -76,7 +76,7 @@ fn each_bucket_retains_only_its_latest_exemplar() {
 #[test]
 fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
     let family = family("tokenweir_inter_chunk_latency_seconds");
-    let mut gaps = OutputGapHistogram::with_bounds(family.bounds.clone());
+    let mut gaps = OutputGapHistogram::with_bounds(&family.bounds, false);
     gaps.record_duration_n(Duration::from_millis(20), 15);
     gaps.record_duration_n(Duration::from_millis(700), 1);
     family.writer().record_histogram(&["tiny", "vllm-0"], &gaps.snapshot(), Some(exemplar(0.0)));

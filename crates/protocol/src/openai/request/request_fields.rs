@@ -174,7 +174,7 @@ impl RequestFields {
             error: None,
         };
         let mut scanner = JsonScanner::default();
-        scanner.scan_with_offsets(&FIELD_PATHS, body, |field, value, end| {
+        scanner.scan(&FIELD_PATHS, body, |field, value, end| {
             parser.read_field(field, value, end, &mut fields);
         });
         if let Some(error) = parser.error {

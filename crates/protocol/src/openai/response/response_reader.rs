@@ -257,7 +257,7 @@ impl ResponseReader {
 
     fn scan(&mut self, piece: &[u8]) {
         let Self { schema, scanner, delta_builder, template, summary, .. } = self;
-        scanner.scan_with_offsets(&schema.paths, piece, |field, value, end| {
+        scanner.scan(&schema.paths, piece, |field, value, end| {
             if let (JsonValue::Text(text), Some(template)) = (value, &mut *template)
                 && field.is_text()
             {

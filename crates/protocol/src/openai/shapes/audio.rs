@@ -16,21 +16,14 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
         _ => EventOutput::Fields,
     },
-    ..ResponseSchema::new(
-        &[FIELDS, common_response::UNKNOWN_CHUNK_FIELDS, common_response::COMMON_FIELDS],
-        &[common_response::CHUNK_METADATA, METADATA],
-    )
+    ..common_response::chunk_schema(FIELDS, METADATA)
 });
 
 /// Fields of `OpenAI`'s events that describe the text. They are no output.
 const METADATA: &[&str] = &["logprobs", "segment_id"];
 
 const FIELDS: &[(&str, ResponseField)] = &[
-    ("choices", ResponseField::Choices),
-    ("choices[]", ResponseField::Choice),
-    ("choices[].index", ResponseField::Index),
     ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
-    ("choices[].finish_reason", ResponseField::FinishReason),
     ("delta", ResponseField::Output(OutputKind::Text)),
     ("text", ResponseField::Output(OutputKind::Text)),
     // The names of the token counts in OpenAI's events.

@@ -8,16 +8,10 @@ use super::schema::{ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
-    let fields =
-        [CHOICE_FIELDS, common_response::UNKNOWN_CHUNK_FIELDS, common_response::COMMON_FIELDS];
-    ResponseSchema::new(&fields, &[common_response::CHUNK_METADATA])
-});
+pub(super) static SHAPE: LazyLock<ResponseSchema> =
+    LazyLock::new(|| common_response::chunk_schema(CHOICE_FIELDS, &[]));
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
-    ("choices", ResponseField::Choices),
-    ("choices[]", ResponseField::Choice),
-    ("choices[].index", ResponseField::Index),
     ("choices[].delta.role", ResponseField::Role),
     ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
     // `content` can be a list of parts.
@@ -40,7 +34,6 @@ const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].message.function_call", ResponseField::Output(OutputKind::ToolCall)),
     ("choices[].message.reasoning", ResponseField::Output(OutputKind::Reasoning)),
     ("choices[].message.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
-    ("choices[].finish_reason", ResponseField::FinishReason),
     ("choices[].token_ids", ResponseField::Tokens),
     ("choices[].token_ids[]", ResponseField::Token),
     ("choices[].logprobs.content", ResponseField::Tokens),

@@ -13,9 +13,17 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ..ResponseSchema::new(&[COMMON_FIELDS, &[("type", ResponseField::EventType)]], &[])
 });
 
+/// A schema of chunks with `choices`. `fields` and `metadata` are those that only this API has.
+pub(super) fn chunk_schema(
+    fields: &[(&'static str, ResponseField)],
+    metadata: &[&'static str],
+) -> ResponseSchema {
+    ResponseSchema::new(&[CHUNK_FIELDS, fields, COMMON_FIELDS], &[CHUNK_METADATA, metadata])
+}
+
 /// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
 /// request, the server or the prompt. They are no output.
-pub(super) const CHUNK_METADATA: &[&str] = &[
+const CHUNK_METADATA: &[&str] = &[
     "object",
     "created",
     "system_fingerprint",
@@ -49,19 +57,23 @@ pub(super) const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
-/// The paths that match every field that no other path names: in a chunk, in its choices and in the deltas
-/// of the choices.
-pub(super) const UNKNOWN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
-    ("type", ResponseField::EventType),
-    ("*", ResponseField::Unknown),
-    ("choices[].*", ResponseField::Unknown),
+/// The fields that all chunks have. The paths with a `*` match every field that no other path names: in a
+/// chunk, in its choices and in the deltas of the choices.
+const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
     ("choices[].delta", ResponseField::Delta),
     ("choices[].delta.*", ResponseField::UnknownOutput),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("choices[].*", ResponseField::Unknown),
+    ("type", ResponseField::EventType),
+    ("*", ResponseField::Unknown),
 ];
 
 /// The fields that the responses of chat completions, completions and audio have besides their
 /// output.
-pub(super) const COMMON_FIELDS: &[(&str, ResponseField)] = &[
+const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("usage", ResponseField::Usage),

@@ -7,19 +7,12 @@ use super::schema::{ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
-    let fields =
-        [CHOICE_FIELDS, common_response::UNKNOWN_CHUNK_FIELDS, common_response::COMMON_FIELDS];
-    ResponseSchema::new(&fields, &[common_response::CHUNK_METADATA])
-});
+pub(super) static SHAPE: LazyLock<ResponseSchema> =
+    LazyLock::new(|| common_response::chunk_schema(CHOICE_FIELDS, &[]));
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
-    ("choices", ResponseField::Choices),
-    ("choices[]", ResponseField::Choice),
-    ("choices[].index", ResponseField::Index),
     ("choices[].text", ResponseField::Output(OutputKind::Text)),
     ("choices[].text[]", ResponseField::Output(OutputKind::Unknown)),
-    ("choices[].finish_reason", ResponseField::FinishReason),
     ("choices[].token_ids", ResponseField::Tokens),
     ("choices[].token_ids[]", ResponseField::Token),
     ("choices[].logprobs.tokens", ResponseField::Tokens),

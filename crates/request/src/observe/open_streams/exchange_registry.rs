@@ -244,18 +244,6 @@ impl ExchangeRegistry {
     pub fn epoch(&self) -> Instant {
         self.epoch
     }
-
-    fn add_stream(
-        self: &Arc<Self>,
-        backend: Arc<dyn BackendMonitor>,
-        subject: StreamInfo,
-        terms: StreamPolicy,
-        tunnel: Option<Arc<AtomicU64>>,
-        now: Instant,
-    ) -> StreamEntry {
-        let activity = StreamActivity::new(backend, subject, terms, tunnel, [self.epoch, now]);
-        StreamEntry { entry: self.streams.insert(activity), epoch: self.epoch }
-    }
 }
 
 // === impl InFlightGuard ===
@@ -271,7 +259,9 @@ impl InFlightGuard {
         tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) -> StreamEntry {
-        self.registry.add_stream(backend, subject, terms, tunnel, now)
+        let ExchangeRegistry { epoch, streams, .. } = &*self.registry;
+        let activity = StreamActivity::new(backend, subject, terms, tunnel, [*epoch, now]);
+        StreamEntry { entry: streams.insert(activity), epoch: *epoch }
     }
 
     /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.

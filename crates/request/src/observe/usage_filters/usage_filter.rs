@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// The filter of one stream. The caller reports the blocks of a frame with [`Self::on_block`], then
 /// passes the frame to [`Self::forward`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::observe) struct UsageFilter {
     /// Whether the usage event is removed. `false`: the client requested it.
     removes_event: bool,
@@ -103,24 +103,7 @@ impl UsageFilter {
     /// The filter of a stream. `removes_event`: whether the usage event is removed. `fingerprint`: the
     /// `system_fingerprint` in an earlier stream of the same server.
     pub(in crate::observe) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
-        Self {
-            removes_event,
-            held: BytesMut::new(),
-            waiting: BytesMut::new(),
-            waiting_fingerprint_at: 0,
-            is_after_finish: false,
-            lacks_fingerprint: false,
-            written_fingerprint: Bytes::new(),
-            edits: Vec::new(),
-            complete_until: 0,
-            out: BytesMut::new(),
-            removed_before_lf: None,
-            is_long: false,
-            is_done: false,
-            is_removed: false,
-            has_failed: false,
-            fingerprint,
-        }
+        Self { removes_event, fingerprint, ..Self::default() }
     }
 
     /// Records that a block ends at offset `end` of the current frame. Returns whether it is the

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_protocol::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
-    OutputGap, OutputGapHistogram, TokenCount,
+    FixedBucketHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
 use tokenweir_protocol::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
 
@@ -142,15 +142,13 @@ impl ObservedResponse {
     pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
         let has_exponential = buckets.has_exponential;
         self.inter_chunk_latency =
-            OutputGapHistogram::with_bounds(buckets.inter_chunk_latency.clone())
-                .with_exponential_buckets(has_exponential);
+            FixedBucketHistogram::with_bounds(&buckets.inter_chunk_latency, has_exponential);
         self.inter_token_latency =
-            OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone())
-                .with_exponential_buckets(has_exponential);
-        self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone())
-            .with_exponential_buckets(has_exponential);
-        self.chunk_transit = ChunkTransitHistogram::with_bounds(buckets.chunk_transit.clone())
-            .with_exponential_buckets(has_exponential);
+            FixedBucketHistogram::with_bounds(&buckets.inter_token_latency, has_exponential);
+        self.chunk_tokens =
+            FixedBucketHistogram::with_bounds(&buckets.chunk_tokens, has_exponential);
+        self.chunk_transit =
+            FixedBucketHistogram::with_bounds(&buckets.chunk_transit, has_exponential);
     }
 
     /// The accuracy of the output token count.

@@ -4,7 +4,7 @@ use super::super::atomic_f64::AtomicF64;
 
 /// The mean time from sending a decode leg to its first output, and the time of the last
 /// observation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DecodeLegs {
     seconds: AtomicF64,
     learned_at: AtomicF64,
@@ -17,10 +17,6 @@ const EMA_WEIGHT: f64 = 0.3;
 const HALF_LIFE_SECONDS: f64 = 60.0;
 
 impl DecodeLegs {
-    pub(super) const fn new() -> Self {
-        Self { seconds: AtomicF64::new(0.0), learned_at: AtomicF64::new(0.0) }
-    }
-
     /// Records that the first output of a decode leg came after `seconds`.
     pub(super) fn learn(&self, seconds: f64, now: f64) {
         let before = if self.learned_at.get() == 0.0 { seconds } else { self.seconds.get() };

@@ -17,6 +17,7 @@ use tokenweir_net::client::{HttpClient, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::media_type;
+use tokenweir_protocol::named_enum;
 use tokenweir_protocol::openai::Api;
 use tokenweir_replay::trace::TraceRequest;
 use tokenweir_request::observe::ResponseObserver;
@@ -35,14 +36,16 @@ pub struct BenchRequestSender {
     pub timeout: Duration,
 }
 
-/// The OpenAI API that the benchmark requests call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RequestShape {
-    /// `/v1/completions`.
-    #[default]
-    Completions,
-    /// `/v1/chat/completions`, with one message.
-    Chat,
+named_enum! {
+    /// The OpenAI API that the benchmark requests call.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum RequestShape {
+        /// `/v1/completions`.
+        #[default]
+        Completions = "completions",
+        /// `/v1/chat/completions`, with one message.
+        Chat = "chat",
+    }
 }
 
 /// The request header that contains the session id of the trace. It is the default session header
@@ -230,14 +233,6 @@ fn measure_response(
 // === impl RequestShape ===
 
 impl RequestShape {
-    /// The name of the API in the report and as a command-line value.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Completions => "completions",
-            Self::Chat => "chat",
-        }
-    }
-
     const fn path(self) -> &'static str {
         match self {
             Self::Completions => "/v1/completions",
@@ -257,7 +252,7 @@ impl FromStr for RequestShape {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let shape = [Self::Completions, Self::Chat].into_iter().find(|shape| shape.name() == text);
+        let shape = Self::ALL.into_iter().find(|shape| shape.as_str() == text);
         shape.ok_or("expected completions or chat")
     }
 }

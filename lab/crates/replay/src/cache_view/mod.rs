@@ -1,49 +1,53 @@
 //! What a gateway knows about the prefix caches of the backends. Sources are the prompts that it sent, the KV
 //! events of the engines, and the messages of other gateways.
 
+mod block_counts;
 mod known_texts;
 mod peer_messages;
-mod pending_prompts;
 mod published_caches;
 
+pub(super) use block_counts::BlockCounts;
 pub(super) use known_texts::KnownTexts;
 pub(super) use peer_messages::{PeerMessage, PeerMessages};
-pub(super) use pending_prompts::PendingPrompts;
 pub(super) use published_caches::PublishedCaches;
 
 use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 
-/// Where the policies of the gateway get the number of cached tokens of a prompt. The reimplementations of
-/// other routers use their own sources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CacheView {
-    /// The prompts that the gateway sent, as in a real gateway without KV events.
-    #[default]
-    Approximate,
-    /// KV events as the real gateway uses them. They count only for texts that the gateway itself has sent,
-    /// because it learns from its own responses which text a block has. Prompts of the gateway that have no
-    /// output yet count as cached. For any other text, the gateway estimates from the prompts that it sent.
-    Events,
-    /// [`CacheView::Events`] with gateways that share a key. Each gateway also learns some blocks of the
-    /// prompts of other gateways, from the outlines (hashes of parts of a prompt) in the events.
-    #[serde(rename = "events+outlines")]
-    EventsAndOutlines,
-    /// The true contents of the caches, and the gateway's own prompts that have no output yet. KV events
-    /// could show no more than this.
-    Exact,
-    /// The prompts of all gateways. The gateways tell each other which prompts they send, and their pending
-    /// prompt tokens.
-    Exchange,
-    /// [`CacheView::Events`], but for other texts the gateway estimates from the prompts of all gateways. The
-    /// gateways also tell each other their pending prompt tokens.
-    #[serde(rename = "events+exchange")]
-    EventsAndExchange,
-    /// [`CacheView::Exact`], plus the pending prompt tokens of the other gateways.
-    #[serde(rename = "exact+exchange")]
-    ExactAndExchange,
+named_enum! {
+    /// Where the policies of the gateway get the number of cached tokens of a prompt. The
+    /// reimplementations of other routers use their own sources.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CacheView {
+        /// The prompts that the gateway sent, as in a real gateway without KV events.
+        #[default]
+        Approximate = "approximate",
+        /// KV events as the real gateway uses them. They count only for texts that the gateway itself has
+        /// sent, because it learns from its own responses which text a block has. Prompts of the gateway
+        /// that have no output yet count as cached. For any other text, the gateway estimates from the
+        /// prompts that it sent.
+        Events = "events",
+        /// [`CacheView::Events`] with gateways that share a key. Each gateway also learns some blocks of the
+        /// prompts of other gateways, from the outlines (hashes of parts of a prompt) in the events.
+        #[serde(rename = "events+outlines")]
+        EventsAndOutlines = "events+outlines",
+        /// The true contents of the caches, and the gateway's own prompts that have no output yet. KV events
+        /// could show no more than this.
+        Exact = "exact",
+        /// The prompts of all gateways. The gateways tell each other which prompts they send, and their
+        /// pending prompt tokens.
+        Exchange = "exchange",
+        /// [`CacheView::Events`], but for other texts the gateway estimates from the prompts of all
+        /// gateways. The gateways also tell each other their pending prompt tokens.
+        #[serde(rename = "events+exchange")]
+        EventsAndExchange = "events+exchange",
+        /// [`CacheView::Exact`], plus the pending prompt tokens of the other gateways.
+        #[serde(rename = "exact+exchange")]
+        ExactAndExchange = "exact+exchange",
+    }
 }
 
 /// The message exchange between gateways.
@@ -72,30 +76,6 @@ pub(super) const EVENT_DELAY: Duration = Duration::from_millis(1);
 pub(super) const TEXT_DELAY: Duration = Duration::from_millis(250);
 
 impl CacheView {
-    /// All kinds of knowledge.
-    pub const ALL: [Self; 7] = [
-        Self::Approximate,
-        Self::Events,
-        Self::EventsAndOutlines,
-        Self::Exact,
-        Self::Exchange,
-        Self::EventsAndExchange,
-        Self::ExactAndExchange,
-    ];
-
-    /// Name on the command line and in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Approximate => "approximate",
-            Self::Events => "events",
-            Self::EventsAndOutlines => "events+outlines",
-            Self::Exact => "exact",
-            Self::Exchange => "exchange",
-            Self::EventsAndExchange => "events+exchange",
-            Self::ExactAndExchange => "exact+exchange",
-        }
-    }
-
     /// Whether the gateways receive KV events.
     pub(super) const fn has_events(self) -> bool {
         !matches!(self, Self::Approximate | Self::Exchange)
@@ -121,7 +101,7 @@ impl FromStr for CacheView {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let view = Self::ALL.into_iter().find(|view| view.name() == text);
+        let view = Self::ALL.into_iter().find(|view| view.as_str() == text);
         view.ok_or(
             "expected approximate, events, events+outlines, exact, exchange, events+exchange or \
              exact+exchange",
@@ -136,8 +116,8 @@ mod tests {
     #[test]
     fn each_view_has_one_name_on_the_command_line_and_in_results() {
         for view in CacheView::ALL {
-            assert_eq!(view.name().parse(), Ok(view));
-            assert_eq!(serde_json::to_value(view).unwrap(), view.name());
+            assert_eq!(view.as_str().parse(), Ok(view));
+            assert_eq!(serde_json::to_value(view).unwrap(), view.as_str());
         }
         assert!("oracle".parse::<CacheView>().is_err());
     }

@@ -15,6 +15,7 @@
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
+use crate::cache_view::BlockCounts;
 use std::collections::HashMap;
 
 /// State of the router.
@@ -25,6 +26,7 @@ pub struct DynamoRouter {
     is_exact: bool,
     /// The load of each backend, by its position.
     workers: Vec<WorkerLoad>,
+    sent: PrefixIndex,
     /// The active requests, by their number in the trace.
     active: HashMap<usize, ActiveRequest>,
 }
@@ -34,9 +36,8 @@ struct WorkerLoad {
     prefill_tokens: f64,
     /// Number of blocks of the active requests. A block that several requests share counts once.
     blocks: f64,
-    /// For each shared block of the trace, the number of active requests that have it.
-    users: HashMap<u64, u32>,
-    sent: PrefixIndex,
+    /// The shared blocks of the trace that active requests have.
+    shared: BlockCounts,
 }
 
 #[derive(Debug)]
@@ -57,33 +58,30 @@ impl DynamoRouter {
     /// A router that has sent no request yet.
     pub(crate) fn new(backends: usize, is_exact: bool) -> Self {
         let workers = (0..backends).map(|_| WorkerLoad::default()).collect();
-        Self { is_exact, workers, active: HashMap::new() }
+        Self { is_exact, workers, sent: PrefixIndex::new(backends), active: HashMap::new() }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let prompt = f64::from(view.job.prompt_tokens);
-        let overlap = |position: usize| {
-            let tokens = if self.is_exact {
-                f64::from((view.cached_tokens)(position))
-            } else {
-                let matched = self.workers[position].sent.matched(&view.job.prompt.blocks);
-                matched as f64 * view.job.block_tokens()
-            };
-            tokens.min(prompt)
+        let overlaps: Vec<f64> = if self.is_exact {
+            let cached = |position| f64::from((view.cached_tokens)(position));
+            view.candidates.iter().map(|candidate| cached(candidate.position)).collect()
+        } else {
+            let tokens = |matched| matched as f64 * view.job.block_tokens();
+            self.sent.matched(view).into_iter().map(tokens).collect()
         };
-        let work: Vec<f64> =
-            view.candidates.iter().map(|candidate| prompt - overlap(candidate.position)).collect();
+        let work: Vec<f64> = overlaps.iter().map(|tokens| prompt - tokens.min(prompt)).collect();
         let cost = |index: usize| {
             let worker = &self.workers[view.candidates[index].position];
-            let active = worker.active_blocks(&view.job.prompt.blocks) as f64;
+            let active = worker.shared.matched(&view.job.prompt.blocks) as f64;
             let added = (prompt - active * view.job.block_tokens()).max(0.0) / BLOCK_TOKENS;
             (worker.prefill_tokens + work[index]) / BLOCK_TOKENS + worker.blocks + added
         };
         let costs: Vec<f64> = (0..work.len()).map(cost).collect();
         let index = view.random_tie(&costs);
         let position = view.candidates[index].position;
+        self.sent.send(view, position, view.cache_blocks(position));
         let worker = &mut self.workers[position];
-        worker.sent.send(&view.job.prompt.blocks, view.cache_blocks(position));
         let (shared, block_tokens) = (view.job.prompt.blocks.clone(), view.job.block_tokens());
         let active = ActiveRequest {
             worker: position,
@@ -114,31 +112,17 @@ impl DynamoRouter {
 }
 
 impl WorkerLoad {
-    /// Number of leading blocks of a prompt that active requests also have.
-    fn active_blocks(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.users.contains_key(block)).count()
-    }
-
     fn add(&mut self, request: &ActiveRequest) {
         self.blocks += request.own_blocks;
-        for block in &request.shared {
-            let users = self.users.entry(*block).or_insert(0);
-            *users += 1;
-            if *users == 1 {
-                self.blocks += request.blocks_per_shared;
-            }
+        for _ in 0..self.shared.add(&request.shared) {
+            self.blocks += request.blocks_per_shared;
         }
     }
 
     fn remove(&mut self, request: &ActiveRequest) {
         self.blocks -= request.own_blocks;
-        for block in &request.shared {
-            let Some(users) = self.users.get_mut(block) else { continue };
-            *users -= 1;
-            if *users == 0 {
-                self.users.remove(block);
-                self.blocks -= request.blocks_per_shared;
-            }
+        for _ in 0..self.shared.remove(&request.shared) {
+            self.blocks -= request.blocks_per_shared;
         }
     }
 }

@@ -16,7 +16,7 @@ use super::routing_input::RoutingInput;
 #[derive(Debug)]
 pub struct LlmDRouter {
     /// The prefix index of each backend, by its position.
-    prefix_indexes: Vec<PrefixIndex>,
+    prefix_index: PrefixIndex,
     /// For each backend, by position: the number of the last prompt sent to it of which no cache had a
     /// prefix. 0: there was no such prompt. `None`: the scorer is not used.
     last_misses: Option<Vec<u64>>,
@@ -32,36 +32,29 @@ impl LlmDRouter {
     /// An endpoint picker that has sent no request yet.
     pub(crate) fn new(backends: usize, has_no_hit_lru: bool) -> Self {
         Self {
-            prefix_indexes: (0..backends).map(|_| PrefixIndex::default()).collect(),
+            prefix_index: PrefixIndex::new(backends),
             last_misses: has_no_hit_lru.then(|| vec![0; backends]),
             miss_count: 0,
         }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
-        let blocks = &view.job.prompt.blocks;
         let position = |index: usize| view.candidates[index].position;
         let queues =
             || view.candidates.iter().map(|candidate| view.reports[candidate.position].waiting);
         let (least, most) = (queues().fold(f64::INFINITY, f64::min), queues().fold(0.0, f64::max));
-        let matched: Vec<usize> = view
-            .candidates
-            .iter()
-            .map(|candidate| self.prefix_indexes[candidate.position].matched(blocks))
-            .collect();
-        let is_miss = matched.iter().all(|matched| *matched == 0);
+        let shares = self.prefix_index.shares(view);
+        let is_miss = shares.iter().all(|share| *share <= 0.0);
         let score = |index: usize| {
             let report = &view.reports[position(index)];
             let queue = if most > least { (most - report.waiting) / (most - least) } else { 1.0 };
-            let prefix = matched[index] as f64 / blocks.len().max(1) as f64;
             let no_hit = self.no_hit_score(position(index), is_miss);
-            let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), prefix, no_hit];
+            let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), shares[index], no_hit];
             -parts.iter().zip(SCORER_WEIGHTS).map(|(part, weight)| part * weight).sum::<f64>()
         };
-        let costs: Vec<f64> = (0..matched.len()).map(score).collect();
+        let costs: Vec<f64> = (0..shares.len()).map(score).collect();
         let chosen = view.random_tie(&costs);
-        let cache_blocks = view.cache_blocks(position(chosen));
-        self.prefix_indexes[position(chosen)].send(blocks, cache_blocks);
+        self.prefix_index.send(view, position(chosen), view.cache_blocks(position(chosen)));
         if let Some(last_misses) = self.last_misses.as_mut().filter(|_| is_miss) {
             self.miss_count += 1;
             last_misses[position(chosen)] = self.miss_count;

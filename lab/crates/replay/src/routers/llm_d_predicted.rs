@@ -30,6 +30,7 @@ pub struct PredictedLatencyRouter {
     objectives: [f64; 2],
     /// The load of each backend, by its position.
     workers: Vec<Worker>,
+    sent: PrefixIndex,
     ttft_model: OnlineRegression,
     tpot_model: OnlineRegression,
     /// The active requests, by their number in the trace.
@@ -38,7 +39,6 @@ pub struct PredictedLatencyRouter {
 
 #[derive(Debug, Default)]
 struct Worker {
-    sent: PrefixIndex,
     requests: u32,
     /// Prompt tokens of the backend's requests that have no output yet.
     prefill_tokens: f64,
@@ -84,6 +84,7 @@ impl PredictedLatencyRouter {
         Self {
             objectives,
             workers: (0..backends).map(|_| Worker::default()).collect(),
+            sent: PrefixIndex::new(backends),
             ttft_model: OnlineRegression::new(TTFT_FEATURES),
             tpot_model: OnlineRegression::new(TPOT_FEATURES),
             active: HashMap::new(),
@@ -91,10 +92,10 @@ impl PredictedLatencyRouter {
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
-        let blocks = &view.job.prompt.blocks;
         let mut random = fastrand::Rng::with_seed(view.routing_request.seed);
+        let shares = self.sent.shares(view).into_iter().enumerate();
         let predictions: Vec<Prediction> =
-            (0..view.candidates.len()).map(|index| self.predict(view, index)).collect();
+            shares.map(|(index, share)| self.predict(view, index, share)).collect();
         let all: Vec<usize> = (0..predictions.len()).collect();
         let sticky = sticky(&predictions, all, AFFINITY_SHARES[0]);
         let tier = tier(&predictions, sticky, random.f64() < EXPLORATION_SHARE);
@@ -113,16 +114,13 @@ impl PredictedLatencyRouter {
         let worker = &mut self.workers[position];
         worker.requests += 1;
         worker.prefill_tokens += prefill_tokens;
-        worker.sent.send(blocks, view.cache_blocks(position));
+        self.sent.send(view, position, view.cache_blocks(position));
         let request = ActiveRequest { position, prefill_tokens, ttft_features, tpot_features };
         self.active.insert(view.number, request);
         index
     }
 
-    fn predict(&self, view: &RoutingInput<'_>, index: usize) -> Prediction {
-        let blocks = &view.job.prompt.blocks;
-        let worker = &self.workers[view.candidates[index].position];
-        let share = worker.sent.matched(blocks) as f64 / blocks.len().max(1) as f64;
+    fn predict(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> Prediction {
         let (ttft_features, tpot_features) = self.features(view, index, share);
         let seconds =
             [self.ttft_model.predict(&ttft_features), self.tpot_model.predict(&tpot_features)];
@@ -130,7 +128,8 @@ impl PredictedLatencyRouter {
             let objective = self.objectives[measure];
             if objective.is_finite() { objective - seconds[measure] } else { -seconds[measure] }
         });
-        Prediction { share, seconds, headroom, requests: worker.requests }
+        let requests = self.workers[view.candidates[index].position].requests;
+        Prediction { share, seconds, headroom, requests }
     }
 
     /// The input features of the TTFT model and of the TPOT model, scaled to values of about 1.

@@ -13,5 +13,5 @@ mod routing_input;
 mod rules;
 mod token_load;
 
-pub use router::{DEFAULT_SCRAPE_INTERVAL, Router, RouterKind};
+pub use router::{DEFAULT_SCRAPE_INTERVAL, ReferenceRouter, Router, RouterKind};
 pub use routing_input::RoutingInput;

@@ -22,7 +22,7 @@ use super::routing_input::RoutingInput;
 pub struct RadixTreeRouter {
     variant: RadixTreeVariant,
     /// The tree of the prompts sent to each backend, by the position of the backend.
-    trees: Vec<PrefixIndex>,
+    trees: PrefixIndex,
 }
 
 /// The project whose router is reimplemented.
@@ -43,7 +43,7 @@ const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 impl RadixTreeRouter {
     /// A router that has sent no request yet.
     pub(crate) fn new(backends: usize, variant: RadixTreeVariant) -> Self {
-        Self { variant, trees: (0..backends).map(|_| PrefixIndex::default()).collect() }
+        Self { variant, trees: PrefixIndex::new(backends) }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
@@ -51,8 +51,8 @@ impl RadixTreeRouter {
             RadixTreeVariant::VllmRouter => self.route_as_vllm_router(view),
             RadixTreeVariant::Smg => self.route_as_smg(view),
         };
-        let tree = &mut self.trees[view.candidates[chosen].position];
-        tree.send(&view.job.prompt.blocks, (MAX_TREE_TOKENS / view.job.block_tokens()) as usize);
+        let max_blocks = (MAX_TREE_TOKENS / view.job.block_tokens()) as usize;
+        self.trees.send(view, view.candidates[chosen].position, max_blocks);
         chosen
     }
 
@@ -82,21 +82,16 @@ impl RadixTreeRouter {
     /// The candidates with the longest match, if the match is longer than this share of the prompt. Otherwise
     /// none.
     fn longest_matches(&self, view: &RoutingInput<'_>, share: f64) -> Vec<usize> {
-        let blocks = &view.job.prompt.blocks;
-        let matched: Vec<usize> = view
-            .candidates
-            .iter()
-            .map(|candidate| self.trees[candidate.position].matched(blocks))
-            .collect();
+        let matched = self.trees.matched(view);
         let longest = matched.iter().copied().max().unwrap_or(0);
-        if longest as f64 <= share * blocks.len() as f64 {
+        if longest as f64 <= share * view.job.prompt.blocks.len() as f64 {
             return Vec::new();
         }
         (0..matched.len()).filter(|index| matched[*index] == longest).collect()
     }
 
     fn smallest_tree(&self, view: &RoutingInput<'_>) -> usize {
-        let sizes = view.candidates.iter().map(|candidate| self.trees[candidate.position].len());
+        let sizes = view.candidates.iter().map(|candidate| self.trees.len(candidate.position));
         sizes.enumerate().min_by_key(|(_, size)| *size).map_or(0, |(index, _)| index)
     }
 }

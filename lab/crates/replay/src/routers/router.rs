@@ -8,9 +8,9 @@ use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
 use super::rules::{DualMapRouter, LookaheadRouter, exact_state, five_terms};
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
-use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokenweir_routing::{Candidate, Policy, PolicyKind, kv_aware};
 
 /// A router with its state.
@@ -28,8 +28,6 @@ pub enum Router {
     Dynamo(DynamoRouter),
     /// A router that counts the prompt tokens in flight.
     TokenLoad(TokenLoadRouter),
-    /// Picks the backend with the fewest requests in flight.
-    FewestRequests,
     /// A router that assigns two backends to each prefix (`DualMap`).
     DualMap(DualMapRouter),
     /// Picks the backend with the lowest cost, a formula of five terms without adjustable settings.
@@ -46,88 +44,59 @@ pub enum Router {
 pub enum RouterKind {
     /// A policy of the gateway.
     Shipped(PolicyKind),
-    /// `llm_d`: the default scorers.
-    LlmD,
-    /// `llm_d_no_hit_lru`: the default scorers and `no-hit-lru`.
-    LlmDNoHitLru,
-    /// `radix_tree`: the SGLang and vLLM routers.
-    RadixTree,
-    /// `smg`: the cache-aware policy of the gateway that succeeded the SGLang router.
-    Smg,
-    /// `dynamo`: the KV router of NVIDIA Dynamo, with the true contents of the caches.
-    Dynamo,
-    /// `dynamo_approximate`: the KV router of NVIDIA Dynamo, with cache contents estimated from the prompts
-    /// that it sent.
-    DynamoApproximate,
-    /// `llm_d_optimized`: the scorers that llm-d recommended in 2026.
-    LlmDOptimized,
-    /// `llm_d_predicted`: predicted-latency scheduling.
-    LlmDPredicted,
-    /// `lmetric`: the product of the prompt tokens in flight, including this prompt, and the requests in
-    /// flight + 1.
-    LMetric,
-    /// `backlog_and_share`: weighs the prompt tokens in flight against the cached share of the prompt.
-    BacklogAndShare,
-    /// `lpwl`: the least number of pending prompt tokens, including those of this prompt.
-    Lpwl,
-    /// `dual_map`: one of the two backends that are assigned to each prefix.
-    DualMap,
-    /// `five_terms`: a cost formula of five terms without adjustable settings.
-    FiveTerms,
-    /// `exact_state`: the formula of `kv_aware` on the true state of the engines.
-    ExactState,
-    /// `lookahead`: the least predicted TTFT of this request and the next one together.
-    Lookahead,
-    /// `fewest_requests`: the backend with the fewest requests in flight. Experiments use it to choose their
-    /// load. So a change of a policy of the gateway does not change the load of an experiment.
-    FewestRequests,
+    /// Another router.
+    Reference(ReferenceRouter),
+}
+
+named_enum! {
+    /// A router that is not a policy of the gateway.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum ReferenceRouter {
+        /// The default scorers of llm-d.
+        LlmD = "llm_d",
+        /// The default scorers of llm-d and `no-hit-lru`.
+        LlmDNoHitLru = "llm_d_no_hit_lru",
+        /// The SGLang and vLLM routers.
+        RadixTree = "radix_tree",
+        /// The cache-aware policy of the gateway that succeeded the SGLang router.
+        Smg = "smg",
+        /// The KV router of NVIDIA Dynamo, with the true contents of the caches.
+        Dynamo = "dynamo",
+        /// The KV router of NVIDIA Dynamo, with cache contents estimated from the prompts that it sent.
+        DynamoApproximate = "dynamo_approximate",
+        /// The scorers that llm-d recommended in 2026.
+        LlmDOptimized = "llm_d_optimized",
+        /// The predicted-latency scheduling of llm-d.
+        LlmDPredicted = "llm_d_predicted",
+        /// The product of the prompt tokens in flight, including this prompt, and the requests in flight + 1.
+        LMetric = "lmetric",
+        /// Weighs the prompt tokens in flight against the cached share of the prompt.
+        BacklogAndShare = "backlog_and_share",
+        /// The least number of pending prompt tokens, including those of this prompt.
+        Lpwl = "lpwl",
+        /// One of the two backends that are assigned to each prefix.
+        DualMap = "dual_map",
+        /// A cost formula of five terms without adjustable settings.
+        FiveTerms = "five_terms",
+        /// The formula of `kv_aware` on the true state of the engines.
+        ExactState = "exact_state",
+        /// The least predicted TTFT of this request and the next one together.
+        Lookahead = "lookahead",
+    }
 }
 
 impl RouterKind {
-    /// The routers that are not policies of the gateway, except [`Self::FewestRequests`].
-    pub const REFERENCES: [Self; 15] = [
-        Self::LlmD,
-        Self::LlmDNoHitLru,
-        Self::RadixTree,
-        Self::Smg,
-        Self::Dynamo,
-        Self::DynamoApproximate,
-        Self::LlmDOptimized,
-        Self::LlmDPredicted,
-        Self::LMetric,
-        Self::BacklogAndShare,
-        Self::Lpwl,
-        Self::DualMap,
-        Self::FiveTerms,
-        Self::ExactState,
-        Self::Lookahead,
-    ];
-
-    /// All kinds except [`Self::FewestRequests`].
+    /// All kinds.
     pub fn all() -> Vec<Self> {
-        PolicyKind::ALL.into_iter().map(Self::Shipped).chain(Self::REFERENCES).collect()
+        let references = ReferenceRouter::ALL.into_iter().map(Self::Reference);
+        PolicyKind::ALL.into_iter().map(Self::Shipped).chain(references).collect()
     }
 
     /// Name on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Shipped(kind) => kind.name(),
-            Self::LlmD => "llm_d",
-            Self::LlmDNoHitLru => "llm_d_no_hit_lru",
-            Self::RadixTree => "radix_tree",
-            Self::Smg => "smg",
-            Self::Dynamo => "dynamo",
-            Self::DynamoApproximate => "dynamo_approximate",
-            Self::LlmDOptimized => "llm_d_optimized",
-            Self::LlmDPredicted => "llm_d_predicted",
-            Self::LMetric => "lmetric",
-            Self::BacklogAndShare => "backlog_and_share",
-            Self::Lpwl => "lpwl",
-            Self::DualMap => "dual_map",
-            Self::FiveTerms => "five_terms",
-            Self::ExactState => "exact_state",
-            Self::Lookahead => "lookahead",
-            Self::FewestRequests => "fewest_requests",
+            Self::Shipped(kind) => kind.as_str(),
+            Self::Reference(router) => router.as_str(),
         }
     }
 
@@ -136,11 +105,12 @@ impl RouterKind {
     pub fn scrape_interval(self, interval: Duration) -> Duration {
         let is_default = interval == DEFAULT_SCRAPE_INTERVAL;
         match self {
-            Self::LlmD | Self::LlmDNoHitLru | Self::LlmDOptimized | Self::LlmDPredicted
-                if is_default =>
-            {
-                LLM_D_SCRAPE_INTERVAL
-            }
+            Self::Reference(
+                ReferenceRouter::LlmD
+                | ReferenceRouter::LlmDNoHitLru
+                | ReferenceRouter::LlmDOptimized
+                | ReferenceRouter::LlmDPredicted,
+            ) if is_default => LLM_D_SCRAPE_INTERVAL,
             _ => interval,
         }
     }
@@ -151,26 +121,32 @@ impl RouterKind {
     pub fn router(self, policy: &Policy, objectives: [f64; 2], backend_count: usize) -> Router {
         let radix_tree = |variant| Router::RadixTree(RadixTreeRouter::new(backend_count, variant));
         let token_load = |rule| Router::TokenLoad(TokenLoadRouter::new(backend_count, rule));
-        match self {
-            Self::Shipped(kind) => Router::Shipped(Policy { kind, ..*policy }),
-            Self::LlmD => Router::LlmD(LlmDRouter::new(backend_count, false)),
-            Self::LlmDNoHitLru => Router::LlmD(LlmDRouter::new(backend_count, true)),
-            Self::RadixTree => radix_tree(RadixTreeVariant::VllmRouter),
-            Self::Smg => radix_tree(RadixTreeVariant::Smg),
-            Self::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
-            Self::DynamoApproximate => Router::Dynamo(DynamoRouter::new(backend_count, false)),
-            Self::LlmDOptimized => token_load(TokenLoadRule::LlmDOptimized),
-            Self::LlmDPredicted => {
+        let reference = match self {
+            Self::Shipped(kind) => return Router::Shipped(Policy { kind, ..*policy }),
+            Self::Reference(reference) => reference,
+        };
+        match reference {
+            ReferenceRouter::LlmD => Router::LlmD(LlmDRouter::new(backend_count, false)),
+            ReferenceRouter::LlmDNoHitLru => Router::LlmD(LlmDRouter::new(backend_count, true)),
+            ReferenceRouter::RadixTree => radix_tree(RadixTreeVariant::VllmRouter),
+            ReferenceRouter::Smg => radix_tree(RadixTreeVariant::Smg),
+            ReferenceRouter::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
+            ReferenceRouter::DynamoApproximate => {
+                Router::Dynamo(DynamoRouter::new(backend_count, false))
+            }
+            ReferenceRouter::LlmDOptimized => token_load(TokenLoadRule::LlmDOptimized),
+            ReferenceRouter::LlmDPredicted => {
                 Router::LlmDPredicted(PredictedLatencyRouter::new(backend_count, objectives))
             }
-            Self::LMetric => token_load(TokenLoadRule::LMetric),
-            Self::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
-            Self::Lpwl => token_load(TokenLoadRule::Lpwl),
-            Self::DualMap => Router::DualMap(DualMapRouter::new(objectives[0])),
-            Self::FiveTerms => Router::FiveTerms,
-            Self::ExactState => Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy }),
-            Self::Lookahead => Router::Lookahead(LookaheadRouter::default()),
-            Self::FewestRequests => Router::FewestRequests,
+            ReferenceRouter::LMetric => token_load(TokenLoadRule::LMetric),
+            ReferenceRouter::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
+            ReferenceRouter::Lpwl => token_load(TokenLoadRule::Lpwl),
+            ReferenceRouter::DualMap => Router::DualMap(DualMapRouter::new(objectives[0])),
+            ReferenceRouter::FiveTerms => Router::FiveTerms,
+            ReferenceRouter::ExactState => {
+                Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy })
+            }
+            ReferenceRouter::Lookahead => Router::Lookahead(LookaheadRouter::default()),
         }
     }
 }
@@ -219,7 +195,6 @@ impl Router {
             Self::RadixTree(tree) => tree.route(view),
             Self::Dynamo(router) => router.route(view),
             Self::TokenLoad(router) => router.route(view),
-            Self::FewestRequests => fewest_requests(view.candidates),
             Self::DualMap(router) => router.route(view),
             Self::FiveTerms => five_terms(view),
             Self::Exact(policy) => exact_state(policy, view),
@@ -248,13 +223,4 @@ impl Router {
             _ => {}
         }
     }
-}
-
-/// Index of the candidate with the fewest requests in flight. If several have equally few, the one that has
-/// got no request for the longest time.
-fn fewest_requests(candidates: &[Candidate]) -> usize {
-    let rank = |candidate: &Candidate| (f64::from(candidate.in_flight), -candidate.idle_seconds);
-    let ranks = candidates.iter().map(rank).enumerate();
-    let first = ranks.min_by(|a, b| a.1.partial_cmp(&b.1).unwrap_or(Ordering::Equal));
-    first.map_or(0, |(index, _)| index)
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub struct TokenLoadRouter {
     rule: TokenLoadRule,
     /// The blocks that were sent to each backend, by its position.
-    sent: Vec<PrefixIndex>,
+    sent: PrefixIndex,
     /// Uncached prompt tokens of the requests without output at each backend, by position.
     backlogs: Vec<f64>,
     /// The requests without output, by their number: the position of the backend, and the uncached prompt
@@ -48,28 +48,20 @@ impl TokenLoadRouter {
     pub(crate) fn new(backends: usize, rule: TokenLoadRule) -> Self {
         Self {
             rule,
-            sent: (0..backends).map(|_| PrefixIndex::default()).collect(),
+            sent: PrefixIndex::new(backends),
             backlogs: vec![0.0; backends],
             pending: HashMap::new(),
         }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
-        let blocks = &view.job.prompt.blocks;
-        let shares: Vec<f64> = view
-            .candidates
-            .iter()
-            .map(|candidate| {
-                let matched = self.sent[candidate.position].matched(blocks);
-                matched as f64 / blocks.len().max(1) as f64
-            })
-            .collect();
+        let shares = self.sent.shares(view);
         let index = view.random_tie(&self.costs(view, &shares));
         let position = view.candidates[index].position;
         let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
         self.backlogs[position] += uncached;
         self.pending.insert(view.number, (position, uncached));
-        self.sent[position].send(blocks, view.cache_blocks(position));
+        self.sent.send(view, position, view.cache_blocks(position));
         index
     }
 

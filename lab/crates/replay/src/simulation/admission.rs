@@ -1,7 +1,6 @@
 //! Admission control of the simulated gateways. The queue and its order are those of the real gateway. All
 //! requests have the same priority class.
 
-use super::dispatch::Offer;
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
@@ -79,7 +78,8 @@ impl Simulation<'_> {
                 self.offer(gateway, request.payload.number)
             };
             let mut exhausted = ExhaustedModels::default();
-            let Some((id, offer)) = queue.select(now, &mut exhausted, offer, Offer::lost_tokens)
+            let Some((id, offer)) =
+                queue.select(now, &mut exhausted, offer, |offer| offer.lost_tokens)
             else {
                 break;
             };
@@ -97,9 +97,5 @@ impl Simulation<'_> {
         if left.is_some() {
             self.end(number, None);
         }
-    }
-
-    pub(super) fn queues_are_empty(&self) -> bool {
-        self.gateways.iter().all(|gateway| gateway.queue.is_empty())
     }
 }

@@ -15,16 +15,10 @@ use tokenweir_sim::engine::SequenceId;
 pub(super) struct Offer {
     /// The picked backend. `None`: all backends are down.
     candidate: Option<Candidate>,
-    lost_tokens: f64,
-}
-
-impl Offer {
     /// Prompt tokens that the picked backend must compute although another backend, saturated or not, has
     /// them in its cache. 0 for routers that are not policies of the gateway, because their state already
     /// counts the request at the picked backend.
-    pub(super) const fn lost_tokens(&self) -> f64 {
-        self.lost_tokens
-    }
+    pub(super) lost_tokens: f64,
 }
 
 impl Simulation<'_> {
@@ -146,7 +140,7 @@ impl Simulation<'_> {
         sender.candidate_sampler.sent(&job.prompt, backend);
         sender.update_load_hint(backend, now);
         if self.setup.cache_view.has_events() {
-            sender.pending_prompts.add(backend, &job.prompt.blocks);
+            sender.pending_prompts[backend].add(&job.prompt.blocks);
         }
         self.tell_peers(gateway, backend, Some(number));
         self.results.placements.push((self.now.as_secs_f64(), backend));

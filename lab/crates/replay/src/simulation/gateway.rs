@@ -1,7 +1,7 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
 use super::setup::SimulationSetup;
-use crate::cache_view::{KnownTexts, PendingPrompts, PublishedCaches};
+use crate::cache_view::{BlockCounts, KnownTexts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) struct SimulatedGateway {
     /// The state of each backend, by its position.
     pub(super) health: Vec<BackendHealth>,
     /// The prompts without output that this gateway sent. Used if the gateways receive KV events.
-    pub(super) pending_prompts: PendingPrompts,
+    pub(super) pending_prompts: Vec<BlockCounts>,
     /// The texts whose blocks this gateway knows. Used if the KV events count only for texts that the gateway
     /// has sent.
     pub(super) known_texts: KnownTexts,
@@ -64,7 +64,7 @@ impl SimulatedGateway {
             reported_loads: vec![LoadReport::default(); backends],
             router: kind.router(&setup.policy, setup.known_objectives, backends),
             health: (0..backends).map(health).collect(),
-            pending_prompts: PendingPrompts::new(backends),
+            pending_prompts: vec![BlockCounts::default(); backends],
             known_texts: KnownTexts::default(),
             decision_count: 0,
             queue: AdmissionQueue::new(QUEUE_CAPACITY, 1),
@@ -134,7 +134,7 @@ impl SimulatedGateway {
             let resident = lookup.resident(position, block_size, known_tokens);
             let is_decided = known.is_none() || !resident.is_all;
             let other = if is_decided {
-                self.pending_prompts.matched(position, blocks) as f64 * block_tokens
+                self.pending_prompts[position].matched(blocks) as f64 * block_tokens
             } else {
                 candidate.cached
             };

@@ -14,7 +14,7 @@ impl Simulation<'_> {
         let (gateway, backend) = (request.gateway, request.backend);
         if self.setup.cache_view.has_events() {
             let blocks = &self.requests[number].prompt.blocks;
-            self.gateways[gateway].pending_prompts.remove(backend, blocks);
+            self.gateways[gateway].pending_prompts[backend].remove(blocks);
         }
         self.tell_peers(gateway, backend, None);
     }

@@ -17,7 +17,8 @@ impl Simulation<'_> {
 
     /// Whether all requests have arrived and no request waits in a gateway.
     pub(super) fn is_over(&self) -> bool {
-        self.arrived_requests == self.requests.len() && self.queues_are_empty()
+        self.arrived_requests == self.requests.len()
+            && self.gateways.iter().all(|gateway| gateway.queue.is_empty())
     }
 
     fn read_metrics(&mut self, gateway: usize, backend: usize) {

@@ -4,20 +4,23 @@ use crate::engines::engine_presets::EnginePreset;
 use crate::results::LatencyObjectives;
 use crate::workload::TrafficShape;
 use serde::Serialize;
+use tokenweir_protocol::named_enum;
 use tokenweir_sim::engine::EngineSpec;
 
-/// The fleet of backends in a cell (one setup of the tournament).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FleetKind {
-    /// Llama 3.1 8B on four backends with one L40S each.
-    Equal,
-    /// Llama 3.1 8B on four backends: one with an H100, and three with an L40S each. An L40S has a third of
-    /// the speed of the H100 and less than half of its cache.
-    Unequal,
-    /// Llama 3.1 70B on four backends with four H100 each. Their caches have 153,000 tokens, a third of the
-    /// usual size.
-    SmallCaches,
+named_enum! {
+    /// The fleet of backends in a cell (one setup of the tournament).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FleetKind {
+        /// Llama 3.1 8B on four backends with one L40S each.
+        Equal = "equal",
+        /// Llama 3.1 8B on four backends: one with an H100, and three with an L40S each. An L40S has a
+        /// third of the speed of the H100 and less than half of its cache.
+        Unequal = "unequal",
+        /// Llama 3.1 70B on four backends with four H100 each. Their caches have 153,000 tokens, a third
+        /// of the usual size.
+        SmallCaches = "small_caches",
+    }
 }
 
 /// One setup of the tournament: a kind of traffic, a fleet and a load.
@@ -39,9 +42,6 @@ pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
 
 impl FleetKind {
-    /// All fleets.
-    pub const ALL: [Self; 3] = [Self::Equal, Self::Unequal, Self::SmallCaches];
-
     /// The engine of each backend.
     pub(super) fn specs(self) -> Vec<EngineSpec> {
         match self {
@@ -72,11 +72,6 @@ impl Cell {
 
     /// Name in results, such as `retrieval/equal/0.95`.
     pub fn name(&self) -> String {
-        let fleet = match self.fleet {
-            FleetKind::Equal => "equal",
-            FleetKind::Unequal => "unequal",
-            FleetKind::SmallCaches => "small_caches",
-        };
-        format!("{}/{fleet}/{}", self.shape.name(), self.load)
+        format!("{}/{}/{}", self.shape.as_str(), self.fleet.as_str(), self.load)
     }
 }

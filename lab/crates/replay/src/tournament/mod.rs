@@ -4,7 +4,7 @@
 //! The first part of a run, [`WARM_UP`] of its time, is not measured, so that the first fill of the caches
 //! does not count. The load of a cell is the load at which `LMetric` has a given goodput with traffic seed 0,
 //! which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
-//! own. [`RouterKind::ExactState`] does not count as the best router, because no gateway can have its
+//! own. [`ReferenceRouter::ExactState`] does not count as the best router, because no gateway can have its
 //! knowledge.
 
 mod bound;
@@ -15,17 +15,15 @@ pub mod standings;
 pub use cell::{Cell, FleetKind, OBJECTIVES};
 pub use score::RouterScore;
 
-use super::routers::RouterKind;
+use super::parallel::parallel_map;
+use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
-use super::workload::{ArrivalProcess, TrafficShape, Workload};
+use super::workload::{TrafficShape, Workload};
 use cell::LOADS;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 use tokenweir_routing::Policy;
 use tokenweir_sim::engine::EngineSpec;
@@ -76,31 +74,19 @@ const CALIBRATION_STEPS: (usize, usize) = (12, 5);
 impl Tournament {
     /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
     pub fn run(&self, cells: &[Cell], on_step: &(dyn Fn() + Sync)) -> Vec<CellResult> {
-        let next = AtomicUsize::new(0);
-        let results = Mutex::new(Vec::new());
         let groups: Vec<&[Cell]> =
             cells.chunk_by(|a, b| (a.shape, a.fleet) == (b.shape, b.fleet)).collect();
-        let work = || {
-            while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let speeds = self.calibrate(group[0].shape, group[0].fleet);
-                for cell in *group {
-                    let at = LOADS.iter().position(|load| load.total_cmp(&cell.load).is_eq());
-                    let result = self.run_cell(cell, speeds[at.unwrap_or(0)]);
-                    on_step();
-                    results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-                }
-            }
+        let run_group = |group: &&[Cell]| -> Vec<CellResult> {
+            let speeds = self.calibrate(group[0].shape, group[0].fleet);
+            let run = |cell: &Cell| {
+                let at = LOADS.iter().position(|load| load.total_cmp(&cell.load).is_eq());
+                let result = self.run_cell(cell, speeds[at.unwrap_or(0)]);
+                on_step();
+                result
+            };
+            group.iter().map(run).collect()
         };
-        thread::scope(|scope| {
-            let threads = thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..threads.min(groups.len()) {
-                scope.spawn(work);
-            }
-        });
-        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let place = |result: &CellResult| cells.iter().position(|cell| *cell == result.cell);
-        results.sort_by_key(place);
-        results
+        parallel_map(&groups, run_group).into_iter().flatten().collect()
     }
 
     fn run_cell(&self, cell: &Cell, speed: f64) -> CellResult {
@@ -130,18 +116,23 @@ impl Tournament {
     }
 
     fn traffic(&self, shape: TrafficShape, speed: f64, seed: u64) -> Vec<TraceRequest> {
-        let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
         let requests = self.requests.max((self.seconds * speed) as usize);
-        Workload { shape, arrivals, requests, bytes_sigma }.generate(seed)
+        Workload { shape, requests }.generate(seed)
     }
 
-    /// The speeds at which [`RouterKind::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
+    /// The speeds at which [`ReferenceRouter::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
     /// without load.
     fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
         let alone = Self { gateways: 1, admission: None, ..self.clone() };
         let goodput = |speed: f64| {
             let requests = alone.traffic(shape, speed, 0);
-            score(&alone.setup(fleet, speed), &requests, RouterKind::LMetric, 0).goodput
+            score(
+                &alone.setup(fleet, speed),
+                &requests,
+                RouterKind::Reference(ReferenceRouter::LMetric),
+                0,
+            )
+            .goodput
         };
         // The first speed is a tenth of the speed at which full batches, without cached tokens, keep the
         // engines always busy.
@@ -209,7 +200,8 @@ impl CellResult {
     pub fn regret(&self, router: &str) -> Option<f64> {
         let goodput = |router: &str| self.mean(router, |score| score.goodput);
         let own = goodput(router)?;
-        let others = self.scores.keys().filter(|name| **name != RouterKind::ExactState.name());
+        let others =
+            self.scores.keys().filter(|name| **name != ReferenceRouter::ExactState.as_str());
         let best = others.filter_map(|name| goodput(name)).fold(own, f64::max);
         Some((best - own) * 100.0)
     }
@@ -223,7 +215,10 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_results_and_a_higher_load_a_lower_goodput() {
-        let kinds = vec![RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
+        let kinds = vec![
+            RouterKind::Shipped(PolicyKind::RoundRobin),
+            RouterKind::Reference(ReferenceRouter::LMetric),
+        ];
         let tournament = Tournament {
             kinds,
             policy: Policy::default(),

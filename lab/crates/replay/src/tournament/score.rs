@@ -1,6 +1,6 @@
 //! The score of a router in one run.
 
-use crate::results::{LatencyObjectives, RunResults, ServedRequest};
+use crate::results::{LatencyObjectives, RunResults, ServedRequest, jain_index};
 use crate::trace::TraceRequest;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -67,6 +67,8 @@ impl RouterScore {
             *sent += 1;
             *good += usize::from(is_good.get(&number) == Some(&true));
         }
+        let counted = tenants.values().filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
+        let goodputs = counted.map(|(sent, good)| *good as f64 / *sent as f64);
         Self {
             goodput: share(&|served| objectives.is_met_by(served)),
             within_three: share(&|served| served.ttft <= 3.0 * objectives.ttft),
@@ -75,17 +77,7 @@ impl RouterScore {
             wasted: sum(&|served| is_late(served) * computed(served)) / sum(&computed).max(1.0),
             turnovers: sum(&computed) / capacity,
             cached: sum(&|served| served.cached.into()) / sum(&|it| it.prompt.into()).max(1.0),
-            fairness: jain_index(tenants.values()),
+            fairness: jain_index(goodputs),
         }
     }
-}
-
-/// Jain's index of fairness (Σ x)² ÷ (n · Σ x²) over the goodputs of the tenants. Each tenant is given by its
-/// numbers of sent and of good requests.
-fn jain_index<'a>(tenants: impl Iterator<Item = &'a (usize, usize)>) -> f64 {
-    let counted = tenants.filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
-    let [count, sum, squares] = counted
-        .map(|(sent, good)| *good as f64 / *sent as f64)
-        .fold([0.0; 3], |[count, sum, squares], x| [count + 1.0, sum + x, squares + x * x]);
-    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
 }

@@ -91,6 +91,7 @@ fn bootstrap(values: &[f64]) -> [f64; 3] {
 mod tests {
     use super::super::Cell;
     use super::*;
+    use crate::routers::ReferenceRouter;
     use std::collections::BTreeMap;
     use tokenweir_routing::PolicyKind;
 
@@ -116,7 +117,10 @@ mod tests {
             bound: None,
             scores: BTreeMap::from(scores.map(|(name, goodput)| (name, score(goodput)))),
         };
-        let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
+        let kinds = [
+            RouterKind::Shipped(PolicyKind::RoundRobin),
+            RouterKind::Reference(ReferenceRouter::LMetric),
+        ];
         let standings = standings(&[result], &kinds);
         assert_eq!((standings[0].router, standings[1].router), ("lmetric", "round_robin"));
         assert!((standings[1].regret - 5.0).abs() < 1e-9 && standings[0].regret < 1e-9);

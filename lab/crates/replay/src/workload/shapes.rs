@@ -11,20 +11,17 @@ impl Generator {
     pub(super) fn session(&mut self, shape: TrafficShape, at: Duration) {
         match shape {
             TrafficShape::Chat => {
-                self.single(at, (1_020.0, 1.0), (129.0, 0.86));
+                self.single(at, &[], (1_020.0, 1.0), (129.0, 0.86));
             }
             TrafficShape::Reasoning => {
-                self.single(at, (208.0, 1.2), (792.0, 0.97));
+                self.single(at, &[], (208.0, 1.2), (792.0, 0.97));
             }
             TrafficShape::Completion => {
-                self.single(at, (1_469.0, 1.0), (13.0, 0.85));
+                self.single(at, &[], (1_469.0, 1.0), (13.0, 0.85));
             }
             TrafficShape::SystemPrompts => {
                 let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
-                let question = self.lognormal(200.0, 0.8);
-                let question = self.new_segment(question);
-                let output = self.lognormal(150.0, 0.8);
-                self.push(&[system, question], output, at, None);
+                self.single(at, &[system], (200.0, 0.8), (150.0, 0.8));
             }
             TrafficShape::Retrieval => self.retrieval(at),
             TrafficShape::Conversation => {
@@ -46,10 +43,7 @@ impl Generator {
             TrafficShape::Tenants => {
                 self.tenant = self.popular(900);
                 let examples = Self::shared_segment(18, self.tenant, 1_500.0, 0.3);
-                let question = self.lognormal(120.0, 0.6);
-                let question = self.new_segment(question);
-                let output = self.lognormal(30.0, 0.7);
-                self.push(&[examples, question], output, at, None);
+                self.single(at, &[examples], (120.0, 0.6), (30.0, 0.7));
             }
             TrafficShape::LongDocuments => self.long_documents(at),
             TrafficShape::Batches => self.batch(at),
@@ -72,8 +66,7 @@ impl Generator {
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > COMPACTED_TOKENS {
                 history = vec![system, self.new_segment(2_000.0)];
             }
-            let input = self.lognormal(900.0, 1.0);
-            history.push(self.new_segment(input));
+            history.push(self.random_segment(900.0, 1.0));
             let pause = Duration::from_secs_f64(self.lognormal(4.0, 0.8));
             let output = self.lognormal(120.0, 0.8);
             let answer = self.push(&history, output, previous.map_or(at, |_| pause), previous);
@@ -93,8 +86,7 @@ impl Generator {
     /// request.
     fn sub_agent(&mut self, mut history: Vec<Segment>, mut previous: usize) -> usize {
         for _ in 0..self.random.usize(1..=3) {
-            let input = self.lognormal(500.0, 0.8);
-            history.push(self.new_segment(input));
+            history.push(self.random_segment(500.0, 0.8));
             let output = self.lognormal(150.0, 0.8);
             let answer = self.push(&history, output, Duration::from_secs(1), Some(previous));
             history.push(answer);
@@ -110,23 +102,19 @@ impl Generator {
         for rank in 0..self.random.u64(2..=8) {
             segments.push(Self::shared_segment(20 + rank, topic, 1_100.0, 0.3));
         }
-        let question = self.lognormal(70.0, 0.7);
-        segments.push(self.new_segment(question));
-        let output = self.lognormal(160.0, 0.6);
-        self.push(&segments, output, at, None);
+        self.single(at, &segments, (70.0, 0.7), (160.0, 0.6));
     }
 
     /// Adds an independent question, or up to four questions about a long document.
     fn long_documents(&mut self, at: Duration) {
         if self.random.f64() >= 0.05 {
-            return self.single(at, (900.0, 0.9), (150.0, 0.8));
+            return self.single(at, &[], (900.0, 0.9), (150.0, 0.8));
         }
         let tokens = 40_000.0 + 70_000.0 * self.random.f64();
         let document = self.new_segment(tokens);
         let mut previous = None;
         for turn in 0..self.random.usize(1..=4) {
-            let question = self.lognormal(80.0, 0.6);
-            let question = self.new_segment(question);
+            let question = self.random_segment(80.0, 0.6);
             let output = self.lognormal(200.0, 0.6);
             let pause = Duration::from_secs_f64(-15.0 * (1.0 - self.random.f64()).ln());
             self.push(&[document, question], output, if turn == 0 { at } else { pause }, previous);
@@ -137,15 +125,11 @@ impl Generator {
     /// Adds an independent question, or sixty simultaneous requests that share a prompt.
     fn batch(&mut self, at: Duration) {
         if self.random.f64() >= 0.012 {
-            return self.single(at, (900.0, 0.9), (150.0, 0.8));
+            return self.single(at, &[], (900.0, 0.9), (150.0, 0.8));
         }
-        let tokens = self.lognormal(4_000.0, 0.4);
-        let common = self.new_segment(tokens);
+        let common = self.random_segment(4_000.0, 0.4);
         for _ in 0..60 {
-            let item = self.lognormal(150.0, 0.5);
-            let item = self.new_segment(item);
-            let output = self.lognormal(60.0, 0.6);
-            self.push(&[common, item], output, at, None);
+            self.single(at, &[common], (150.0, 0.5), (60.0, 0.6));
         }
     }
 
@@ -155,9 +139,6 @@ impl Generator {
         for _ in 0..self.random.u64(2..=5) {
             segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
         }
-        let question = self.lognormal(60.0, 0.6);
-        segments.push(self.new_segment(question));
-        let output = self.lognormal(200.0, 0.6);
-        self.push(&segments, output, at, None);
+        self.single(at, &segments, (60.0, 0.6), (200.0, 0.6));
     }
 }

@@ -6,8 +6,9 @@
 //! last requests had. So requests that all begin with the same prompt do not all get the same homes. The
 //! migration of waiting requests, and the hash ring for a fleet that grows, are left out.
 
+use crate::cache_view::BlockCounts;
 use crate::routers::RoutingInput;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use tokenweir_routing::kv_aware::{self, KvAwareSettings};
 use tokenweir_routing::{Candidate, mix};
 
@@ -18,8 +19,8 @@ pub struct DualMapRouter {
     objective: f64,
     /// The leading blocks of each of the last requests.
     recent: VecDeque<Box<[u64]>>,
-    /// For each block, the number of recent requests that have it.
-    counts: HashMap<u64, usize>,
+    /// The blocks in `recent`.
+    counts: BlockCounts,
 }
 
 /// Number of recent requests in which the occurrences of a block are counted.
@@ -29,7 +30,7 @@ const COUNTED_BLOCKS: usize = 16;
 
 impl DualMapRouter {
     pub(in crate::routers) fn new(objective: f64) -> Self {
-        Self { objective, recent: VecDeque::new(), counts: HashMap::new() }
+        Self { objective, recent: VecDeque::new(), counts: BlockCounts::default() }
     }
 
     pub(in crate::routers) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
@@ -57,20 +58,13 @@ impl DualMapRouter {
     /// The block at which the prefix of a prompt ends. `None`: the prompt has no block.
     fn prefix(&mut self, blocks: &[u64], backends: usize) -> Option<u64> {
         let leading = &blocks[..blocks.len().min(COUNTED_BLOCKS)];
-        for block in leading {
-            *self.counts.entry(*block).or_insert(0) += 1;
-        }
+        self.counts.add(leading);
         self.recent.push_back(leading.into());
         if self.recent.len() > RECENT_REQUESTS {
-            for block in self.recent.pop_front().unwrap_or_default() {
-                self.counts.entry(block).and_modify(|count| *count -= 1);
-                if self.counts.get(&block) == Some(&0) {
-                    self.counts.remove(&block);
-                }
-            }
+            self.counts.remove(&self.recent.pop_front().unwrap_or_default());
         }
         let limit = self.recent.len() / (2 * backends).max(1);
-        let is_rare = |block: &&u64| self.counts[*block] <= limit.max(1);
+        let is_rare = |block: &&u64| self.counts.count(**block) <= limit.max(1);
         leading.iter().find(is_rare).or(leading.last()).copied()
     }
 }
