@@ -115,26 +115,21 @@ async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: 
     let (mut request_bytes, mut response_bytes, mut is_inference) = (0, 0, false);
     let (mut request_buffer, mut response_buffer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
-        tokio::select! {
-            read = gateway.read(&mut request_buffer) => {
-                let bytes = &request_buffer[..read.unwrap_or(0)];
-                is_inference |= bytes.starts_with(b"POST");
-                let bytes_until_crash = trigger.bytes_until_crash(is_inference, |crash_point| match crash_point {
-                    CrashPoint::Asked(at) => at.checked_sub(request_bytes),
-                    CrashPoint::Answered(_) => None,
-                });
-                request_bytes += bytes.len();
-                if !forward(bytes, bytes_until_crash, &mut backend, &trigger).await { return }
-            }
-            read = backend.read(&mut response_buffer) => {
-                let bytes = &response_buffer[..read.unwrap_or(0)];
-                let bytes_until_crash = trigger.bytes_until_crash(is_inference, |crash_point| match crash_point {
-                    CrashPoint::Answered(at) => at.checked_sub(response_bytes),
-                    CrashPoint::Asked(_) => None,
-                });
-                response_bytes += bytes.len();
-                if !forward(bytes, bytes_until_crash, &mut gateway, &trigger).await { return }
-            }
+        let (is_request, read) = tokio::select! {
+            read = gateway.read(&mut request_buffer) => (true, read),
+            read = backend.read(&mut response_buffer) => (false, read),
+        };
+        let (buffer, passed, to) = if is_request {
+            (&request_buffer, &mut request_bytes, &mut backend)
+        } else {
+            (&response_buffer, &mut response_bytes, &mut gateway)
+        };
+        let bytes = &buffer[..read.unwrap_or(0)];
+        is_inference |= is_request && bytes.starts_with(b"POST");
+        let until_crash = trigger.bytes_until_crash(is_request, *passed);
+        *passed += bytes.len();
+        if !forward(bytes, until_crash.filter(|_| is_inference), to, &trigger).await {
+            return;
         }
     }
 }
@@ -158,15 +153,15 @@ async fn forward(
 }
 
 impl CrashTrigger {
-    /// Number of bytes on this connection until the crash. `None`: no crash is set, or the connection cannot
-    /// reach it.
-    fn bytes_until_crash(
-        &self,
-        is_inference: bool,
-        after: impl FnOnce(CrashPoint) -> Option<usize>,
-    ) -> Option<usize> {
+    /// Number of bytes until the crash, after `passed` bytes of the requests or of the responses of a
+    /// connection. `None`: no crash is set, or these bytes cannot reach it.
+    fn bytes_until_crash(&self, is_request: bool, passed: usize) -> Option<usize> {
         let crash_point = *self.crash_point.lock().unwrap();
-        crash_point.filter(|_| is_inference).and_then(after)
+        match crash_point? {
+            CrashPoint::Asked(at) if is_request => at.checked_sub(passed),
+            CrashPoint::Answered(at) if !is_request => at.checked_sub(passed),
+            _ => None,
+        }
     }
 }
 
