@@ -109,12 +109,11 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
         for (backend, remark) in check.remarks(facts) {
             let is_equal =
                 |finding: &&mut Finding| finding.check == check.name && finding.remark == remark;
-            match findings.iter_mut().find(is_equal) {
-                Some(finding) => finding.backends.extend(backend),
-                None => {
-                    let backends = backend.into_iter().collect();
-                    findings.push(Finding { check: check.name, backends, remark });
-                }
+            if let Some(finding) = findings.iter_mut().find(is_equal) {
+                finding.backends.extend(backend);
+            } else {
+                let backends = backend.into_iter().collect();
+                findings.push(Finding { check: check.name, backends, remark });
             }
         }
     }
