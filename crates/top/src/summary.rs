@@ -25,8 +25,9 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let last = &gateway.last_minute;
     let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
     let known = times.into_iter().filter(|(_, quantiles)| quantiles.is_some());
-    let times: String =
-        known.map(|(name, quantiles)| format!(", {}", format_quantiles(name, quantiles))).collect();
+    let times = known.fold(String::new(), |times, (name, quantiles)| {
+        times + ", " + &format_quantiles(name, quantiles)
+    });
     let mut client_errors = last.backend_client_errors.clone();
     for (status, count) in &last.gateway_client_errors {
         *client_errors.entry(*status).or_default() += count;

@@ -123,7 +123,7 @@ impl Prometheus {
         if !is_unchanged {
             retired_backends.update(&known.backends, &backends);
             known.models = seeded.map(|model| model.name.to_string()).collect();
-            known.tenants = tenants.clone();
+            known.tenants.clone_from(tenants);
             known.backends = backends;
             for family in &self.families {
                 family.seed(known);
