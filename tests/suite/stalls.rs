@@ -26,7 +26,7 @@ const MIN_GAP: Duration = Duration::from_millis(50);
 
 /// The settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
 fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
-    let stalls = StallLimits { min_gap: MIN_GAP, abort_after, ..StallLimits::default() };
+    let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
     let observation =
         observe::ObservationSettings { stalls, ..observe::ObservationSettings::default() };
     Setup { injects_usage, observation, ..Setup::default() }

@@ -160,7 +160,7 @@ fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredMo
 fn findings_of_gateway(status: Value, backends: Vec<BackendFacts>) -> Vec<Finding> {
     let url = BackendAddress::parse("http://admin:9090").unwrap();
     let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
-    examine(&DoctorFacts { gateway, backends, ..DoctorFacts::default() })
+    examine(&DoctorFacts { backends, gateway, ..DoctorFacts::default() })
 }
 
 fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
