@@ -1,7 +1,7 @@
 //! LRU sets of the blocks that were sent to the backends.
 
+use super::lru_set::LruSet;
 use super::routing_input::RoutingInput;
-use tokenweir_sim::lru_set::LruSet;
 
 /// For each backend, by its position, the hashes of the blocks that were sent to it. When the set of a
 /// backend is full, the least recently used blocks are removed first.

@@ -1,35 +1,11 @@
 //! A set of block hashes in the order of their last use.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// A map by block hash. The keys are hashes already, so a [`BlockHasher`] is enough.
-pub(super) type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
-
-/// A fast hasher for keys that are hashes already. It only spreads their bits.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct BlockHasher(u64);
-
-impl Hasher for BlockHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        // The product makes small numbers, which tests use as hashes, differ in the high bits too.
-        self.0 = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
+use std::collections::VecDeque;
+use tokenweir_sim::blocks::BlockMap;
 
 /// A set of block hashes that can remove the least recently used hashes.
 #[derive(Debug, Default)]
-pub struct LruSet {
+pub(super) struct LruSet {
     /// The number of the last use of each block. Uses are counted over all blocks.
     last_uses: BlockMap<u64>,
     /// All uses, oldest first: the number of the use and the hash of the block. A use that is not the last
@@ -44,22 +20,17 @@ const MIN_USES: usize = 64;
 
 impl LruSet {
     /// Number of blocks.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.last_uses.len()
     }
 
-    /// Whether there are no blocks.
-    pub fn is_empty(&self) -> bool {
-        self.last_uses.is_empty()
-    }
-
     /// Number of leading hashes that are in the set.
-    pub fn matched(&self, hashes: &[u64]) -> usize {
+    pub(super) fn matched(&self, hashes: &[u64]) -> usize {
         hashes.iter().take_while(|hash| self.last_uses.contains_key(hash)).count()
     }
 
     /// Adds a block, or marks it as used.
-    pub fn touch(&mut self, hash: u64) {
+    pub(super) fn touch(&mut self, hash: u64) {
         self.use_count += 1;
         self.last_uses.insert(hash, self.use_count);
         self.uses.push_back((self.use_count, hash));
@@ -69,7 +40,7 @@ impl LruSet {
     }
 
     /// Removes the least recently used blocks until at most `max_blocks` are left.
-    pub fn truncate(&mut self, max_blocks: usize) {
+    pub(super) fn truncate(&mut self, max_blocks: usize) {
         while self.last_uses.len() > max_blocks {
             let Some((number, hash)) = self.uses.pop_front() else { return };
             if self.last_uses.get(&hash) == Some(&number) {
