@@ -8,7 +8,7 @@ use super::results::{LatencyObjectives, RunMetrics, RunResults};
 use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
-use super::workload::{TrafficShape, Workload};
+use super::workload::{self, TrafficShape};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -128,14 +128,9 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
     assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
 }
 
-/// Generated traffic of one kind.
-fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
-    Workload { shape, requests }.generate(1)
-}
-
 #[test]
 fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
-    let jobs = [workload(TrafficShape::Agents, 1_000)];
+    let jobs = [workload::generate(TrafficShape::Agents, 1_000, 1)];
     let setup = setup("4", 5.0);
     let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
         .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
@@ -207,7 +202,7 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
 
 /// Metrics of `kv_aware` with several gateways in front of four backends, and traffic that shares prefixes.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
-    let jobs = workload(TrafficShape::SystemPrompts, 1_500);
+    let jobs = workload::generate(TrafficShape::SystemPrompts, 1_500, 1);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
     figures(&setup, &jobs, KV_AWARE, 1)
 }

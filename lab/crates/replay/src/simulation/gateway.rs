@@ -76,31 +76,35 @@ impl SimulatedGateway {
         RoutingRequest { sequence: self.decision_count, seed, session: job.session }
     }
 
-    /// The backends among `all` that are up. A backend that is in slow start after a restart may be left out,
-    /// unless no other backend is up. `seed`: the random seed of this routing decision.
-    pub(super) fn available(&self, mut all: Vec<usize>, seed: u64, now: Instant) -> Vec<usize> {
-        all.retain(|position| !self.health[*position].is_down);
+    /// The backends that are up. A backend that is in slow start after a restart may be left out, unless no
+    /// other backend is up. `seed`: the random seed of this routing decision.
+    fn available(&self, seed: u64, now: Instant) -> Vec<usize> {
+        let is_up = |position: &usize| !self.health[*position].is_down;
+        let up: Vec<usize> = (0..self.health.len()).filter(is_up).collect();
         let is_spared = |position: &&usize| {
             let random =
                 tokenweir_routing::unit(tokenweir_routing::mix(seed ^ backend_key(**position)));
             self.health[**position].breaker.spares(now, random)
         };
-        let warm: Vec<usize> = all.iter().filter(|at| !is_spared(at)).copied().collect();
-        if warm.is_empty() { all } else { warm }
+        let warm: Vec<usize> = up.iter().filter(|at| !is_spared(at)).copied().collect();
+        if warm.is_empty() { up } else { warm }
     }
 
-    /// The candidates of a routing decision among the backends `all`.
+    /// The candidates of a routing decision. None, if all backends are down.
     pub(super) fn candidates(
         &self,
         job: &TraceRequest,
         request: &RoutingRequest,
-        all: Vec<usize>,
         (setup, published, now): (&SimulationSetup, &PublishedCaches, Duration),
     ) -> Vec<Candidate> {
+        let instant = setup.epoch + now;
+        let all = self.available(request.seed, instant);
+        if all.is_empty() {
+            return Vec::new();
+        }
         let sampler = &self.candidate_sampler;
         let sample =
             self.router.policy().and_then(|kind| sampler.sample(kind, &all, &job.prompt, request));
-        let instant = setup.epoch + now;
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),

@@ -19,7 +19,7 @@ use super::parallel::parallel_map;
 use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
-use super::workload::{TrafficShape, Workload};
+use super::workload::{self, TrafficShape};
 use cell::LOADS;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl Tournament {
 
     fn traffic(&self, shape: TrafficShape, speed: f64, seed: u64) -> Vec<TraceRequest> {
         let requests = self.requests.max((self.seconds * speed) as usize);
-        Workload { shape, requests }.generate(seed)
+        workload::generate(shape, requests, seed)
     }
 
     /// The speeds at which [`ReferenceRouter::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
