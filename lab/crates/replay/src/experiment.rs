@@ -64,14 +64,11 @@ impl Experiment<'_> {
         goodput: f64,
         on_progress: &(dyn Fn() + Sync),
     ) -> f64 {
-        let (mut low, mut high) = (CALIBRATION_SPEED_RANGE.0.ln(), CALIBRATION_SPEED_RANGE.1.ln());
-        for _ in 0..CALIBRATION_STEPS {
-            let middle = f64::midpoint(low, high);
-            let setup = SimulationSetup { speed: middle.exp(), ..self.setup.clone() };
+        bisect_speed(CALIBRATION_SPEED_RANGE, CALIBRATION_STEPS, |speed| {
+            let setup = SimulationSetup { speed, ..self.setup.clone() };
             let (figures, _) = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
-            if figures.goodput > goodput { low = middle } else { high = middle }
-        }
-        f64::midpoint(low, high).exp()
+            figures.goodput > goodput
+        })
     }
 
     fn run_once(
@@ -87,6 +84,20 @@ impl Experiment<'_> {
         let sessions = SessionMetrics::new(jobs, &results.served, &self.objectives);
         (results.figures(&self.objectives), sessions)
     }
+}
+
+/// The speed in a range up to which a condition holds, by bisections of the logarithm of the speed.
+pub(super) fn bisect_speed(
+    (low, high): (f64, f64),
+    steps: u32,
+    holds: impl Fn(f64) -> bool,
+) -> f64 {
+    let (mut low, mut high) = (low.ln(), high.ln());
+    for _ in 0..steps {
+        let middle = f64::midpoint(low, high);
+        if holds(middle.exp()) { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high).exp()
 }
 
 impl PolicyOutcome {

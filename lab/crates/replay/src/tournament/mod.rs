@@ -15,7 +15,9 @@ pub mod standings;
 pub use cell::{Cell, FleetKind, OBJECTIVES};
 pub use score::RouterScore;
 
+use super::experiment::bisect_speed;
 use super::parallel::parallel_map;
+use super::results::mean_of;
 use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
@@ -69,7 +71,7 @@ pub struct CellResult {
 const WARM_UP: f64 = 0.3;
 /// The first value is the number of speeds that are tried, each twice the previous speed. The second value is
 /// the number of bisections between two of these speeds.
-const CALIBRATION_STEPS: (usize, usize) = (12, 5);
+const CALIBRATION_STEPS: (usize, u32) = (12, 5);
 
 impl Tournament {
     /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
@@ -159,12 +161,7 @@ impl Tournament {
             }
             let high = tried.iter().position(|(_, goodput)| *goodput < target);
             let high = high.map_or(tried[tried.len() - 1].0, |index| tried[index].0);
-            let (mut low, mut high) = ((high / 2.0).ln(), high.ln());
-            for _ in 0..CALIBRATION_STEPS.1 {
-                let middle = f64::midpoint(low, high);
-                if goodput(middle.exp()) >= target { low = middle } else { high = middle }
-            }
-            f64::midpoint(low, high).exp()
+            bisect_speed((high / 2.0, high), CALIBRATION_STEPS.1, |speed| goodput(speed) >= target)
         })
     }
 }
@@ -191,8 +188,7 @@ fn last_start(requests: &[TraceRequest]) -> f64 {
 impl CellResult {
     /// Mean of one value of a router's scores over the seeds. `None`: the router did not run.
     pub fn mean(&self, router: &str, read: impl Fn(&RouterScore) -> f64) -> Option<f64> {
-        let scores = self.scores.get(router)?;
-        Some(scores.iter().map(read).sum::<f64>() / scores.len().max(1) as f64)
+        Some(mean_of(self.scores.get(router)?, read))
     }
 
     /// Regret of a router: how many percentage points its goodput is below the best one. `None`: the router
