@@ -120,8 +120,7 @@ impl Engine {
 
     /// Number of prompt tokens of a request that are in the prefix cache now and can be reused.
     pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
-        let reusable = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
-        let hashes = &request.block_hashes[..request.block_hashes.len().min(reusable as usize)];
+        let hashes = request.reusable_block_hashes(request.prompt_tokens, self.spec.block_size);
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
     }
 

@@ -4,12 +4,14 @@ use super::setup::SimulationSetup;
 use crate::cache_view::{BlockCounts, KnownTexts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_routing::admission::AdmissionQueue;
 use tokenweir_routing::resilience::{CircuitBreaker, CircuitBreakerSettings};
 use tokenweir_routing::{
     Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
+use tokenweir_sim::engine::SequenceRequest;
 
 pub(super) struct SimulatedGateway {
     pub(super) load_estimators: Vec<LoadEstimator>,
@@ -128,14 +130,17 @@ impl SimulatedGateway {
         published: &PublishedCaches,
         candidates: &mut [Candidate],
     ) {
-        let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
+        let block_tokens = job.block_tokens();
+        // The request as engines with blocks of a size get it. Its hashes are computed once for each size.
+        let mut requests: HashMap<u32, SequenceRequest> = HashMap::new();
         let blocks = &job.prompt.blocks;
         let known = setup.cache_view.learns_texts().then(|| self.known_texts.known(blocks));
         let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
             let block_size = setup.specs[position].block_size;
-            let resident = lookup.resident(position, block_size, known_tokens);
+            let request = requests.entry(block_size).or_insert_with(|| job.request(block_size));
+            let resident = published.resident(position, request, block_size, known_tokens);
             let is_decided = known.is_none() || !resident.is_all;
             let other = if is_decided {
                 self.pending_prompts[position].matched(blocks) as f64 * block_tokens
