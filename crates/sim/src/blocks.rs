@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by block hash. The keys are hashes already, so a [`BlockHasher`] is enough.
-pub type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
+type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
 /// A fast hasher for keys that are hashes already. It only spreads their bits.
 #[derive(Debug, Clone, Copy, Default)]

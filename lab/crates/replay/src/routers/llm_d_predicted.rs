@@ -106,7 +106,7 @@ impl PredictedLatencyRouter {
         let (ttft_features, tpot_features) = self.features(view, index, share);
         let prefill_tokens = (1.0 - share) * f64::from(view.job.prompt_tokens);
         self.backlogs[position] += prefill_tokens;
-        self.sent.send(view, position, view.cache_blocks(position));
+        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
         let request = ActiveRequest { position, prefill_tokens, ttft_features, tpot_features };
         self.active.insert(view.number, request);
         index

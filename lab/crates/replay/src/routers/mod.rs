@@ -5,7 +5,6 @@
 mod dynamo;
 mod llm_d;
 mod llm_d_predicted;
-mod lru_set;
 mod online_regression;
 mod prefix_index;
 mod radix_tree;
