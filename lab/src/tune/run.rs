@@ -66,7 +66,7 @@ fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
     if tune.json {
         return print_json(report);
     }
-    print!("{}", report.text());
+    print!("{report}");
     ExitCode::SUCCESS
 }
 

@@ -8,7 +8,7 @@ use super::rendering::millis;
 use super::report::{BenchReport, LatencySummaries};
 use super::samples::RequestSample;
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt;
 use tokenweir_protocol::histogram::sample_quantile;
 
 /// The comparison of an earlier and a later benchmark run.
@@ -131,16 +131,11 @@ impl Comparison {
         let regressions = rows.iter().filter(is_regression).map(|row| row.quantity).collect();
         Self { differences: differences(before, after), is_comparable, regressions, rows }
     }
+}
 
-    /// Renders the comparison as text for a terminal.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write(&mut text);
-        text
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
+impl fmt::Display for Comparison {
+    /// Writes the comparison as text for a terminal.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_comparable {
             writeln!(to, "NOT COMPARABLE: the runs had different loads")?;
         }
@@ -373,12 +368,7 @@ mod tests {
     #[test]
     fn two_runs_of_the_same_distribution_differ_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
-        assert_eq!(
-            row(&comparison, "TTFT p50").verdict,
-            ChangeVerdict::Noise,
-            "{}",
-            comparison.text()
-        );
+        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
@@ -440,7 +430,7 @@ mod tests {
         let comparison = Comparison::new(&before, &after, 0.1);
         assert!(!comparison.is_comparable && comparison.regressions.is_empty(), "{comparison:?}");
         assert!(comparison.rows.iter().all(|row| row.verdict == ChangeVerdict::NotComparable));
-        assert!(comparison.text().contains("NOT COMPARABLE"), "{}", comparison.text());
+        assert!(comparison.to_string().contains("NOT COMPARABLE"), "{comparison}");
     }
 
     #[test]
@@ -459,6 +449,6 @@ mod tests {
         other.generator.problems = vec!["late".to_owned()];
         let comparison = Comparison::new(&report(1, 50, 1.0), &other, 0.1);
         assert_eq!(comparison.differences.len(), 2, "{:?}", comparison.differences);
-        assert!(comparison.text().contains("bursts of 32"));
+        assert!(comparison.to_string().contains("bursts of 32"));
     }
 }

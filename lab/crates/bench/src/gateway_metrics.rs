@@ -71,39 +71,17 @@ pub struct GatewayComparison {
     pub is_shared: bool,
 }
 
-/// A latency that is compared, and where the client and the gateway have its values.
-struct ComparedMetric {
-    /// Name of the latency.
-    quantity: &'static str,
-    /// Name of the gateway's histogram metric.
-    metric: &'static str,
-    /// Returns the histogram of the client.
-    client_histogram: fn(&RunStatistics) -> &LatencyHistogram,
-}
+/// A latency that is compared: its name, the name of the gateway's histogram metric, and the histogram of the
+/// client.
+type ComparedMetric = (&'static str, &'static str, fn(&RunStatistics) -> &LatencyHistogram);
 
 /// The compared latencies. The gateway measures from the arrival of a request, so the client's values count
 /// from the actual send time.
 const COMPARED_METRICS: [ComparedMetric; 4] = [
-    ComparedMetric {
-        quantity: "TTFT",
-        metric: "gen_ai_server_time_to_first_token_seconds",
-        client_histogram: |statistics| &statistics.service_ttft,
-    },
-    ComparedMetric {
-        quantity: "TBT",
-        metric: "tokenweir_inter_chunk_latency_seconds",
-        client_histogram: |statistics| &statistics.gaps,
-    },
-    ComparedMetric {
-        quantity: "TPOT",
-        metric: "gen_ai_server_time_per_output_token_seconds",
-        client_histogram: |statistics| &statistics.tpot,
-    },
-    ComparedMetric {
-        quantity: "E2E",
-        metric: "gen_ai_server_request_duration_seconds",
-        client_histogram: |statistics| &statistics.service_e2e,
-    },
+    ("TTFT", "gen_ai_server_time_to_first_token_seconds", |client| &client.service_ttft),
+    ("TBT", "tokenweir_inter_chunk_latency_seconds", |client| &client.gaps),
+    ("TPOT", "gen_ai_server_time_per_output_token_seconds", |client| &client.tpot),
+    ("E2E", "gen_ai_server_request_duration_seconds", |client| &client.service_e2e),
 ];
 const TOKENS_METRIC: &str = "tokenweir_tokens_total";
 const MODEL_LABEL: &str = "gen_ai_request_model";
@@ -142,8 +120,8 @@ impl GatewayMetricsPage {
             self.output_tokens += value;
         }
         let histograms = COMPARED_METRICS.iter().zip(&mut self.histograms);
-        for (row, buckets) in histograms {
-            match name.strip_prefix(row.metric) {
+        for ((_, metric, _), buckets) in histograms {
+            match name.strip_prefix(metric) {
                 Some("_sum") => buckets.sum += value,
                 Some("_bucket") => buckets.add(sample.label("le"), value),
                 _ => {}
@@ -169,13 +147,14 @@ impl GatewayMetricsPage {
     /// page.
     pub fn beside(&self, before: &Self, statistics: &RunStatistics) -> GatewayComparison {
         let increase = self.since(before);
-        let rows = COMPARED_METRICS.iter().zip(&increase.histograms).map(|(row, buckets)| {
-            let client = (row.client_histogram)(statistics);
+        let histograms = COMPARED_METRICS.iter().zip(&increase.histograms);
+        let rows = histograms.map(|((quantity, metric, client_histogram), buckets)| {
+            let client = client_histogram(statistics);
             let bounds = buckets.finite_bounds();
             let client_counts = count_in_buckets(client, &bounds);
             QuantityComparison {
-                quantity: row.quantity.to_owned(),
-                metric: row.metric.to_owned(),
+                quantity: (*quantity).to_owned(),
+                metric: (*metric).to_owned(),
                 client: BucketedSummary::new(&bounds, &client_counts, client.mean()),
                 gateway: BucketedSummary::new(&bounds, &buckets.counts(), buckets.mean()),
             }

@@ -116,16 +116,13 @@ impl LoadPlan {
 
     fn next_request(&mut self, recorded: Option<TraceRequest>) -> TraceRequest {
         let mut job = recorded.unwrap_or_else(|| TraceRequest {
-            at: Duration::ZERO,
             prompt_tokens: 1,
             output_tokens: 1,
             prompt: PromptFingerprint {
                 bytes: 1,
-                blocks: Box::default(),
                 block_bytes: BLOCK_TOKENS,
                 ..PromptFingerprint::default()
             },
-            session: None,
             ..TraceRequest::default()
         });
         if let Some(lengths) = self.scenario.prompt {

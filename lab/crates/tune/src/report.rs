@@ -2,7 +2,7 @@
 //! their reasons, and the unknown inputs.
 
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt;
 
 /// The recommended settings of vLLM for a model on a GPU, with their calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -93,16 +93,9 @@ impl TuneReportLine {
 
 // === impl TuneReport ===
 
-impl TuneReport {
-    /// Renders the report as text for a terminal.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_to(&mut text);
-        text
-    }
-
-    fn write_to(&self, out: &mut String) -> std::fmt::Result {
+impl fmt::Display for TuneReport {
+    /// Writes the report as text for a terminal.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
             "{}, {} GPU{}\n",
