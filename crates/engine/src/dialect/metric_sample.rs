@@ -12,6 +12,16 @@ pub struct MetricSample<'a> {
 }
 
 impl<'a> MetricSample<'a> {
+    /// The samples of a metrics page, with the names of their metrics.
+    pub fn of_page(page: &'a [u8]) -> impl Iterator<Item = (&'a str, Self)> {
+        let lines = page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
+        lines.filter_map(|line| {
+            let name_end = memchr2(b'{', b' ', line).unwrap_or(line.len());
+            let (name, labels_and_value) = line.split_at(name_end);
+            Some((std::str::from_utf8(name).ok()?, Self::parse(labels_and_value)?))
+        })
+    }
+
     /// Parses the part of a line after the metric name. `None`: the labels have no closing brace.
     pub fn parse(labels_and_value: &'a [u8]) -> Option<Self> {
         let labels_and_value = labels_and_value.trim_ascii_start();

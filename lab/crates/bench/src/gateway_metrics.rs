@@ -97,16 +97,8 @@ impl GatewayMetricsPage {
             output_tokens: 0.0,
         };
         let mut is_gateway = false;
-        for line in page.split(|byte| *byte == b'\n') {
-            is_gateway |= line.starts_with(b"tokenweir_build_info");
-            if line.starts_with(b"#") {
-                continue;
-            }
-            let end =
-                line.iter().position(|byte| matches!(byte, b'{' | b' ')).unwrap_or(line.len());
-            let (name, labels_and_value) = line.split_at(end);
-            let Ok(name) = str::from_utf8(name) else { continue };
-            let Some(sample) = MetricSample::parse(labels_and_value) else { continue };
+        for (name, sample) in MetricSample::of_page(page) {
+            is_gateway |= name == "tokenweir_build_info";
             if sample.label(MODEL_LABEL).is_some_and(|label| label == model.as_bytes()) {
                 metrics.add_sample(name, &sample);
             }
