@@ -193,14 +193,6 @@ impl Generator {
         }
     }
 
-    /// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
-    /// prompts with a common prefix have the same value.
-    fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
-        let id = prompt.first().map_or(0, |segment| segment.id);
-        let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
-        BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
-    }
-
     /// Adds a request. Returns the segment of its output, for later prompts.
     fn push(
         &mut self,
@@ -209,7 +201,7 @@ impl Generator {
         at: Duration,
         after: Option<usize>,
     ) -> Segment {
-        let bytes_per_token = self.bytes_per_token(prompt);
+        let bytes_per_token = bytes_per_token(prompt);
         let answer = self.new_segment(output_tokens.round());
         let prompt_tokens: f64 = prompt.iter().map(|segment| segment.tokens.round()).sum();
         let bytes = (prompt_tokens * bytes_per_token) as u64;
@@ -235,6 +227,14 @@ impl Generator {
         });
         answer
     }
+}
+
+/// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all prompts
+/// with a common prefix have the same value.
+fn bytes_per_token(prompt: &[Segment]) -> f64 {
+    let id = prompt.first().map_or(0, |segment| segment.id);
+    let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
+    BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
 }
 
 /// Random index below `count`, by Zipf's law with an exponent of about 1.
