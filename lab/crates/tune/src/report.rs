@@ -86,12 +86,19 @@ impl TuneReportLine {
     }
 
     /// Creates a line. `shown` is the result as text.
-    pub(super) fn new(name: &str, formula: &str, value: f64, shown: String) -> Self {
+    fn new(name: &str, formula: &str, value: f64, shown: String) -> Self {
         Self { name: name.to_owned(), formula: formula.to_owned(), value, shown }
     }
 }
 
 // === impl TuneReport ===
+
+impl TuneReport {
+    /// Adds a line to the calculation. `shown` is the result as text.
+    pub(super) fn add_line(&mut self, name: &str, formula: &str, value: f64, shown: String) {
+        self.lines.push(TuneReportLine::new(name, formula, value, shown));
+    }
+}
 
 impl fmt::Display for TuneReport {
     /// Writes the report as text for a terminal.
