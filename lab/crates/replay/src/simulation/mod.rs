@@ -115,15 +115,14 @@ impl<'a> Simulation<'a> {
         simulation
     }
 
-    /// Runs the simulation to its end. `on_progress` is called with the number of arrived requests
-    /// after each arrival.
-    pub fn run(mut self, mut on_progress: impl FnMut(usize)) -> RunResults {
+    /// Runs the simulation to its end. `on_progress` is called after each arrival.
+    pub fn run(mut self, mut on_progress: impl FnMut()) -> RunResults {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             match event {
                 SimulationEvent::Arrival(number) => {
                     self.handle_arrival(number);
-                    on_progress(self.arrived_requests);
+                    on_progress();
                 }
                 SimulationEvent::BatchDone(backend, process) => {
                     self.handle_batch_done(backend, process);

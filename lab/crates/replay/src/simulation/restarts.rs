@@ -109,7 +109,7 @@ mod tests {
         let specs = vec![group.spec; group.count];
         let setup =
             SimulationSetup { cache_view, restarts, ..SimulationSetup::new(specs, clock::now()) };
-        Simulation::new(&setup, requests, RouterKind::Shipped(kind), 1).run(|_| ())
+        Simulation::new(&setup, requests, RouterKind::Shipped(kind), 1).run(|| ())
     }
 
     fn served(results: &RunResults, number: usize) -> Option<&ServedRequest> {

@@ -174,7 +174,7 @@ fn score(
     seed: u64,
 ) -> RouterScore {
     let end = last_start(requests) / setup.speed;
-    let results = Simulation::new(setup, requests, kind, seed).run(|_| {});
+    let results = Simulation::new(setup, requests, kind, seed).run(|| ());
     let capacity = setup.specs.iter().map(|spec| f64::from(spec.capacity())).sum();
     RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end, capacity)
 }
