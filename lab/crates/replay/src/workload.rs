@@ -229,8 +229,8 @@ impl Generator {
     }
 }
 
-/// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all prompts
-/// with a common prefix have the same value.
+/// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
+/// prompts with a common prefix have the same value.
 fn bytes_per_token(prompt: &[Segment]) -> f64 {
     let id = prompt.first().map_or(0, |segment| segment.id);
     let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
