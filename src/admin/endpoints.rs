@@ -143,7 +143,7 @@ pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Respon
 }
 
 pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
-    without_caching(Json(&*admin.diagnosis.latest()).into_response())
+    without_caching(Json(&**admin.diagnosis.load()).into_response())
 }
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
