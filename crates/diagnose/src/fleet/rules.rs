@@ -10,6 +10,7 @@ use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservat
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
+use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
@@ -145,11 +146,13 @@ impl Verdict {
 /// The verdicts of the rules of this module. They are about missing capacity, and about backends that are
 /// down, ejected or drained.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
-    let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
-    let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
+    let may_get_requests =
+        |backend: &FleetBackend| backend.is_up || backend.state == Availability::Unknown;
+    let has_no_capacity = !fleet.backends.iter().any(may_get_requests);
+    let is_critical = |harmed: u64| is_critical_harm(harmed, fleet.counts.requests);
     let is_harmful = has_no_capacity
-        || is_shedding(fleet) && fleet.is_refusal_critical()
-        || fleet.is_wait_critical();
+        || is_shedding(fleet) && is_critical(fleet.counts.refused)
+        || is_critical(fleet.counts.waited);
     let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
     let mut matches = Vec::new();
     if has_no_capacity {
