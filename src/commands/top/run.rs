@@ -16,9 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_api::{CacheMapDocument, GatewaySnapshot};
-use tokenweir_top::{
-    FrameOptions, KeyPress, TopFrame, TopState, UserAction, cache_map_lines, explanation,
-};
+use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, cache_map_lines, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -34,7 +32,7 @@ const MAX_COLUMNS: u16 = 1_000;
 
 /// A terminal event that the display handles.
 enum TerminalEvent {
-    Key(KeyPress),
+    Key(KeyCode),
     /// Ctrl-C or Ctrl-D.
     Interrupt,
     Resized,
@@ -237,23 +235,18 @@ fn read_keys(sender: &mpsc::Sender<TerminalEvent>) {
 
 /// The event of a key press. `None`: the key has no function.
 fn to_terminal_event(key: KeyEvent) -> Option<TerminalEvent> {
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Some(TerminalEvent::Key(match key.code {
-        KeyCode::Char('c' | 'd') if is_control => return Some(TerminalEvent::Interrupt),
-        KeyCode::Char(letter) if !is_control => KeyPress::Char(letter),
-        KeyCode::Enter => KeyPress::Enter,
-        KeyCode::Esc => KeyPress::Escape,
-        KeyCode::Backspace => KeyPress::Backspace,
-        KeyCode::Tab => KeyPress::Tab,
-        KeyCode::BackTab => KeyPress::BackTab,
-        KeyCode::Up => KeyPress::Move(-1),
-        KeyCode::Down => KeyPress::Move(1),
-        KeyCode::PageUp => KeyPress::Move(-10),
-        KeyCode::PageDown => KeyPress::Move(10),
-        KeyCode::Home => KeyPress::Home,
-        KeyCode::End => KeyPress::End,
-        _ => return None,
-    }))
+    use KeyCode::{
+        BackTab, Backspace, Char, Down, End, Enter, Esc, Home, PageDown, PageUp, Tab, Up,
+    };
+    match key.code {
+        Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            Some(TerminalEvent::Interrupt)
+        }
+        Char(_) if key.modifiers.contains(KeyModifiers::CONTROL) => None,
+        Char(_) | Enter | Esc | Backspace | Tab | BackTab | Up | Down | PageUp | PageDown
+        | Home | End => Some(TerminalEvent::Key(key.code)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -179,6 +179,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
     use tokenweir_protocol::clock;
 
     /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
@@ -213,7 +214,7 @@ mod tests {
             let pairs = [pair(["aa", "bb"], gains, evaluation)];
             last = rule.judge(&pairs, start + Duration::from_secs(5 * evaluation));
         }
-        last.into_iter().filter_map(|found| found.cause).map(|cause| cause.into_owned()).collect()
+        last.into_iter().filter_map(|found| found.cause).map(Cow::into_owned).collect()
     }
 
     /// The seconds at which the rule names a pair. It is evaluated every 5 s for ten minutes.
