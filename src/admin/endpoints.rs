@@ -66,11 +66,8 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
     let types = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
-    if is_compressed {
-        (types, [(CONTENT_ENCODING, "gzip")], page).into_response()
-    } else {
-        (types, page).into_response()
-    }
+    let coding = is_compressed.then_some([(CONTENT_ENCODING, "gzip")]);
+    (types, coding, page).into_response()
 }
 
 /// Joins all values of a list header with commas. Values that are not visible ASCII are left out.
