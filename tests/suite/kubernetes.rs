@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
-use tokenweir_gateway::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
+use tokenweir_gateway::discovery::kubernetes::ServiceWatcher;
+use tokenweir_gateway::discovery::kubernetes_settings::{KubernetesConfig, PodPort};
 use tokenweir_gateway::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -21,19 +22,16 @@ struct AddressUpdates {
 
 impl AddressUpdates {
     async fn watch(server: &KubernetesApiServer) -> Self {
-        let port = Some(kubernetes::ServicePort::Name("http".to_owned()));
+        let port = Some(PodPort::Name("http".to_owned()));
         Self::watch_by(server, false, port).await
     }
 
-    async fn watch_by(
-        server: &KubernetesApiServer,
-        is_pool: bool,
-        port: Option<kubernetes::ServicePort>,
-    ) -> Self {
-        let namespace = Some("ai".into());
-        let service = KubernetesService { name: "vllm".into(), is_pool, namespace, port };
-        let url = format!("http://{}", server.addr).parse().unwrap();
-        let mut service = ServiceWatcher::new(service, Some(url)).await.unwrap();
+    async fn watch_by(server: &KubernetesApiServer, is_pool: bool, port: Option<PodPort>) -> Self {
+        let name = Some("vllm".to_owned());
+        let (service, pool) = if is_pool { (None, name) } else { (name, None) };
+        let (namespace, url) = (Some("ai".into()), Some(format!("http://{}", server.addr)));
+        let settings = KubernetesConfig { service, pool, namespace, port, url };
+        let mut service = ServiceWatcher::new(settings).await.unwrap();
         let (sender, received) = mpsc::unbounded_channel();
         let listening = tokio::spawn(async move {
             loop {

@@ -4,13 +4,12 @@ use crate::metrics::samples;
 use crate::restart::start_backends;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{Setup, start_with};
+use arc_swap::ArcSwap;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use tokenweir_diagnose::{
-    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictSeverity,
-};
+use tokenweir_diagnose::{Confidence, DiagnosedBackend, Diagnosis, Verdict, VerdictSeverity};
 
 async fn diagnose(arguments: String) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
@@ -37,11 +36,10 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
     }
 }
 
-fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<LatestDiagnosis> {
-    let board = Arc::<LatestDiagnosis>::default();
+fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<ArcSwap<Diagnosis>> {
     let backends = vec![DiagnosedBackend { backend: backend.to_owned(), is_determined: true }];
-    board.put(Diagnosis { verdicts, backends, ..Diagnosis::default() });
-    board
+    let diagnosis = Diagnosis { verdicts, backends, ..Diagnosis::default() };
+    Arc::new(ArcSwap::from_pointee(diagnosis))
 }
 
 /// A server whose `/metrics` is not that of an engine.
