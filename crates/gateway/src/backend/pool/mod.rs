@@ -17,6 +17,7 @@ use super::capacity_notifier::CapacityNotifier;
 use super::routes::RouteTable;
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
+use arc_swap::access::Access;
 use eligible_backends::LeaseConstraints;
 use http::HeaderValue;
 use readiness::Readiness;
@@ -40,9 +41,6 @@ pub struct BackendOffer {
     snapshot: Guard<Arc<PoolSnapshot>>,
     picked: PickedBackend,
 }
-
-/// The routes of the snapshot that was current when the guard was made.
-struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
 impl BackendPool {
     /// The key that this gateway shares with other gateways. `None`: no key is configured.
@@ -234,7 +232,7 @@ impl BackendPool {
 
     /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
-        RoutesGuard(self.snapshot())
+        self.snapshot.map(|snapshot: &PoolSnapshot| &snapshot.routes).load()
     }
 }
 
@@ -262,14 +260,6 @@ impl BackendOffer {
     /// may serve the request, saturated or not, has them in its cache.
     pub fn lost_tokens(&self) -> f64 {
         self.picked.most_cached - self.picked.candidate().cached
-    }
-}
-
-impl Deref for RoutesGuard {
-    type Target = RouteTable;
-
-    fn deref(&self) -> &RouteTable {
-        &self.0.routes
     }
 }
 
