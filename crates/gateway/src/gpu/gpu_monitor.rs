@@ -1,12 +1,12 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
-use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus, MissingGpuSignal};
+use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus};
 use super::settings::{GpuExporter, GpuSettings};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
+use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuReading, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
@@ -87,11 +87,6 @@ fn exporter_status(
     latest: &LatestScrape,
     now: Instant,
 ) -> GpuExporterStatus {
-    let missing = |signal: &GpuSignal| MissingGpuSignal {
-        signal: signal.name,
-        fields: signal.fields,
-        impact: signal.missing_impact,
-    };
     let page = latest.page.as_ref();
     let age = page.map(|(at, _)| now.saturating_duration_since(*at).as_secs_f64());
     GpuExporterStatus {
@@ -99,7 +94,7 @@ fn exporter_status(
         scrape_age_seconds: age,
         scrape_error: latest.error.map(ScrapeError::as_str),
         is_truncated: page.is_some_and(|(_, page)| page.is_truncated),
-        missing: page.iter().flat_map(|(_, page)| page.missing_signals().map(missing)).collect(),
+        missing: page.iter().flat_map(|(_, page)| page.missing_signals()).collect(),
         ..GpuExporterStatus::default()
     }
 }
