@@ -11,14 +11,14 @@ mod readiness_log;
 mod snapshot;
 
 pub use backend_pool::BackendPool;
-pub use snapshot::BackendRequirements;
+pub use eligible_backends::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
 use super::routes::RouteTable;
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
 use arc_swap::access::Access;
-use eligible_backends::LeaseConstraints;
+use eligible_backends::BackendSearch;
 use http::HeaderValue;
 use readiness::Readiness;
 use snapshot::{PickedBackend, PoolSnapshot};
@@ -31,9 +31,9 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
+use tokenweir_routing::Policy;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
-use tokenweir_routing::{Policy, RoutingRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
@@ -154,8 +154,7 @@ impl BackendPool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
-        let constraints = LeaseConstraints::new(tried, None);
-        let offer = self.offer_within(&constraints, requirements, now)?;
+        let offer = self.offer_within(&BackendSearch::new(&requirements, tried, None, now))?;
         Ok(offer.ok_or(GatewayError::NoBackend)?.accept(requirements, now))
     }
 
@@ -168,7 +167,7 @@ impl BackendPool {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Option<BackendOffer>, GatewayError> {
-        self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
+        self.offer_within(&BackendSearch::new(&requirements, &[], Some(thresholds), now))
     }
 
     /// Offers the backend that the policy picks for the prefill leg of a request, except the
@@ -179,9 +178,8 @@ impl BackendPool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Option<BackendOffer> {
-        let constraints =
-            LeaseConstraints { is_prefill_leg: true, ..LeaseConstraints::new(tried, None) };
-        self.offer_within(&constraints, requirements, now).ok()?
+        let search = BackendSearch::new(&requirements, tried, None, now);
+        self.offer_within(&BackendSearch { is_prefill_leg: true, ..search }).ok()?
     }
 
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
@@ -192,19 +190,12 @@ impl BackendPool {
 
     fn offer_within(
         &self,
-        constraints: &LeaseConstraints<'_>,
-        requirements: BackendRequirements<'_>,
-        now: Instant,
+        search: &BackendSearch<'_>,
     ) -> Result<Option<BackendOffer>, GatewayError> {
-        let request = self.routing_request(&requirements);
-        let snapshot = self.snapshot();
-        let picked = snapshot.pick(&requirements, &request, constraints, now)?;
-        Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
-    }
-
-    fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
         let sequence = self.request_sequence.fetch_add(1, Ordering::Relaxed);
-        RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
+        let snapshot = self.snapshot();
+        let picked = snapshot.pick(search, sequence)?;
+        Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
     }
 
     /// The context length of a model at a backend. `None`: not known.
