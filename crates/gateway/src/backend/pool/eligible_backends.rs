@@ -72,6 +72,7 @@ pub(super) struct BackendSearch<'a> {
 }
 
 /// The backends that may serve a request now.
+#[derive(Default)]
 pub(super) struct EligibleBackends {
     /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,

@@ -247,12 +247,9 @@ impl PoolSnapshot {
         self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
-            most_cached: 0.0,
-            has_saturated: false,
             up_count: up.len(),
-            open_breaker_count: 0,
-            slow_start_count: 0,
             ignores_ejections: matches!(search.breaker_mode, BreakerMode::Ignored),
+            ..EligibleBackends::default()
         };
         let mut is_capacity_expected = false;
         let mut lookup = CacheLookup::new(requirements.prompt);
