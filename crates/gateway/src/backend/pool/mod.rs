@@ -140,7 +140,8 @@ impl BackendPool {
         self.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
     }
 
-    fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
+    /// The backend of this name. `None`: the pool has no backend of this name.
+    pub(crate) fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
         let snapshot = self.snapshot();
         snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name).cloned()
     }
@@ -268,20 +269,13 @@ impl Sink for BackendPool {
             if !is_prefilled && !record.shows_backend_fault() {
                 continue;
             }
-            let snapshot = self.snapshot();
-            let backend = snapshot
-                .backends
-                .iter()
-                .find(|backend| Some(&backend.identity.id) == record.backend());
+            let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
                 backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
             }
-            if !record.shows_backend_fault() {
-                continue;
-            }
             // A failure before the first output was already applied when its attempt failed.
-            if record.timings.first_output.is_some() {
+            if record.shows_backend_fault() && record.timings.first_output.is_some() {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
                 backend.on_failure(failure, failure.as_str(), None, clock::now());
