@@ -100,7 +100,7 @@ struct CheckContext {
 }
 
 struct HealthChecker {
-    context: CheckContext,
+    context: Arc<CheckContext>,
     backend: Arc<Backend>,
     fetcher: PageFetcher,
     metrics_page: MetricsPage,
@@ -153,7 +153,7 @@ struct Findings {
 }
 
 impl HealthChecker {
-    fn new(context: CheckContext, backend: Arc<Backend>) -> Self {
+    fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
         let (client, settings) = (context.client.clone(), context.settings);
         let (timeout, max_page) = (settings.timeout, settings.max_page);
@@ -327,8 +327,9 @@ impl HealthChecker {
         }
     }
 
-    /// Handles a failed health check. Without `is_certain`, a backend that is up is declared down only
-    /// at the third failed check in a row ([`UNHEALTHY_THRESHOLD`]).
+    /// Handles a failed health check: the backend is down, and its open requests may fail over. Without
+    /// `is_certain`, a backend that is up is declared down only at the third failed check in a row
+    /// ([`UNHEALTHY_THRESHOLD`]).
     fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
         self.consecutive_failures += 1;
         let is_up = self.backend.health.state().health == Health::Up;
@@ -336,11 +337,6 @@ impl HealthChecker {
             return;
         }
         self.engine_progress = EngineProgress::default();
-        self.declare_down(reason);
-    }
-
-    /// Marks the backend down. Its open requests may fail over.
-    fn declare_down(&mut self, reason: &str) {
         self.last_healthy_at = None;
         self.reset_discovered_state();
         self.backend.set_down(DownCause::Other, reason);

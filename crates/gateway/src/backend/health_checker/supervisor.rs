@@ -15,7 +15,7 @@ use tokenweir_protocol::clock;
 
 /// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
-    context: CheckContext,
+    context: Arc<CheckContext>,
     cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
     _learner: SupervisedTask,
@@ -43,7 +43,7 @@ impl HealthCheckSupervisor {
         let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
         let mut supervisor = Self {
             _learner: kv_events::start_learner(&cache_knowledge),
-            context,
+            context: Arc::new(context),
             cache_knowledge,
             checked_backends: Vec::new(),
         };
@@ -86,7 +86,8 @@ impl HealthCheckSupervisor {
 
     /// Restarts all health checkers with another HTTP client and other settings.
     pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
-        self.context = CheckContext { client, settings, ..self.context.clone() };
+        let previous = CheckContext::clone(&self.context);
+        self.context = Arc::new(CheckContext { client, settings, ..previous });
         self.checked_backends.clear();
         self.start_all_checkers();
     }
