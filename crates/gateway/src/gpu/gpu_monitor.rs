@@ -33,9 +33,7 @@ impl GpuMonitor {
             let exporter = Arc::new(ScrapedExporter::new(exporter.clone(), latest));
             let (scraped, settings, client) = (exporter.clone(), settings.clone(), client.clone());
             let task = supervise::spawn(BackgroundTask::GpuScrape, move || {
-                let (scraped, settings) = (scraped.clone(), settings.clone());
-                let client = client.clone();
-                async move { scraped.run(client, &settings).await }
+                scraped.clone().run(client.clone(), settings.clone())
             });
             (exporter, task)
         };
