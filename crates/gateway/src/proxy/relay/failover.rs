@@ -43,8 +43,7 @@ pub(crate) async fn send(
     request: &PreparedRequest<'_>,
     mut leased: (Lease, Arc<RoutingDecision>),
 ) -> ForwardResult {
-    let context = request.context;
-    let share = RetryBudgetShare::for_record(exchange.record());
+    let (context, share) = (request.context, RetryBudgetShare::for_record(exchange.record()));
     context.retry.deposit(share);
     let mut tried = Vec::new();
     let (mut failed_attempts, mut waits_left) = (0, context.retry.settings.attempts);
