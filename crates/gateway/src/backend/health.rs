@@ -41,7 +41,7 @@ pub struct BackendHealth {
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct HealthSignals {
     /// Wakes the health checker before its interval is over.
     check_requested: Notify,
@@ -81,17 +81,7 @@ impl BackendHealth {
             has_unserved: AtomicBool::new(false),
             breaker: CircuitBreaker::new(settings, now),
             state: ArcSwap::default(),
-            signals: Box::new(HealthSignals {
-                check_requested: Notify::new(),
-                first_check_completed: SetOnce::new(),
-                is_declared_down: AtomicBool::new(false),
-                went_down: Notify::new(),
-                is_down_logged: AtomicBool::new(false),
-                is_wake_requested: AtomicBool::new(false),
-                sleep_counts: Default::default(),
-                drain: Mutex::new(None),
-                unserved: Mutex::default(),
-            }),
+            signals: Box::default(),
         }
     }
 
