@@ -69,10 +69,7 @@ pub struct ExchangeRegistry {
 
 /// The entry of a stream among the open streams. Dropping the entry ends the stream.
 #[derive(Debug)]
-pub struct StreamEntry {
-    entry: TableEntry<StreamActivity>,
-    epoch: Instant,
-}
+pub struct StreamEntry(TableEntry<StreamActivity>);
 
 /// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
 #[derive(Debug)]
@@ -261,7 +258,7 @@ impl InFlightGuard {
     ) -> StreamEntry {
         let ExchangeRegistry { epoch, streams, .. } = &*self.registry;
         let activity = StreamActivity::new(backend, subject, terms, tunnel, [*epoch, now]);
-        StreamEntry { entry: streams.insert(activity), epoch: *epoch }
+        StreamEntry(streams.insert(activity))
     }
 
     /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
@@ -292,12 +289,12 @@ impl Drop for InFlightGuard {
 impl StreamEntry {
     /// The activity of the stream.
     pub fn activity(&self) -> &Arc<StreamActivity> {
-        self.entry.value()
+        self.0.value()
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.entry.value().close(self.epoch);
+        self.0.value().close();
     }
 }
