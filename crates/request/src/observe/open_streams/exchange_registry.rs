@@ -69,7 +69,10 @@ pub struct ExchangeRegistry {
 
 /// The entry of a stream among the open streams. Dropping the entry ends the stream.
 #[derive(Debug)]
-pub struct StreamEntry(TableEntry<StreamActivity>);
+pub struct StreamEntry {
+    entry: TableEntry<StreamActivity>,
+    epoch: Instant,
+}
 
 /// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
 #[derive(Debug)]
@@ -258,7 +261,7 @@ impl InFlightGuard {
     ) -> StreamEntry {
         let ExchangeRegistry { epoch, streams, .. } = &*self.registry;
         let activity = StreamActivity::new(backend, subject, terms, tunnel, [*epoch, now]);
-        StreamEntry(streams.insert(activity))
+        StreamEntry { entry: streams.insert(activity), epoch: *epoch }
     }
 
     /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
@@ -289,12 +292,12 @@ impl Drop for InFlightGuard {
 impl StreamEntry {
     /// The activity of the stream.
     pub fn activity(&self) -> &Arc<StreamActivity> {
-        self.0.value()
+        self.entry.value()
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.0.value().close();
+        self.entry.value().close(self.epoch);
     }
 }

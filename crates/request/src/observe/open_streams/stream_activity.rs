@@ -183,11 +183,10 @@ impl StreamActivity {
     /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same
     /// time may be about to report a stall. Both take the lock of the stall: either this call ends that
     /// stall, or the sweep finds that the stream has ended.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, now: Instant) {
         self.last_output_nanos.store(0, Ordering::Relaxed);
         self.deadline_nanos.store(0, Ordering::Relaxed);
-        // Nobody reads the time at which the stall ended.
-        self.end_stall(self.epoch);
+        self.end_stall(now);
     }
 
     /// Records bytes from the backend.
