@@ -43,9 +43,7 @@ impl TraceParent {
         let flags = parse_hex(flags, 2)?;
         Some(Self { trace_id, span_id, is_sampled: flags & 1 == 1 })
     }
-}
 
-impl TraceParent {
     /// Formats the `traceparent` header without [`fmt`], which takes several times as long. The gateway
     /// sends this header with every upstream request.
     pub(super) fn to_header_bytes(self) -> [u8; 55] {

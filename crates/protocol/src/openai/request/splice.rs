@@ -28,9 +28,10 @@ pub enum ModelSpan {
 
 /// The state and position of `stream_options` in a body, as an edit needs it. Positions are byte
 /// offsets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StreamOptions {
     /// The body has no `stream_options`.
+    #[default]
     Absent,
     /// The value is a `null` that ends at this offset.
     Null(usize),
