@@ -29,6 +29,8 @@ mod gateway;
 mod limits;
 #[path = "../accuracy/noise.rs"]
 mod noise;
+#[path = "../../tests/suite/support/request_reader.rs"]
+mod request_reader;
 #[path = "../passthrough/scripts.rs"]
 mod scripts;
 mod slow;
