@@ -3,7 +3,7 @@
 
 use crate::metrics::value;
 use crate::restart::{model, start_backends};
-use crate::support::process::{GatewayProcess, Load, folder};
+use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::json;
 use crate::support::test_gateway::{
     AS_JSON, Setup, body_json, gateway_answering, gateway_answering_with, operate, operator_token,
@@ -13,11 +13,9 @@ use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
 use tokio::net::TcpListener;
-use tokio::process::Command;
 
 /// Starts the program in front of these backends. `settings` are further lines of its configuration.
 async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayProcess {
@@ -47,10 +45,10 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
 
 /// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.args(arguments).args(["--admin", &format!("http://{}", program.admin)]);
-    let output = command.env("COLUMNS", "200").stdin(Stdio::null()).output().await.unwrap();
-    (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+    let admin = format!("http://{}", program.admin);
+    let arguments = [arguments, &["--admin", &admin]].concat();
+    let (code, out, _) = process::run(&arguments, &[("COLUMNS", "200")]).await;
+    (out, code.unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]

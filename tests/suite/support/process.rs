@@ -78,6 +78,12 @@ pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended
     (output.status.code(), out, err)
 }
 
+/// Runs the program with the words of `line` as arguments, and with no environment variables but these.
+pub(crate) async fn run_line(line: &str, variables: &[(&str, &str)]) -> Ended {
+    let arguments: Vec<&str> = line.split_whitespace().collect();
+    run(&arguments, variables).await
+}
+
 // === impl GatewayProcess ===
 
 impl GatewayProcess {
