@@ -1,7 +1,6 @@
 //! Continuation: after output was sent, the backend of a stream dies, stalls, aborts or is drained. The
 //! stream goes on at another backend. Or it ends as it would without continuation, and the record states why.
 
-use crate::metrics::value;
 use crate::restart::Port;
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
@@ -274,12 +273,11 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
             (Outcome::Truncated, Some(reason))
         );
         assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 1, "{reason:?}");
-        let page = gateway.admin("/metrics").await;
         let series = format!(
             "tokenweir_stream_continuations_refused_total{{reason=\"{}\"}}",
             reason.as_str()
         );
-        assert!((value(&page, &series) - 1.0).abs() < f64::EPSILON);
+        gateway.assert_value(&series, 1.0).await;
     }
 }
 

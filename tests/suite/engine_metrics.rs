@@ -2,7 +2,7 @@
 //! name of the backend. A value that the engine does not report has no time series. Also tests metrics pages
 //! with a URL of their own.
 
-use crate::metrics::{samples, value};
+use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{
     LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
 };
@@ -73,8 +73,7 @@ async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
         ("engine_accepted_tokens_total{B}", "spec_decode_num_accepted_tokens_total", ""),
     ] {
         let expected = engine_value(scraped, &format!("vllm:{name}"), label);
-        let actual = value(&own, &format!("tokenweir_{}", series.replace('B', &backend)));
-        assert!((actual - expected).abs() < 1e-9, "{series}: {actual}, not {expected}");
+        assert_value(&own, &format!("tokenweir_{}", series.replace('B', &backend)), expected);
     }
     for absent in ["engine_swapped_requests", "engine_cpu_cache_usage_ratio"] {
         assert!(!own.contains(&format!("tokenweir_{absent}{{")), "{absent} is only of V0");
@@ -157,8 +156,8 @@ async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
         (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;
-    let of = |name: &str| value(&priced, &format!("tokenweir_backend_{name}{backend}"));
-    assert!((of("gpus") - 8.0).abs() < 1e-9 && (of("price_per_hour") - 20.0).abs() < 1e-9);
+    assert_value(&priced, &format!("tokenweir_backend_gpus{backend}"), 8.0);
+    assert_value(&priced, &format!("tokenweir_backend_price_per_hour{backend}"), 20.0);
     let (unpriced, _) = page(Some(8), None).await;
     assert!(!unpriced.contains("tokenweir_backend_price_per_hour{"));
     let (unknown, _) = page(None, Some(2.5)).await;

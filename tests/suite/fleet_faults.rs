@@ -1,7 +1,7 @@
 //! Faults of a fleet behind the real program. The status page, the diagnosis, the log and the metrics must
 //! all name the fault at once and in the same words.
 
-use crate::metrics::value;
+use crate::metrics::assert_value;
 use crate::restart::{model, start_backends};
 use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::json;
@@ -113,7 +113,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
         ("tokenweir_verdicts{verdict=\"backend_drained\",verdict_severity=\"critical\"}", 2.0),
         ("tokenweir_diagnosis_active{backend=\"\",verdict=\"shedding\"}", 1.0),
     ] {
-        assert!((value(&page, series) - expected).abs() < 1e-9, "{series}");
+        assert_value(&page, series, expected);
     }
     wait_until!(program.log().contains("backend drained: it gets no new requests"));
     wait_until!(program.log().contains("requests are refused: this is the first one"));

@@ -60,6 +60,12 @@ pub(crate) fn value(page: &str, series: &str) -> f64 {
     sample.unwrap().1
 }
 
+/// Asserts that a time series on a metrics page has this value.
+pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
+    let found = value(page, series);
+    assert!((found - expected).abs() < 1e-9, "{series}: {found}, not {expected}");
+}
+
 /// The sum of the samples of a metric whose labels contain each of these texts.
 pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
     let is_it = |series: &str| {
@@ -254,8 +260,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
         ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
     ];
     for (series, expected) in expected {
-        let found = value(&page, &series);
-        assert!((found - expected).abs() < 1e-9, "{series} {found}");
+        assert_value(&page, &series, expected);
     }
 }
 

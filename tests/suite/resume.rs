@@ -2,7 +2,7 @@
 //! request. The engine computes this response once, and the tenant pays once.
 
 use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
-use crate::metrics::value;
+use crate::metrics::{assert_value, value};
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, begin, begun_stream, json, paused,
     stream_of,
@@ -87,9 +87,8 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
     assert_eq!(fake.seen().len(), 1, "the engine runs the request once");
     let page = gateway.admin("/metrics").await;
     for (result, count) in [("resumed", 1.0), ("attached", 2.0), ("kept", 0.0)] {
-        let found =
-            value(&page, &format!("tokenweir_resume_requests_total{{result=\"{result}\"}}"));
-        assert!((found - count).abs() < 0.5, "{result}: {found}");
+        let series = format!("tokenweir_resume_requests_total{{result=\"{result}\"}}");
+        assert_value(&page, &series, count);
     }
     assert!(value(&page, "tokenweir_resume_memory_bytes") > 0.0);
 }
