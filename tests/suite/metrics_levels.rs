@@ -7,7 +7,6 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, start_before};
 use std::io::Read;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
 
 /// How many time series each further backend may add at the level `standard`, if it serves one model.
@@ -21,10 +20,9 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
     let page = crate::engine_metrics::recorded_page();
     let mut fakes = Vec::new();
     for _ in 0..backends {
-        let count = AtomicUsize::new(0);
-        let fake = ScriptedBackend::start(move |_| {
+        let fake = ScriptedBackend::start(|seen| {
             let usage = r#"{"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
-            vec![match count.fetch_add(1, Ordering::SeqCst) % 4 {
+            vec![match seen.number % 4 {
                 0 => Step::Send(json("500 Internal Server Error", "{}")),
                 1 => Step::Send(json("400 Bad Request", "{}")),
                 2 => Step::Send(json("200 OK", usage)),

@@ -3,13 +3,12 @@
 
 use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
+    ROLE, ScriptedBackend, Seen, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
     post, read_until, start, start_with, tiers, with_lines,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_request::record::Outcome;
 
@@ -28,8 +27,7 @@ async fn leave_after_first_output(gateway: &Running) {
 
 #[tokio::test]
 async fn a_client_that_left_is_not_in_the_durations_of_successes() {
-    let count = AtomicUsize::new(0);
-    let fake = ScriptedBackend::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+    let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
     })
@@ -54,11 +52,8 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
 #[tokio::test]
 async fn responses_are_counted_by_http_status() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
-    let count = AtomicUsize::new(0);
-    let (_fake, gateway) = gateway_scripted(move |_| {
-        vec![Step::Send(json(answers[count.fetch_add(1, Ordering::SeqCst) % 4], "{}"))]
-    })
-    .await;
+    let script = move |seen: &Seen| vec![Step::Send(json(answers[seen.number], "{}"))];
+    let (_fake, gateway) = gateway_scripted(script).await;
     for _ in 0..4 {
         gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
         gateway.record().await;

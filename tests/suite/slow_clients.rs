@@ -10,8 +10,6 @@ use crate::support::test_gateway::{
     get, post, read_rest, start_before, status,
 };
 use http_body_util::BodyExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_gateway::proxy::OverloadLimits;
 use tokenweir_gateway::server::ServerLimits;
@@ -144,27 +142,19 @@ async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
 
 #[tokio::test]
 async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream() {
-    let attempts = Arc::new(AtomicUsize::new(0));
-    let backend = || {
-        let attempts = attempts.clone();
-        ScriptedBackend::start(move |seen| {
-            // The client does not read the response to this request.
-            if seen.body.ends_with(b"1}") {
-                return endless();
-            }
-            match attempts.fetch_add(1, Ordering::SeqCst) {
-                0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
-                _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
-            }
-        })
-    };
-    let backends = [backend().await, backend().await];
+    let backends = ScriptedBackend::two(|number, _, seen| match number {
+        // The client does not read the response to this request.
+        _ if seen.body.ends_with(b"1}") => endless(),
+        0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
+        _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
+    })
+    .await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let gateway = start_before(&backends, setup(limits)).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut other = sender.clone();
     let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
-    wait_until!(attempts.load(Ordering::SeqCst) >= 2);
+    wait_until!(backends.iter().map(|backend| backend.seen().len()).sum::<usize>() >= 2);
     // This stream gets data only after the failed attempt. If the failed attempt had started a write timeout,
     // that one would expire first.
     let ignored =

@@ -89,6 +89,8 @@ pub(crate) struct Seen {
     pub body: Vec<u8>,
     /// Number of earlier inference requests on the same connection.
     pub earlier: usize,
+    /// Number of earlier inference requests at this backend.
+    pub number: usize,
 }
 
 /// A running scripted backend.
@@ -112,6 +114,7 @@ struct State {
     closed: mpsc::UnboundedSender<()>,
     is_healthy: AtomicBool,
     inference_connections: AtomicUsize,
+    inference_requests: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
     /// Responses that replace the built-in ones: by path, the status and the body.
     pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
@@ -143,6 +146,7 @@ impl ScriptedBackend {
             closed,
             is_healthy: AtomicBool::new(true),
             inference_connections: AtomicUsize::new(0),
+            inference_requests: AtomicUsize::new(0),
             page: Mutex::default(),
             pages: Mutex::default(),
             counts: Mutex::default(),
@@ -167,22 +171,30 @@ impl ScriptedBackend {
         Self::start(move |_| steps.clone()).await
     }
 
+    /// Starts two backends that follow a script. It gets the number of the request, which counts over both
+    /// backends, the index of the backend, and the request.
+    pub(crate) async fn two(
+        script: impl Fn(usize, usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> [Self; 2] {
+        let shared = Arc::new((AtomicUsize::new(0), script));
+        let start_backend = |index| {
+            let shared = shared.clone();
+            Self::start(move |seen| {
+                let (request_count, script) = &*shared;
+                script(request_count.fetch_add(1, Ordering::SeqCst), index, seen)
+            })
+        };
+        [start_backend(0).await, start_backend(1).await]
+    }
+
     /// Starts two backends. The one that gets the first request follows the steps `first`. Both follow the
     /// steps `then` for all other requests.
     pub(crate) async fn first_of_two(
         first: impl Into<Vec<Step>>,
         then: impl Into<Vec<Step>>,
     ) -> [Self; 2] {
-        let steps = Arc::new((first.into(), then.into()));
-        let request_count = Arc::new(AtomicUsize::new(0));
-        let start_backend = || {
-            let (steps, request_count) = (steps.clone(), request_count.clone());
-            Self::start(move |_| match request_count.fetch_add(1, Ordering::SeqCst) {
-                0 => steps.0.clone(),
-                _ => steps.1.clone(),
-            })
-        };
-        [start_backend().await, start_backend().await]
+        let (first, then) = (first.into(), then.into());
+        Self::two(move |number, _, _| if number == 0 { first.clone() } else { then.clone() }).await
     }
 
     /// Starts a backend that answers every inference request with these bytes.
@@ -275,7 +287,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut buffer = BytesMut::new();
     let mut inference = 0;
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
-        let seen = Seen { head, body: body.into(), earlier: inference };
+        let mut seen = Seen { head, body: body.into(), earlier: inference, number: 0 };
         let path = seen.head.split(' ').nth(1).unwrap_or("");
         // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
@@ -297,6 +309,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             state.inference_connections.fetch_add(1, Ordering::SeqCst);
         }
         inference += 1;
+        seen.number = state.inference_requests.fetch_add(1, Ordering::SeqCst);
         state.received.lock().unwrap().push(seen.clone());
         for step in (state.script)(&seen) {
             match step {
