@@ -1,7 +1,7 @@
 //! Continuation: after output was sent, the backend of a stream dies, stalls, aborts or is drained. The
 //! stream goes on at another backend. Or it ends as it would without continuation, and the record states why.
 
-use crate::restart::Port;
+use crate::restart::{Port, listed};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
     ScriptedBackend, Seen, Step, begin, begun_stream, chunk, event_stream_head, paused, stream_of,
@@ -373,11 +373,9 @@ async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
     let write = |fakes: &[ScriptedBackend]| {
-        let line = |fake: &ScriptedBackend| format!("\n  - {{ url: 'http://{}' }}", fake.addr);
-        let list: String = fakes.iter().map(line).collect();
-        let streams = "listen_reuse_port: true\nstreams: { continuation: exact }";
-        let text = format!("listen: {}\n{streams}\nbackends:{list}\n", port.addr);
-        std::fs::write(&file, text).unwrap();
+        let addrs: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+        let list = listed(&addrs);
+        port.configure(&file, &format!("streams: {{ continuation: exact }}\n{list}"));
     };
     write(&fakes);
     let gateway = GatewayProcess::start(&file).await;

@@ -8,7 +8,6 @@ use crate::support::test_gateway::{
     CHAT, Setup, gateway_answering_with, post, start_before, status,
 };
 use serde_json::Value;
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_gateway::backend::Health;
@@ -89,8 +88,7 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
-    let rest = listed(&backends);
-    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{rest}", port.addr)).unwrap();
+    port.configure(&file, &listed(&backends));
     let gateway = GatewayProcess::start_with_file_limit(&file, files).await;
     assert_no_backend_is_down(&gateway, "at the start").await;
 

@@ -6,7 +6,6 @@ use crate::support::kubernetes_api_server::{KubernetesApiServer, list_of, listed
 use crate::support::process::{GatewayProcess, Load, folder};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
 use tokenweir_gateway::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
 use tokenweir_gateway::discovery::{DiscoveryChange, DiscoverySource};
@@ -289,7 +288,7 @@ async fn pod_changes_lose_no_request() {
         "discovery: [{{ kubernetes: {{ service: vllm, namespace: ai, url: 'http://{}' }} }}]\n",
         server.addr
     );
-    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
+    port.configure(&file, &source);
     let pod = |index: usize, version, is_ready| {
         slice(&format!("vllm-{index}"), version, backends[index].port(), is_ready)
     };
