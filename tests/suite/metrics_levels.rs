@@ -1,6 +1,7 @@
 //! The levels of the metrics. Each level has the documented number of time series. Dashboards and alerts work
 //! at the default level.
 
+use crate::documentation::read;
 use crate::metrics::samples;
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
@@ -67,8 +68,7 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
 /// attempts vary.
 #[tokio::test]
 async fn each_level_has_the_documented_number_of_series() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/size.md");
-    let page = std::fs::read_to_string(path).unwrap();
+    let page = read("docs/operate/size.md");
     for level in MetricsLevel::ALL {
         let [all, with_backend] = series(level, 2).await;
         let per_backend = with_backend / 2;

@@ -98,9 +98,9 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
     let predicted = record.selected_candidate().unwrap();
     let error = (record.upstream_ttft().unwrap().as_secs_f64() - predicted.ttft).abs();
     let page = gateway.admin("/metrics").await;
-    let near = |name: &str, expected: f64| {
-        assert_value(&page, &format!("{name}{{backend=\"{}\"}}", fake.addr), expected);
-    };
+    let series = |name: &str| format!("{name}{{backend=\"{}\"}}", fake.addr);
+    let near = |name: &str, expected: f64| assert_value(&page, &series(name), expected);
+    let of = |name: &str| value(&page, &series(name));
     near("tokenweir_routing_prediction_error_seconds_count", 1.0);
     near("tokenweir_routing_prediction_error_seconds_sum", error);
     near("tokenweir_routing_prediction_ratio_count", 1.0);
