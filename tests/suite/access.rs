@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokenweir::admin::AdminAuthorizer;
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::access::cors::{self, Cors};
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
@@ -47,7 +48,17 @@ pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
 }
 
 pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
-    Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
+    access_of(vec![tenant])
+}
+
+/// Access control with these tenants.
+pub(crate) fn access_of(tenants: Vec<TenantEntry>) -> Arc<AccessControl> {
+    Arc::new(AccessControl::new(Some(&KeyFile { tenants }), Cors::default()))
+}
+
+/// Access control without tenants, which gives all clients these permissions.
+pub(crate) fn access_for_all(allowed: &[Permission]) -> Arc<AccessControl> {
+    Arc::new(AccessControl::default().with_permissions(Permissions::new(allowed)))
 }
 
 async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
@@ -59,7 +70,8 @@ pub(crate) fn keyed(request: &str) -> String {
     with_lines(request, &format!("authorization: Bearer {KEY}"))
 }
 
-fn head(answer: &[u8]) -> String {
+/// The head of a raw response, in lower case.
+pub(crate) fn head(answer: &[u8]) -> String {
     String::from_utf8_lossy(answer).split("\r\n\r\n").next().unwrap().to_ascii_lowercase()
 }
 

@@ -1,6 +1,7 @@
 //! Requests over real sockets to a scripted backend: requests that complete, are rejected, break, or are
 //! abandoned by their client.
 
+use crate::access::access_for_all;
 use crate::support::recording;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
@@ -11,10 +12,8 @@ use crate::support::test_gateway::{
     with_lines, with_paused_time,
 };
 use serde_json::Value;
-use std::sync::Arc;
-use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::FinishReason;
-use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -55,8 +54,7 @@ async fn every_recorded_response_passes_unchanged() {
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
         // Three of the recorded requests have a `priority`. Clients need a permission for it.
-        let allowed = Permissions::new(&[Permission::Priority]);
-        let access = Arc::new(AccessControl::default().with_permissions(allowed));
+        let access = access_for_all(&[Permission::Priority]);
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
         let ask = if ask.starts_with('{') { ask } else { "{}" };

@@ -1,7 +1,9 @@
 //! Fields and headers of a request that control the engine: which of them the gateway rejects, removes or
 //! forwards, and for which clients.
 
-use super::{CHAT, access, error, head, keyed, open_gateway, scripted_backend, tenant};
+use super::{
+    CHAT, access, access_for_all, error, head, keyed, open_gateway, scripted_backend, tenant,
+};
 use crate::bodies::JSON_PATHS;
 use crate::support::scripted_backend::ScriptedBackend;
 use crate::support::test_gateway::{
@@ -11,7 +13,7 @@ use http::HeaderName;
 use std::sync::Arc;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permission, Permissions};
+use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permission};
 use tokenweir_request::access::TenantEntry;
 use tokenweir_request::record::Outcome;
 
@@ -27,10 +29,6 @@ fn member(path: &str) -> String {
         Some((outer, inner)) => format!("\"{outer}\":{{\"x\":1,{}}}", member(inner)),
         None => format!("\"{path}\":{value}"),
     }
-}
-
-fn access_for_all(allowed: &[Permission]) -> Arc<AccessControl> {
-    Arc::new(AccessControl::default().with_permissions(Permissions::new(allowed)))
 }
 
 async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running {
