@@ -7,7 +7,7 @@ mod key_lookup_timing;
 mod limits;
 mod reload;
 
-use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::scripted_backend::{ScriptedBackend, json, response};
 use crate::support::test_gateway::{
     ASK, CHAT, Running, Setup, body_json, get, operate, operator_token, post, start, start_with,
     status, tiers, with_lines,
@@ -195,11 +195,8 @@ async fn the_configured_tier_of_a_tenant_overrides_the_header() {
 
 #[tokio::test]
 async fn only_configured_origins_get_cors_headers() {
-    let fake = ScriptedBackend::answering(
-        b"HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\ncontent-length: 2\r\n\r\n{}"
-            .to_vec(),
-    )
-    .await;
+    let answer = response("200 OK", "access-control-allow-origin: *\r\n", "{}");
+    let fake = ScriptedBackend::answering(answer).await;
     let cors = Cors::new(&cors::CorsSettings { origins: vec!["https://a.example".into()] });
     let access = Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant()] }), cors));
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;

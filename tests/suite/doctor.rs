@@ -6,7 +6,7 @@ use crate::restart::start_simulator;
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::{Ended, GatewayProcess, folder, run_line};
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, response, stream_of,
 };
 use crate::support::test_gateway::{WHOLE, gateway_scripted, start_with, status};
 use serde_json::Value;
@@ -200,7 +200,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let addrs = simulated(1, Duration::from_secs(5)).await;
     let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
-        vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]
+        vec![Step::Send(response("200 OK", "", ""))]
     })
     .await;
     let text = |collector: SocketAddr, model: &str| {
@@ -257,9 +257,8 @@ async fn what_one_front_end_lacks_and_the_other_serves_is_named() {
     let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-text\r\n";
-    let page = format!("{head}content-length: {}\r\n\r\n{page}", page.len());
-    rust.set_metrics(Some(Page::Whole(page.into())));
+    let open_metrics = "content-type: application/openmetrics-text\r\n";
+    rust.set_metrics(Some(Page::Whole(response("200 OK", open_metrics, page))));
     let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
     for path in ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"] {
         let ask = r#"{"model":"tiny","messages":[],"input":"hello"}"#;

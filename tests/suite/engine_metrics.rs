@@ -4,7 +4,7 @@
 
 use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{
-    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
+    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, response, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, start, start_with,
@@ -115,8 +115,7 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
                 ray_vllm_kv_cache_usage_perc 0.5\n";
-    let page = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len());
-    let metrics = ScriptedBackend::answering(page).await;
+    let metrics = ScriptedBackend::answering(response("200 OK", "", page)).await;
     let metrics_url = format!("http://{}/-/metrics?a=1", metrics.addr);
     let metrics_url = MetricsUrl::parse(&metrics_url).unwrap();
     let setup = Setup {

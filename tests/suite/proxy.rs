@@ -4,7 +4,7 @@
 use crate::access::access_for_all;
 use crate::support::recording;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
@@ -296,8 +296,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
 pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
     gateway_scripted(|_| {
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
-        vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
+        vec![Step::Send(response("200 OK", "", vec![b'x'; FLOOD])), Step::AwaitClose]
     })
     .await
 }
@@ -340,10 +339,9 @@ async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
 
 #[tokio::test]
 async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() {
-    let answer =
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
-        content-length: 4\r\n\r\n\x1f\x8b\x08\x00";
-    let (_fake, gateway) = gateway_answering(*answer).await;
+    let headers = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
+    let answer = response("200 OK", headers, b"\x1f\x8b\x08\x00");
+    let (_fake, gateway) = gateway_answering(answer).await;
     let (bytes, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
     let record = gateway.record().await;

@@ -2,7 +2,7 @@
 
 use crate::metrics::sum;
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, response, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
@@ -38,9 +38,7 @@ async fn backend_status(gateway: &Running) -> Value {
 }
 
 fn ok(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
-    let body = body.as_ref();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
-    [head.as_bytes(), body].concat()
+    response("200 OK", headers, body)
 }
 
 fn values(value: &str) -> Vec<u8> {
@@ -79,11 +77,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
         ("silent", Page::Drip(Vec::new()), "timeout"),
         ("closed", Page::Cut(Vec::new()), "connect"),
         ("not HTTP", Page::Cut(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()), "connect"),
-        (
-            "an error",
-            Page::Whole(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()),
-            "status",
-        ),
+        ("an error", Page::Whole(response("500 No", "", "")), "status"),
     ]
 }
 

@@ -3,7 +3,7 @@
 
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, json,
-    stream_of,
+    response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
@@ -124,9 +124,8 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
     let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
     for label in [&labels[..], &[encoded]].concat() {
         let events = lines(&WHOLE_STREAM);
-        let head =
-            format!("HTTP/1.1 200 OK\r\n{label}\r\ncontent-length: {}\r\n\r\n", events.len());
-        let (fake, gateway) = injecting((head + &events).into_bytes()).await;
+        let answer = response("200 OK", &format!("{label}\r\n"), &events);
+        let (fake, gateway) = injecting(answer).await;
         for sent in [EDITED, ASK_STREAM] {
             assert_eq!(
                 text(&gateway.post(CHAT, ASK_STREAM).await),
@@ -155,10 +154,7 @@ async fn an_error_response_to_an_edited_request_passes_unchanged() {
 #[tokio::test]
 async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
     let all = lines(&WHOLE_STREAM);
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{all}",
-        all.len()
-    );
+    let answer = response("200 OK", "content-type: text/event-stream\r\n", all);
     let (_fake, gateway) = injecting(answer).await;
     assert_eq!(text(&gateway.post(CHAT, ASK_STREAM).await), (without_usage(), true));
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);

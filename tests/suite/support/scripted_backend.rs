@@ -75,8 +75,7 @@ pub(crate) enum Page {
 impl Page {
     /// A whole response with this page.
     pub(crate) fn of(page: &str) -> Self {
-        let length = page.len();
-        Self::Whole(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}").into())
+        Self::Whole(response("200 OK", "", page))
     }
 }
 
@@ -300,7 +299,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             return;
         }
         if let Some(answer) = built_in_response(&path, &state) {
-            if stream.write_all(answer.as_bytes()).await.is_err() {
+            if stream.write_all(&answer).await.is_err() {
                 return;
             }
             continue;
@@ -363,7 +362,7 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
     false
 }
 
-fn built_in_response(path: &str, state: &State) -> Option<String> {
+fn built_in_response(path: &str, state: &State) -> Option<Vec<u8>> {
     let Kind { owner, metrics } = state.kind;
     let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
     let page = state.pages.lock().unwrap().get(path).cloned();
@@ -385,7 +384,7 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         "/health" | "/kv_event_sources" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
-    Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+    Some(response(status, "", body))
 }
 
 fn model(id: &str, owner: &str) -> serde_json::Value {
@@ -441,11 +440,14 @@ pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
 
 /// A whole response with this JSON body.
 pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    response(status, "content-type: application/json\r\n", body)
+}
+
+/// A whole response with these header lines and this body.
+pub(crate) fn response(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
 }
 
 /// The data of the first event of a chat stream, which has the role.
