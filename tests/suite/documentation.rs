@@ -14,8 +14,7 @@ const UNKNOWN_KEY: &str = "0";
 
 /// The text of a file of the repository, by its path from the root.
 pub(crate) fn read(path: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    fs::read_to_string(file).unwrap_or_else(|error| panic!("{path}: {error}"))
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path)
 }
 
 /// The schema of a value, without the alternative null. If the value is a list, the schema of its items.
