@@ -75,8 +75,7 @@ async fn burst(addr: SocketAddr, count: usize) -> usize {
 }
 
 async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
-    let answer = gateway.get("/status").await;
-    let status: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let status: Value = gateway.document("/status").await;
     for backend in status["backends"].as_array().unwrap() {
         assert_eq!(backend["health"], "up", "{when}: {backend}");
         assert_eq!(backend["breaker"], "closed", "{when}: {backend}");

@@ -9,7 +9,6 @@ use crate::support::test_gateway::{
     AS_JSON, Setup, body_json, gateway_answering, gateway_answering_with, operate, operator_token,
     status,
 };
-use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
@@ -28,16 +27,10 @@ async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayPr
     GatewayProcess::start(&file).await
 }
 
-/// The JSON document at this path of the admin listener.
-async fn document<T: DeserializeOwned>(program: &GatewayProcess, path: &str) -> T {
-    let page = program.get(path).await;
-    serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
-
 /// Waits until the diagnosis has a verdict with this name. Returns the diagnosis.
 async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     wait_for!({
-        let diagnosis: Diagnosis = document(program, "/diagnose").await;
+        let diagnosis: Diagnosis = program.document("/diagnose").await;
         let is_found = diagnosis.verdicts.iter().any(|other| other.verdict == verdict);
         is_found.then_some(diagnosis)
     })
@@ -81,7 +74,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
         diagnosis.undetermined.iter().filter(|it| it.backend == "gpu-0").collect();
     assert!(undetermined.iter().all(|it| it.missing[0] == "requests: the backend is drained"));
 
-    let live: GatewaySnapshot = document(&program, "/streams").await;
+    let live: GatewaySnapshot = program.document("/streams").await;
     assert_eq!(live.state, GatewayState::Refusing);
     assert!(live.state_reasons[0].ends_with("% of requests are refused"), "{live:?}");
     assert_eq!(live.state_reasons[1], "2 of 3 backends drained");
@@ -135,7 +128,7 @@ async fn a_hung_backend_is_named_with_its_reason() {
     assert_eq!((&*first.backend, first.severity), ("gpu-1", VerdictSeverity::Warning));
     let cause = first.cause.as_deref().unwrap();
     assert!(cause.contains("accepts connections and does not respond"), "{cause}");
-    let live: GatewaySnapshot = document(&program, "/streams").await;
+    let live: GatewaySnapshot = program.document("/streams").await;
     assert_eq!(live.state, GatewayState::Degraded);
     assert_eq!(live.state_reasons, ["1 of 2 backends down"]);
     assert_eq!(live.backends_by_condition, "1 ok, 1 down");

@@ -2,6 +2,7 @@
 
 use super::scripted_backend::ScriptedBackend;
 use super::test_gateway::{CHAT, post};
+use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
@@ -169,6 +170,12 @@ impl GatewayProcess {
     /// is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
         self.send_admin_request("GET", path).await
+    }
+
+    /// Fetches a JSON document of the admin listener.
+    pub(crate) async fn document<T: DeserializeOwned>(&self, path: &str) -> T {
+        let page = self.get(path).await;
+        serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
     /// Tells the admin listener to reload the configuration. Returns the response.
