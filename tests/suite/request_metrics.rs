@@ -6,13 +6,11 @@ use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Seen, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
-    post, read_until, start, start_with, tiers, with_lines,
+    ASK_STREAM, CHAT, Running, Setup, advance_time, gateway_answering, gateway_following,
+    gateway_scripted, post, read_until, start, start_with, tiers, with_lines,
 };
 use std::time::Duration;
 use tokenweir_request::record::Outcome;
-
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// Asserts that [`sum`] has this value on the metrics page of this gateway.
 async fn assert_total(gateway: &Running, metric: &str, labels: &[&str], expected: f64) {
@@ -22,7 +20,7 @@ async fn assert_total(gateway: &Running, metric: &str, labels: &[&str], expected
 
 /// Sends a streaming request and disconnects after the first output.
 async fn leave_after_first_output(gateway: &Running) {
-    read_until(&mut gateway.begin(CHAT, BODY).await, "Hi").await;
+    read_until(&mut gateway.begin(CHAT, ASK_STREAM).await, "Hi").await;
 }
 
 #[tokio::test]
@@ -36,7 +34,7 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
     let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
     leave_after_first_output(&gateway).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
-    gateway.raw(with_lines(&post(CHAT, BODY), "x-tier: gold")).await;
+    gateway.raw(with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold")).await;
     gateway.record().await;
     let duration = "gen_ai_server_request_duration_seconds_count";
     for (labels, expected) in [
@@ -69,7 +67,7 @@ async fn responses_are_counted_by_http_status() {
 #[tokio::test]
 async fn tokens_of_a_request_are_a_histogram_by_direction() {
     let (_fake, gateway) = gateway_answering(stream_of(&WHOLE_STREAM)).await;
-    gateway.post(CHAT, BODY).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
     for (direction, tokens, bound) in [("input", 9.0, "16.0"), ("output", 3.0, "4.0")] {
         let label = format!("gen_ai_token_type=\"{direction}\"");
@@ -86,7 +84,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
     let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
-    gateway.post(CHAT, BODY).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(gateway.record().await.attempts.len(), 2);
     let wasted = "tokenweir_wasted_tokens_total";
     assert_total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""], 9.0).await;
@@ -109,7 +107,7 @@ async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
         fake.go();
         value(&page, age)
     };
-    let (_, seconds) = tokio::join!(gateway.post(CHAT, BODY), look);
+    let (_, seconds) = tokio::join!(gateway.post(CHAT, ASK_STREAM), look);
     assert!((2.0..60.0).contains(&seconds), "{seconds}");
     gateway.record().await;
     // No request is open.

@@ -3,17 +3,15 @@
 
 use crate::access::{access_for_all, head};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Setup, post, start_with, with_lines};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Setup, post, start_with, with_lines};
 use tokenweir_protocol::openai::engine_control::Permission;
-
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The head of the response in lower case. `asks` says whether the client sends the header that asks for the
 /// explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
     let setup = Setup { access: access_for_all(permissions), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    let request = post(CHAT, BODY);
+    let request = post(CHAT, ASK_STREAM);
     let request = if asks { with_lines(&request, "x-tokenweir-explain: 1") } else { request };
     head(&gateway.raw(request).await)
 }

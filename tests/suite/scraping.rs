@@ -4,12 +4,10 @@ use crate::metrics::sum;
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, response, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
 use std::time::Instant;
 use tokenweir_gateway::backend::{BackendState, Health};
-
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
@@ -95,7 +93,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         assert_eq!(sampled(&gateway), at, "{name}: the last valid sample stays");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
         assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
-        assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
+        assert_eq!(status(&gateway.post(CHAT, ASK_STREAM).await), 200, "{name}");
         fake.set_metrics(None);
         wait_until!(sampled(&gateway) != at);
         assert_eq!(state(&gateway).metrics_error, None, "{name}");
