@@ -48,6 +48,6 @@ impl TraceService for SpanCounter {
         let scopes = request.get_ref().resource_spans.iter().flat_map(|it| &it.scope_spans);
         let spans = scopes.map(|scope| scope.spans.len() as u64).sum();
         self.0.fetch_add(spans, Ordering::Relaxed);
-        Ok(tonic::Response::default())
+        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
     }
 }
