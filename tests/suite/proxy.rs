@@ -4,7 +4,7 @@
 use crate::access::access_for_all;
 use crate::support::recording;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, response, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, data, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
@@ -31,7 +31,7 @@ async fn a_stream_passes_unchanged_and_is_recorded_once() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
     let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
-    let expected = events.map(|event| format!("data: {event}\n\n")).concat();
+    let expected = events.map(data).concat();
     assert_eq!(body(&answer), (expected.into_bytes(), true));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));

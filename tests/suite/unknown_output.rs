@@ -2,7 +2,8 @@
 //! without the end marker of the API. Unknown output must reach the client at once, and is no failure.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, data, event_stream_head, framed, json,
+    stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body_text, read_until, start_with, status,
@@ -48,10 +49,6 @@ async fn an_empty_error_in_each_event_and_white_space_around_the_end_marker_are_
             assert_eq!((record.outcome, record.observed.uninspected_reason), (Outcome::Ok, None));
         }
     }
-}
-
-fn data(event: &str) -> String {
-    format!("data: {event}\n\n")
 }
 
 fn typed(kind: &str, rest: &str) -> String {

@@ -2,8 +2,8 @@
 //! removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, json,
-    response, stream_of,
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, data,
+    json, response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
@@ -23,7 +23,7 @@ async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
 
 /// The body of an event stream that consists of these events.
 fn lines(events: &[&str]) -> String {
-    events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
+    events.iter().map(|event| data(event)).collect()
 }
 
 fn without_usage() -> String {

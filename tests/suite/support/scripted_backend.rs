@@ -427,9 +427,14 @@ pub(crate) fn event_stream_head() -> Vec<u8> {
         .to_vec()
 }
 
+/// A server-sent event with this data.
+pub(crate) fn data(event: &str) -> String {
+    format!("data: {event}\n\n")
+}
+
 /// A server-sent event with this data, as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
-    framed(&[&format!("data: {event}\n\n")])
+    framed(&[&data(event)])
 }
 
 /// Writes each piece as one HTTP chunk, so that the gateway reads the pieces separately.
