@@ -1,6 +1,5 @@
 //! The gateway as a separate process, and clients that put load on it and note every failed request.
 
-use super::scripted_backend::ScriptedBackend;
 use super::test_gateway::{CHAT, post};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
@@ -109,22 +108,6 @@ impl GatewayProcess {
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tokenweir")]);
         Self::run(command, Some(config), &[]).await
-    }
-
-    /// Starts the gateway in front of a backend, with no environment variables but these.
-    pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
-        let mut command = program();
-        command.args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--log-format",
-        ]);
-        command.args(["human", "--backend", &format!("http://{}", fake.addr)]);
-        command.env_clear().envs(variables.iter().copied());
-        Self::spawn(command).await
     }
 
     async fn run(mut command: Command, config: Option<&Path>, variables: &[(&str, &str)]) -> Self {
