@@ -86,8 +86,8 @@ async fn backend() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
 }
 
-/// Starts the program in front of this backend, with these further environment variables, and sends a request.
-/// The program exports all spans at once.
+/// Starts the program in front of this backend, with additional environment variables, and sends a
+/// request. The program samples every request and exports its spans after 20 ms.
 async fn after_a_request(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> GatewayProcess {
     let url = format!("http://{}", fake.addr);
     let own = [
