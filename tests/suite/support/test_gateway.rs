@@ -655,6 +655,11 @@ impl Running {
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
+    /// Asserts that a time series on the metrics page has this value.
+    pub(crate) async fn assert_value(&self, series: &str, expected: f64) {
+        crate::metrics::assert_value(&self.admin("/metrics").await, series, expected);
+    }
+
     /// Stops the gateway, waits for the end of open requests, and returns how the drain ended.
     pub(crate) async fn stop(&mut self) -> DrainOutcome {
         self.begin_stop();
