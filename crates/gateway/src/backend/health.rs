@@ -348,8 +348,8 @@ mod tests {
     use super::*;
     use crate::backend::DrainInitiator;
     use crate::backend::Health;
+    use crate::backend::routes::tests::model_list;
     use futures_util::FutureExt;
-    use tokenweir_engine::model::ModelList;
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
@@ -382,7 +382,7 @@ mod tests {
         assert!(health.is_model_list_stale() && is_check_requested());
         health.mark_models_stale();
         assert!(!is_check_requested(), "it was requested before");
-        let models = ModelList::read(br#"{"data":[{"id":"a"}]}"#).unwrap().models;
+        let models = model_list(&["a"]);
         assert!(health.has_new_models(&models) && !health.is_model_list_stale());
         health.update_state(|state| state.models = Some(models.clone()));
         assert!(!health.has_new_models(&models), "the list is known");

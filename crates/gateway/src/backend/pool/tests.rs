@@ -3,13 +3,12 @@
 use super::*;
 use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
+use crate::backend::routes::tests::model_list;
 use crate::backend::{BackendSettings, Health, PoolSettings};
 use proptest::prelude::*;
-use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, BackendId};
-use tokenweir_engine::model::ModelList;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
@@ -34,9 +33,7 @@ pub(super) fn pool_of(
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
-            let entries: Vec<_> = ids.iter().map(|id| json!({ "id": id })).collect();
-            let list = json!({ "data": entries }).to_string();
-            pool.set_models(backend, &ModelList::read(list.as_bytes()).unwrap().models);
+            pool.set_models(backend, &model_list(ids));
         }
     }
     pool
@@ -350,8 +347,7 @@ fn an_update_changes_the_models_and_the_policy() {
     let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
-    let served = ModelList::read(br#"{"data":[{"id":"a"}]}"#).unwrap().models;
-    pool.set_models(&pool.backends()[0], &served);
+    pool.set_models(&pool.backends()[0], &model_list(&["a"]));
     assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     set_backends(&pool, vec![backend_at(8001)]);

@@ -357,4 +357,4 @@ impl ModelListInterner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
