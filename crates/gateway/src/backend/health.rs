@@ -356,10 +356,6 @@ mod tests {
         BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
     }
 
-    fn set_health(health: &BackendHealth, value: Health) {
-        health.update_state(|state| state.health = value);
-    }
-
     #[test]
     fn a_drained_backend_is_drained_whatever_its_health_is() {
         let (health, now) = (new_health(), clock::now());
@@ -367,7 +363,7 @@ mod tests {
         let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
         health.update_drain(|_| Some(drain));
         for value in [Health::Unknown, Health::Up, Health::Down] {
-            set_health(&health, value);
+            health.update_state(|state| state.health = value);
             assert_eq!(health.availability(1, now), Availability::Drained);
         }
         health.update_drain(|_| None);
