@@ -223,18 +223,6 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_request_counts_until_it_has_output() {
-        let pending = PendingOutputs::default();
-        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
-        assert!(is_close(pending.overdue(3.0), 2.9));
-        pending.on_output(ids[0]);
-        assert!(is_close(pending.overdue(3.0), 1.9));
-        pending.on_output(ids[1]);
-        pending.on_output(ids[2]);
-        assert!(is_close(pending.overdue(3.0), 0.0));
-    }
-
-    #[test]
     fn an_overtaken_request_is_ignored() {
         let pending = PendingOutputs::default();
         let stuck = pending.add_stream(0.1, 0.0, 0);

@@ -123,17 +123,6 @@ fn the_sequence_admitted_last_is_preempted_and_recomputed_from_its_prompt() {
 }
 
 #[test]
-fn an_aborted_sequence_frees_its_blocks_at_once() {
-    let mut engine = engine(8, 64);
-    submit(&mut engine, 1, request(1, 16, 9));
-    engine.step(Duration::ZERO);
-    assert!((engine.load().kv_usage - 0.5).abs() < f64::EPSILON);
-    assert!(engine.abort(SequenceId(1)));
-    assert!(!engine.abort(SequenceId(1)));
-    assert_eq!((engine.load().kv_usage, engine.step(Duration::ZERO)), (0.0, None));
-}
-
-#[test]
 fn a_sequence_longer_than_the_cache_is_rejected() {
     let result = engine(2, 64).submit(SequenceId(1), request(1, 8, 1), Duration::ZERO);
     assert_eq!(result, Err(SequenceTooLong { tokens: 9, capacity: 8 }));

@@ -346,4 +346,4 @@ impl ModelListInterner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -157,11 +157,6 @@ mod tests {
         String::from_utf8(Splice::apply(edits, body.as_bytes()).to_vec()).unwrap()
     }
 
-    fn with_model(body: &str, model: &str) -> String {
-        let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
-        apply(&[span.renamed(model)], body)
-    }
-
     #[test]
     fn a_minimal_edit_adds_include_usage_and_can_enable_continuous_usage() {
         let check = |body: &str, expected: &str| {
@@ -247,7 +242,8 @@ mod tests {
             (r#"{"x":{"model":"a"},"model":"a\"}"}"#, "b", r#"{"x":{"model":"a"},"model":"b"}"#),
             (r#"{"model":"a"}"#, "q\"\\é\u{1}", r#"{"model":"q\"\\é\u0001"}"#),
         ] {
-            assert_eq!(with_model(body, model), expected);
+            let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
+            assert_eq!(apply(&[span.renamed(model)], body), expected);
         }
     }
 
