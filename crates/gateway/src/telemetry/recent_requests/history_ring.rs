@@ -1,7 +1,7 @@
 //! The history of the last hour: one point for each interval in which requests ended.
 
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokenweir_api::History;
 
@@ -106,13 +106,15 @@ impl HistoryRing {
 impl HistoryPoint {
     /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
+        let counts = &merged.counts;
+        let client_errors = [&counts.gateway_client_errors, &counts.backend_client_errors];
         Self {
             index: merged.index,
-            requests: merged.requests,
-            failed: merged.failed,
-            client_errors: merged.client_errors.values().sum(),
-            refused: merged.refused,
-            output_tokens: merged.output_tokens,
+            requests: counts.requests,
+            failed: counts.failed,
+            client_errors: client_errors.into_iter().flat_map(BTreeMap::values).sum(),
+            refused: counts.refused,
+            output_tokens: counts.output_tokens,
             ttft: p95(&merged.ttft),
             itl: p95(&merged.itl),
             e2e: p95(&merged.e2e),
