@@ -14,7 +14,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub(super) use redactor::{PayloadJob, PayloadRedactor, RedactedPayload};
+pub(super) use redactor::{PayloadJob, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::batch_worker::BatchWorkerGuard;
@@ -60,7 +60,7 @@ struct PayloadLogCounters {
 
 /// The state of the writer thread.
 struct PayloadLogWorker {
-    redactor: PayloadRedactor,
+    settings: PayloadLogSettings,
     file: RotatingFile,
     counters: Arc<PayloadLogCounters>,
     shutdown_timeout: Duration,
@@ -96,9 +96,9 @@ impl PayloadLog {
         let Some(path) = &settings.file else { return Ok(None) };
         let counters = Arc::new(PayloadLogCounters::default());
         let file = RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone())?;
-        let redactor = PayloadRedactor::new(settings);
+        let (settings, worker_counters) = (settings.clone(), counters.clone());
         let mut worker =
-            PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };
+            PayloadLogWorker { settings, file, counters: worker_counters, shutdown_timeout };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let write = move |queue: &_| worker.write_batch(queue);
         let guard = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
@@ -136,7 +136,7 @@ impl PayloadLogWorker {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let write = || self.file.write_json(&self.redactor.redact_texts(&job));
+            let write = || self.file.write_json(&self.settings.redact_texts(&job));
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
             }
