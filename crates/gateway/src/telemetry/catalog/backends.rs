@@ -66,12 +66,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::gauge(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
-        |status| Some(f64::from(u8::from(status.ready))),
+        |status| Some(f64::from(status.ready)),
     ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_up",
         "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
-        |backend| Some(f64::from(u8::from(backend.up))),
+        |backend| Some(f64::from(backend.up)),
     ),
     MetricDescriptor {
         name: "tokenweir_backend_state",
@@ -84,8 +84,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         read: MetricSource::Status(|status, emit| {
             for backend in status.registered_backends() {
                 for state in Availability::ALL.map(Availability::as_str) {
-                    let is_current = backend.state == state;
-                    emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
+                    emit(&[&backend.backend, state], f64::from(backend.state == state));
                 }
             }
         }),
@@ -93,7 +92,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::gauge(
         "tokenweir_panic_mode",
         "1 while so many backends of a model are ejected that ejections are ignored.",
-        |status| Some(f64::from(u8::from(status.panic_mode))),
+        |status| Some(f64::from(status.panic_mode)),
     ),
     MetricDescriptor {
         name: "tokenweir_model_queue_requests",
