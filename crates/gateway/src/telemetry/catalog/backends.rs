@@ -81,11 +81,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
         ],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                for state in Availability::ALL.map(Availability::as_str) {
-                    emit(&[&backend.backend, state], f64::from(backend.state == state));
-                }
+        read: MetricSource::BackendValues(|backend, emit| {
+            for state in Availability::ALL.map(Availability::as_str) {
+                emit(&[state], Some(f64::from(backend.state == state)));
             }
         }),
     },
@@ -125,13 +123,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Times that the gateway woke the engine of the backend, or put it to sleep.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
-                    if count > 0 {
-                        emit(&[&backend.backend, to], count as f64);
-                    }
-                }
+        read: MetricSource::BackendValues(|backend, emit| {
+            for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
+                emit(&[to], (count > 0).then_some(count as f64));
             }
         }),
     },
@@ -180,13 +174,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                let metrics = &backend.metrics;
-                for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
-                    for name in names {
-                        emit(&[&backend.backend, name], value);
-                    }
+        read: MetricSource::BackendValues(|backend, emit| {
+            let metrics = &backend.metrics;
+            for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
+                for name in names {
+                    emit(&[name], Some(value));
                 }
             }
         }),

@@ -28,7 +28,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Tokens that the engine counted for the requests of all its clients. Input includes cached tokens.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, DIRECTION],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             emit(&["input"], load.prompt_tokens);
             emit(&["output"], load.generation_tokens);
         }),
@@ -63,7 +64,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Prompt tokens that the engine found in a cache, by the cache that supplied them.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, CACHE_SOURCE],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             for (source, tokens) in CACHE_SOURCES.iter().zip(load.cached_by_source) {
                 emit(&[source], tokens);
             }
@@ -144,7 +146,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests waiting in the engine: for capacity, or deferred by a passing constraint such as a LoRA adapter.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, WAITING_REASON],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             emit(&["capacity"], load.waiting_capacity);
             emit(&["deferred"], load.waiting_deferred);
         }),
