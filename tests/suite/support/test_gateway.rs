@@ -425,7 +425,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
     sinks.extend(capture.clone().map(|capture| capture as Arc<dyn Sink>));
-    let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
+    let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
