@@ -5,7 +5,7 @@
 //! limited. The lines of all other requests are always written.
 
 mod fields;
-mod json_object;
+pub(super) mod json_object;
 mod phase_times;
 mod request_log_fields;
 mod start_line;

@@ -1,4 +1,4 @@
-//! The JSON form of an access log line.
+//! The JSON form of the lines of the access log and of the trace capture.
 //!
 //! The name of a member is known when the program is compiled and needs no escapes, so it is copied unchanged.
 //! `serde_json` would search each byte of each name for characters to escape
@@ -15,7 +15,7 @@ pub(super) trait LogLine: Display {
 
 /// Writes the members of one JSON object at the end of a buffer.
 #[derive(Debug)]
-pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
+pub(in crate::telemetry) struct JsonObject<'l>(&'l mut Vec<u8>);
 
 /// Writes one member of a JSON object. The macro joins the name with its comma, quotes and colon when it is
 /// compiled.
@@ -24,7 +24,7 @@ macro_rules! member {
         $json.member(concat!(",\"", $name, "\":"), &$value)
     };
 }
-pub(super) use member;
+pub(in crate::telemetry) use member;
 
 /// As `member`, but `None` writes nothing.
 macro_rules! known {
@@ -34,11 +34,14 @@ macro_rules! known {
         }
     };
 }
-pub(super) use known;
+pub(in crate::telemetry) use known;
 
 impl JsonObject<'_> {
     /// Appends one JSON object to `lines`. `write` writes the members of the object.
-    pub(super) fn append(lines: &mut Vec<u8>, write: impl FnOnce(&mut JsonObject<'_>)) {
+    pub(in crate::telemetry) fn append(
+        lines: &mut Vec<u8>,
+        write: impl FnOnce(&mut JsonObject<'_>),
+    ) {
         let start = lines.len();
         write(&mut JsonObject(lines));
         if let Some(comma) = lines.get_mut(start) {
@@ -54,7 +57,11 @@ impl JsonObject<'_> {
 
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
     #[inline]
-    pub(super) fn member(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) {
+    pub(in crate::telemetry) fn member(
+        &mut self,
+        name: &'static str,
+        value: &(impl Serialize + ?Sized),
+    ) {
         self.0.extend_from_slice(name.as_bytes());
         // Serializing texts and numbers into memory cannot fail.
         let _ = serde_json::to_writer(&mut *self.0, value);

@@ -19,7 +19,7 @@ fn captured(blocks: &[u64]) -> CapturedPrompt {
 }
 
 fn line(capture: &TraceCapture, record: &RequestRecord, captured: &CapturedPrompt) -> Value {
-    serde_json::to_value(capture.build_line(record, captured)).unwrap()
+    serde_json::from_str(&capture.build_line(record, captured)).unwrap()
 }
 
 #[test]
