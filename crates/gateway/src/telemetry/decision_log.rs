@@ -29,7 +29,7 @@ use tokenweir_routing::kv_aware;
 #[derive(Debug)]
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
-    capacity: usize,
+    pub capacity: usize,
     /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
@@ -70,11 +70,6 @@ impl DecisionLog {
     /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, entries: Mutex::default() }
-    }
-
-    /// The number of decisions that the log can retain.
-    pub const fn capacity(&self) -> usize {
-        self.capacity
     }
 
     /// Returns the newest decision for the request with this ID. If there is none and `request_id` has at

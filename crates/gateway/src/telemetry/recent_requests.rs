@@ -89,7 +89,7 @@ impl RecentRequests {
     pub fn clients(&self, streams: &ExchangeRegistry, now: Instant) -> Vec<ClientSummary> {
         let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
         let mut counts = ClientCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(window.clients()));
+        self.for_each_window(first_index, |window| counts.merge(&window.clients));
         streams.visit_streams(|stream| counts.record_stream(stream));
         rank_clients(counts.summaries().collect())
     }

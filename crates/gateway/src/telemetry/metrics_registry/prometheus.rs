@@ -31,7 +31,7 @@ pub struct Prometheus {
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
     /// Whether the metrics page is available with native histograms.
-    offers_protobuf: bool,
+    pub(in crate::telemetry) offers_protobuf: bool,
     /// The models, tenants and backends that have series. Updated whenever the metrics page is read.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
@@ -127,7 +127,7 @@ impl Prometheus {
                 family.seed(known);
             }
         }
-        if retired_backends.has_discarded() {
+        if retired_backends.has_discarded {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for family in &self.families {
                 family.retain(MetricLabel::BACKEND.name, |name| {
@@ -174,11 +174,6 @@ impl Prometheus {
             family.has_exponential = !family.bounds.is_empty();
         }
         Self { offers_protobuf: true, ..self }
-    }
-
-    /// Whether the metrics page is available with native histograms.
-    pub fn offers_protobuf(&self) -> bool {
-        self.offers_protobuf
     }
 
     /// Renders the metrics page as messages of Protocol Buffers.

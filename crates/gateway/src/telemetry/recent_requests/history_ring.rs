@@ -8,11 +8,11 @@ use tokenweir_api::History;
 /// Points of the last hour, oldest first. An interval without requests has no point. The ring takes
 /// at most 30 KiB of memory.
 #[derive(Debug, Default)]
-pub(super) struct HistoryRing(VecDeque<HistoryPoint>);
+pub(super) struct HistoryRing(pub(super) VecDeque<HistoryPoint>);
 
 /// Counts and latencies of one interval. The default is an interval without requests.
 #[derive(Debug, Clone, Copy, Default)]
-struct HistoryPoint {
+pub(super) struct HistoryPoint {
     /// Number of intervals between the epoch and this interval.
     index: u64,
     requests: u64,
@@ -75,12 +75,6 @@ impl HistoryRing {
             itl_p95: latencies(|point| point.itl),
             e2e_p95: latencies(|point| point.e2e),
         }
-    }
-
-    /// Number of points.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 
     /// The points of the intervals in `windows` that the ring does not contain yet, oldest first.

@@ -25,7 +25,7 @@ pub(super) struct RequestStatsWindow {
     /// For each objective: the number of requests to which it applies, and how many of these requests
     /// were served but missed the objective.
     objectives: Vec<[u64; 2]>,
-    clients: ClientCounts,
+    pub(super) clients: ClientCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
@@ -150,11 +150,6 @@ impl RequestStatsWindow {
             merged.streams += counts.streams;
             *ttft_sum += *ttft;
         }
-    }
-
-    /// The counts of the clients.
-    pub(super) fn clients(&self) -> &ClientCounts {
-        &self.clients
     }
 
     /// The counts and latencies in the form that the admin listener returns. The caller must set

@@ -215,5 +215,5 @@ fn the_history_of_a_day_stays_bounded() {
     }
     let history = recent.history(epoch + Duration::from_secs(86_399));
     assert_eq!(history.requests, vec![2; 360]);
-    assert!(lock(&recent.state).history.len() <= 360);
+    assert!(lock(&recent.state).history.0.len() <= 360);
 }
