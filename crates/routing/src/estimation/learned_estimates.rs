@@ -1,10 +1,10 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
 //! output length, response time, and how long its prefix cache retains what was sent.
 
-use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::{Reservation, SlotWait, TokenCounts};
 use std::sync::Mutex;
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 

@@ -3,11 +3,12 @@
 //! Each value is one atomic. A reader may see some values of one report and some of the next; each
 //! value is valid by itself.
 
-use super::atomic_f64::{AtomicF64, at_least_0, at_most};
+use super::limits::{at_least_0, at_most};
 use super::reservation::LocalLoad;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_engine::dialect;
+use tokenweir_protocol::atomic::AtomicF64;
 
 /// Load of a backend, from one scrape of its metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

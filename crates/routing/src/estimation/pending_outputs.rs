@@ -13,10 +13,10 @@
 //! request shows no output before its end. It counts only until the metrics of the engine show
 //! that the engine generates tokens.
 
-use super::atomic_f64::AtomicF64;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 
 /// The requests without output. Times are seconds since the start of the [`LoadEstimator`].
