@@ -24,7 +24,6 @@ use sampling::{ExportAllSampling, TailSampler};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::tls::OutboundTls;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{RequestRecord, SampleReason};
@@ -73,7 +72,7 @@ impl SpanSink {
             processor,
             counts,
             export_all: (settings.sampling == TraceSampling::All)
-                .then(|| Arc::new(settings.export_all_sampling(clock::now()))),
+                .then(|| Arc::new(settings.export_all_sampling())),
             tail_sampler: (settings.sampling != TraceSampling::Head).then(Arc::default),
             conventions: Arc::new(settings.style.clone()),
             limits: settings.limits,

@@ -233,8 +233,7 @@ mod tests {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
-            let rate_limit =
-                per_second.map(|rate| GcraLimiter::new(rate, sampled.timings.accepted));
+            let rate_limit = per_second.map(GcraLimiter::new);
             move |record: &RequestRecord| {
                 sample_head(record, Some(&ExportAllSampling { sampler, rate_limit }))
             }

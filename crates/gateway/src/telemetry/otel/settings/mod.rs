@@ -15,7 +15,7 @@ use environment::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_protocol::trace_context::{
@@ -175,17 +175,16 @@ impl TracingSettings {
         })
     }
 
-    /// How the gateway reads, samples and forwards the trace context of requests. The rate limit of
-    /// sampled traces counts time from `epoch`. `None`: tracing is disabled, and the trace context
+    /// How the gateway reads, samples and forwards the trace context of requests. `None`: tracing is disabled, and the trace context
     /// of clients is forwarded unchanged. If the configuration does not trust the trace context of
     /// clients, the result is never `None`, so untrusted trace context is never forwarded.
-    pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
+    pub fn propagation(&self) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() {
             // If all spans are exported, [`ExportAllSampling`] applies the rate limit when a
             // request ends.
             let is_limited = self.sampling != TraceSampling::All;
-            let rate_limit = self.rate_limit(epoch).filter(|_| is_limited).map(Arc::new);
+            let rate_limit = self.rate_limit().filter(|_| is_limited).map(Arc::new);
             return Some(Propagation { rate_limit, ..propagation });
         }
         let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
@@ -194,13 +193,13 @@ impl TracingSettings {
     }
 
     /// The sampler that selects the traces with the sample reason `sampled` while the spans of all traces
-    /// are exported. Its rate limit counts time from `epoch`.
-    pub(super) fn export_all_sampling(&self, epoch: Instant) -> ExportAllSampling {
-        ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit(epoch) }
+    /// are exported.
+    pub(super) fn export_all_sampling(&self) -> ExportAllSampling {
+        ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit() }
     }
 
-    fn rate_limit(&self, epoch: Instant) -> Option<GcraLimiter> {
-        self.max_sampled_per_second.map(|per_second| GcraLimiter::new(per_second, epoch))
+    fn rate_limit(&self) -> Option<GcraLimiter> {
+        self.max_sampled_per_second.map(GcraLimiter::new)
     }
 }
 
