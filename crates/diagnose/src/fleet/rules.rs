@@ -165,10 +165,10 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             | Availability::Scaling
             | Availability::Retired => {
                 let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
-                let cause = kind.map(|kind| kind.cause().to_owned());
+                let cause = kind.map(|kind| kind.cause.to_owned());
                 let down =
                     at_backend(&BACKEND_DOWN, severity, cause.or_else(|| backend.reason.clone()));
-                Some(FleetMatch { remedy: kind.map(|kind| kind.remedy().to_owned()), ..down })
+                Some(FleetMatch { remedy: kind.map(|kind| kind.remedy.to_owned()), ..down })
             }
             Availability::Ejected => {
                 let panic = "it gets requests nevertheless, because most backends are ejected";
