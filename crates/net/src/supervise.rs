@@ -190,7 +190,7 @@ async fn run_supervised(
         if clock::now().saturating_duration_since(start_time) >= BACKOFF_RESET_AFTER {
             delay = INITIAL_RESTART_DELAY;
         }
-        tokio::time::sleep_until((clock::now() + delay).into()).await;
+        tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_RESTART_DELAY);
     }
 }
