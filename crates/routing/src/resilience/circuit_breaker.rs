@@ -34,8 +34,7 @@ pub struct CircuitBreakerSettings {
     /// failures are needed. 0: disabled.
     pub failure_ratio: f64,
     /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub base_ejection_time: Duration,
     /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
     /// the configuration.
@@ -46,8 +45,7 @@ pub struct CircuitBreakerSettings {
     pub panic_threshold: f64,
     /// Time after which an engine that reports requests but generates no tokens counts as stuck.
     /// `null`: disabled.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub stuck_after: Option<Duration>,
 }
 

@@ -29,12 +29,10 @@ const P99_MULTIPLIER: f64 = 10.0;
 pub struct StallLimits {
     /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
     /// gaps replaces it if that is longer.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub min_gap: Duration,
     /// Silence after which the gateway aborts a stream. `null`: never.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub abort_after: Option<Duration>,
 }
 
