@@ -131,12 +131,6 @@ impl RequestStream {
     }
 }
 
-impl std::fmt::Debug for RequestStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestStream").field("framing", &self.framing).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -52,7 +52,6 @@ pub struct ObservationSettings {
 }
 
 /// The registry of all open exchanges.
-#[derive(Debug)]
 pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
     started_at: Instant,
@@ -66,11 +65,9 @@ pub struct ExchangeRegistry {
 }
 
 /// The entry of a stream among the open streams. Dropping the entry ends the stream.
-#[derive(Debug)]
 pub struct StreamEntry(TableEntry<StreamActivity>);
 
 /// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
-#[derive(Debug)]
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
     settings: Arc<ObservationSettings>,

@@ -319,11 +319,3 @@ impl StreamActivity {
         Some(ended)
     }
 }
-
-impl std::fmt::Debug for StreamActivity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamActivity")
-            .field("last_output_at", &self.last_output_at)
-            .finish_non_exhaustive()
-    }
-}
