@@ -21,7 +21,7 @@ use super::batch_worker::BatchWorkerGuard;
 use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
@@ -44,25 +44,18 @@ pub enum PayloadSinkStartError {
 /// thread.
 pub struct PayloadLog {
     job_queue: Arc<BatchQueue<PayloadJob>>,
-    counters: Arc<PayloadLogCounters>,
+    counters: Arc<RotatingFileCounters>,
 }
 
 /// Guard of the writer thread. Dropping the guard waits until the thread has written the remaining records.
 /// Records that the thread has not begun to write within 1 s are dropped.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
-#[derive(Debug, Default)]
-struct PayloadLogCounters {
-    /// Records dropped because the queue was full, the gateway shut down or the writer panicked.
-    unprocessed: AtomicU64,
-    file_counters: Arc<RotatingFileCounters>,
-}
-
 /// The state of the writer thread.
 struct PayloadLogWorker {
     redactor: PayloadRedactor,
     file: RotatingFile,
-    counters: Arc<PayloadLogCounters>,
+    counters: Arc<RotatingFileCounters>,
     shutdown_timeout: Duration,
 }
 
@@ -94,8 +87,8 @@ impl PayloadLog {
         shutdown_timeout: Duration,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
-        let counters = Arc::new(PayloadLogCounters::default());
-        let file = RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone())?;
+        let counters = Arc::new(RotatingFileCounters::default());
+        let file = RotatingFile::open(path, max_file_bytes / 2, counters.clone())?;
         let redactor = PayloadRedactor::new(settings);
         let mut worker =
             PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };
@@ -107,8 +100,7 @@ impl PayloadLog {
 
     /// The counts of records since the start.
     pub fn counts(&self) -> FileRecordCounts {
-        let PayloadLogCounters { unprocessed, file_counters } = &*self.counters;
-        file_counters.record_counts(unprocessed.load(Ordering::Relaxed))
+        self.counters.record_counts(0)
     }
 }
 
@@ -120,7 +112,7 @@ impl Sink for PayloadLog {
             let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
             if self.job_queue.push(PayloadJob::from_record(record, prompt), 1).is_err() {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -133,12 +125,12 @@ impl PayloadLogWorker {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
             if closed_at.is_some_and(|closed| clock::now() >= closed + self.shutdown_timeout) {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let write = || self.file.write_json(&self.redactor.redact_texts(&job));
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
