@@ -4,7 +4,7 @@
 use super::ended_request::EndedRequest;
 use super::key_space::KeySpaces;
 use super::settings::KvEventsSettings;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, SessionIds};
 use tokenweir_protocol::mutex::lock;
@@ -25,10 +25,8 @@ pub struct CacheKnowledge {
     /// The receiving end of the queue. The learner keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
-    learned: AtomicU64,
-    unlearned: AtomicU64,
-    dropped: AtomicU64,
-    outlines: AtomicU64,
+    /// Background tasks lock the counts, and a request only if it is dropped.
+    counts: Mutex<LearningCounts>,
 }
 
 /// Number of followed requests, by whether the gateway learned from them.
@@ -61,10 +59,7 @@ impl CacheKnowledge {
             ended,
             inbox: tokio::sync::Mutex::new(inbox),
             next_backend: AtomicU32::new(0),
-            learned: AtomicU64::new(0),
-            unlearned: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            outlines: AtomicU64::new(0),
+            counts: Mutex::default(),
         })
     }
 
@@ -79,28 +74,24 @@ impl CacheKnowledge {
     }
 
     pub(super) fn count_learned(&self, is_learned: bool) {
-        let count = if is_learned { &self.learned } else { &self.unlearned };
-        count.fetch_add(1, Ordering::Relaxed);
+        let mut counts = lock(&self.counts);
+        counts.learned += u64::from(is_learned);
+        counts.unlearned += u64::from(!is_learned);
     }
 
     pub(in crate::backend) fn count_outline(&self) {
-        self.outlines.fetch_add(1, Ordering::Relaxed);
+        lock(&self.counts).outlines += 1;
     }
 
     pub(super) fn tell(&self, ended: EndedRequest) {
         if self.ended.try_send(ended).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            lock(&self.counts).dropped += 1;
         }
     }
 
     /// Number of followed requests, by whether the gateway learned from them.
     pub fn learning_counts(&self) -> LearningCounts {
-        LearningCounts {
-            learned: self.learned.load(Ordering::Relaxed),
-            unlearned: self.unlearned.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-            outlines: self.outlines.load(Ordering::Relaxed),
-        }
+        *lock(&self.counts)
     }
 
     /// Allocated bytes of the indexes of all key spaces.
