@@ -6,7 +6,7 @@ use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
@@ -26,14 +26,9 @@ pub struct ConnectionLimiter {
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// Number of connections rejected by the total limit or for lack of a file descriptor.
-    limit_rejections: AtomicU64,
-    /// Number of connections rejected by the limit per client.
-    client_limit_rejections: AtomicU64,
-    /// Number of failed TLS handshakes.
-    failed_handshakes: AtomicU64,
-    /// Number of failed `accept()` calls, on both listeners.
-    accept_errors: AtomicU64,
+    /// The numbers of rejected and failed connections, and the limit. The number of open connections is
+    /// not set.
+    counts: Mutex<ConnectionStatusSnapshot>,
     /// Time of the last log line about refused connections. `None`: there was none.
     last_warning: Mutex<Option<Instant>>,
 }
@@ -86,24 +81,18 @@ impl ConnectionLimiter {
             overload_guard,
             clients: Mutex::default(),
             activities: ConnectionActivities::default(),
-            limit_rejections: AtomicU64::new(0),
-            client_limit_rejections: AtomicU64::new(0),
-            failed_handshakes: AtomicU64::new(0),
-            accept_errors: AtomicU64::new(0),
+            counts: Mutex::new(ConnectionStatusSnapshot {
+                limit: (limits.max_connections < usize::MAX).then_some(limits.max_connections),
+                ..ConnectionStatusSnapshot::default()
+            }),
             last_warning: Mutex::default(),
         })
     }
 
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
-        ConnectionStatusSnapshot {
-            open: self.overload_guard.client_connections().load(Ordering::Relaxed),
-            limit: (self.max_connections < usize::MAX).then_some(self.max_connections),
-            full: self.limit_rejections.load(Ordering::Relaxed),
-            client_full: self.client_limit_rejections.load(Ordering::Relaxed),
-            failed_handshakes: self.failed_handshakes.load(Ordering::Relaxed),
-            accept_errors: self.accept_errors.load(Ordering::Relaxed),
-        }
+        let open = self.overload_guard.client_connections().load(Ordering::Relaxed);
+        ConnectionStatusSnapshot { open, ..*lock(&self.counts) }
     }
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is
@@ -116,7 +105,7 @@ impl ConnectionLimiter {
         free_descriptor: impl Fn() -> bool,
     ) -> Result<ConnectionPermit, GatewayError> {
         let is_overloaded = || {
-            self.limit_rejections.fetch_add(1, Ordering::Relaxed);
+            lock(&self.counts).full += 1;
             GatewayError::Overloaded
         };
         let open_connections = self.overload_guard.client_connections();
@@ -137,7 +126,7 @@ impl ConnectionLimiter {
         let one_more = |open| (open < limit).then(|| open + 1);
         let added = client.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         if added.is_err() {
-            self.client_limit_rejections.fetch_add(1, Ordering::Relaxed);
+            lock(&self.counts).client_full += 1;
             return Err(GatewayError::ClientBusy);
         }
         open_connections.fetch_add(1, Ordering::Relaxed);
@@ -181,12 +170,12 @@ impl ConnectionLimiter {
 
     /// Counts a failed TLS handshake.
     pub(super) fn record_handshake_failure(&self) {
-        self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+        lock(&self.counts).failed_handshakes += 1;
     }
 
-    /// Counts a failed `accept()`.
+    /// Counts a failed `accept()` of either listener.
     pub(crate) fn record_accept_error(&self) {
-        self.accept_errors.fetch_add(1, Ordering::Relaxed);
+        lock(&self.counts).accept_errors += 1;
     }
 }
 
