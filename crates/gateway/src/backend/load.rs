@@ -35,8 +35,8 @@ pub struct BackendLoad {
     lacks_blocks: AtomicBool,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
-    /// When a response last had output. None: never.
-    last_output_at: AtomicInstant,
+    /// When a response last had output, which shows that the engine works. None: never.
+    pub(super) last_output_at: AtomicInstant,
 }
 
 /// Default age of a load report at which it has half of its weight in predictions.
@@ -106,16 +106,6 @@ impl BackendLoad {
     /// new.
     pub(super) fn set_lacks_blocks(&self) -> bool {
         !self.lacks_blocks.swap(true, Ordering::Relaxed)
-    }
-
-    /// Records that a response of the backend had output: its engine works.
-    pub(super) fn on_output(&self, now: Instant) {
-        self.last_output_at.set(Some(now));
-    }
-
-    /// When a response of the backend last had output. `None`: no response had output.
-    pub(super) fn last_output_at(&self) -> Option<Instant> {
-        self.last_output_at.get()
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 pub(crate) struct ConnectionActivity {
     open_requests: AtomicU32,
     /// Time at which a request last ended. None: the connection has not served a request.
-    last_end_at: AtomicInstant,
+    pub(super) last_end_at: AtomicInstant,
     /// Waker of the task that reads an HTTP/2 connection. It is woken when the last open request ends, so
     /// that the task can start the idle timeout.
     idle_waker: AtomicWaker,
@@ -63,11 +63,6 @@ impl ConnectionActivity {
         self.open_requests.load(Ordering::Acquire) > 0
     }
 
-    /// Time at which a request last ended. `None`: the connection has not served a request.
-    pub(super) fn last_end_at(&self) -> Option<Instant> {
-        self.last_end_at.get()
-    }
-
     /// Waits until the connection is told to close.
     pub(super) async fn closed(&self) {
         self.close.notified().await;
@@ -78,7 +73,7 @@ impl ConnectionActivity {
     fn idle_since(&self) -> Option<Instant> {
         let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.is_closing.load(Ordering::Relaxed);
-        self.last_end_at().filter(|_| is_idle)
+        self.last_end_at.get().filter(|_| is_idle)
     }
 }
 

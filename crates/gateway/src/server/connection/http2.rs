@@ -126,7 +126,7 @@ impl IdleTimeoutStream {
             self.timer.clear();
             return Poll::Pending;
         }
-        let last_end = self.activity.last_end_at();
+        let last_end = self.activity.last_end_at.get();
         let limits = &self.limits;
         let timeout = last_end.map_or(limits.head_timeout, |_| limits.keep_alive_timeout);
         match (self.timer.has_elapsed(last_end, timeout, cx), last_end) {
