@@ -29,6 +29,14 @@ impl AtomicF64 {
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
+
+    /// Updates an exponential moving average with a new value of this weight. The first value replaces
+    /// NaN.
+    #[inline]
+    pub fn average_in(&self, value: f64, weight: f64) {
+        let before = self.get();
+        self.set(if before.is_nan() { value } else { before + weight * (value - before) });
+    }
 }
 
 impl AtomicInstant {

@@ -82,8 +82,8 @@ impl StreamProfile {
         if let Some((tokens, events)) = observed.exact_tokens_and_output_events() {
             let is_first = self.mean_events.get() <= 0.0;
             let weight = if is_first { 1.0 } else { EWMA_WEIGHT };
-            update_ewma(&self.mean_tokens, tokens as f64, weight);
-            update_ewma(&self.mean_events, events as f64, weight);
+            self.mean_tokens.average_in(tokens as f64, weight);
+            self.mean_events.average_in(events as f64, weight);
         }
     }
 
@@ -145,11 +145,6 @@ impl StreamProfile {
         let ratio = if events > 0.0 { tokens / events } else { 1.0 };
         ratio.clamp(*TOKENS_PER_EVENT_RANGE.start(), *TOKENS_PER_EVENT_RANGE.end())
     }
-}
-
-fn update_ewma(mean: &AtomicF64, value: f64, weight: f64) {
-    let previous = mean.get();
-    mean.set(previous + weight * (value - previous));
 }
 
 #[cfg(test)]

@@ -123,8 +123,7 @@ impl LastReport {
     /// time. Returns whether the engine has computed or generated tokens since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
-        let mean = self.external_requests_mean.get();
-        self.external_requests_mean.set(mean + EXTERNAL_REQUESTS_EMA_WEIGHT * (external - mean));
+        self.external_requests_mean.average_in(external, EXTERNAL_REQUESTS_EMA_WEIGHT);
         self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
         self.waiting.set(report.waiting);
         self.running.set(report.running);
