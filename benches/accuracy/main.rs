@@ -26,6 +26,7 @@ mod gateway;
     reason = "the suite uses all of it, without a paused clock"
 )]
 mod generated_streams;
+mod limits;
 mod noise;
 mod plan;
 #[path = "../../tests/suite/support/request_reader.rs"]
@@ -40,9 +41,7 @@ use noise::Noise;
 use plan::Plan;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,18 +76,13 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let count = std::env::var("ACCURACY_STREAMS").ok().map(|count| count.parse().unwrap());
+    let count = limits::env_number("ACCURACY_STREAMS", STREAMS);
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut run = runtime.block_on(async {
-        tokio::time::timeout(RUN_TIMEOUT, run(count.unwrap_or(STREAMS))).await.unwrap()
-    });
+    let mut run =
+        runtime.block_on(async { tokio::time::timeout(RUN_TIMEOUT, run(count)).await.unwrap() });
     let mut certificate = certify(&run);
     println!("{}\n{}", describe(&mut run), certificate.tables());
-    let limit_violations = certificate.limit_violations();
-    for violation in &limit_violations {
-        println!("MISSED {violation}");
-    }
-    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    limits::exit_code(&certificate.limit_violations())
 }
 
 /// Executes `count` plans, [`CONCURRENT_REQUESTS`] at a time.
@@ -134,10 +128,8 @@ async fn run(count: usize) -> Run {
 /// Starts the gateway in front of the backend. With `continuous_usage: 0`, the gateway requests usage at the
 /// end of each stream, not with each event.
 fn start(backend: SocketAddr) -> Gateway {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("accuracy.yaml");
-    let text = format!("backends: [{{ url: \"http://{backend}\" }}]\ncontinuous_usage: 0\n");
-    fs::write(&file, text).unwrap();
-    Gateway::start(&["--config", &file.display().to_string()], Stdio::piped())
+    let config = format!("backends: [{{ url: \"http://{backend}\" }}]\ncontinuous_usage: 0\n");
+    Gateway::start("accuracy", &config, Stdio::piped())
 }
 
 /// Compares the access log line of each request with its plan and with the times that client and backend

@@ -25,19 +25,22 @@ mod clients;
 mod cpu;
 #[path = "../accuracy/gateway.rs"]
 mod gateway;
+#[path = "../accuracy/limits.rs"]
+mod limits;
 #[path = "../accuracy/noise.rs"]
 mod noise;
+#[path = "../../tests/suite/support/request_reader.rs"]
+mod request_reader;
 #[path = "../passthrough/scripts.rs"]
 mod scripts;
 mod slow;
 mod streams;
 
-use gateway::{Gateway, Process, sum};
+use gateway::{Gateway, Process, is_at_rest, sum};
+use limits::{bar, env_number};
 use noise::Noise;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokenweir_protocol::clock;
@@ -79,16 +82,7 @@ fn main() -> ExitCode {
         }
     }
     println!("{files} files may be open in a process\n");
-    let limit_violations = runtime.block_on(run());
-    for violation in &limit_violations {
-        println!("MISSED {violation}");
-    }
-    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The number in an environment variable, or `default` if it is not set.
-fn env_number(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |number| number.parse().unwrap())
+    limits::exit_code(&runtime.block_on(run()))
 }
 
 /// The backend process.
@@ -109,13 +103,11 @@ impl Backend {
 }
 
 fn start(backend: SocketAddr) -> Gateway {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("load.yaml");
-    let text = format!(
+    let config = format!(
         "backends: [{{ url: \"http://{backend}\" }}]\nadmission: {{ enabled: false }}\n\
          log: {{ access_per_second: 0 }}\n"
     );
-    fs::write(&file, text).unwrap();
-    Gateway::start(&["--config", &file.display().to_string()], Stdio::null())
+    Gateway::start("load", &config, Stdio::null())
 }
 
 async fn run() -> Vec<String> {
@@ -230,9 +222,9 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
 }
 
 fn at_rest(gateway: &Gateway, limit_violations: &mut Vec<String>) {
-    let page = gateway.metrics_at_rest();
-    let is_at_rest = gateway::IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
-    bar(limit_violations, is_at_rest, || "requests are in flight at the end".to_owned());
+    bar(limit_violations, is_at_rest(&gateway.metrics_at_rest()), || {
+        "requests are in flight at the end".to_owned()
+    });
 }
 
 /// Resident memory of the gateway in KiB.
@@ -243,12 +235,6 @@ pub(crate) fn resident(gateway: &Gateway) -> f64 {
 /// Milliseconds since `moment`.
 pub(crate) fn since(moment: std::time::Instant) -> f64 {
     clock::now().saturating_duration_since(moment).as_secs_f64() * 1e3
-}
-
-fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
-    if !holds {
-        limit_violations.push(why());
-    }
 }
 
 /// The quantile `share` of the values, from 0 to 1. NaN if there are no values.

@@ -4,7 +4,9 @@
 //! has this number and its own number. The backends also accept spans, as an OpenTelemetry Collector does.
 
 use super::clients::{EPOCH, words};
+use super::request_reader::read_request;
 use super::scripts;
+use bytes::BytesMut;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -69,21 +71,10 @@ async fn accept(listener: TcpListener) {
 
 async fn converse(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut buffer = Vec::with_capacity(1 << 12);
-    loop {
-        let Some(end) = head(&mut stream, &mut buffer).await? else { return Ok(()) };
-        let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
-        let length = number(&head, "content-length: ");
-        while buffer.len() < end + length {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        }
-        let begin = &buffer[end..end + length.min(SCRIPT)];
-        let body = String::from_utf8_lossy(begin).into_owned();
-        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        buffer.drain(..end + length);
-        match path.as_str() {
+    let mut buffer = BytesMut::with_capacity(1 << 12);
+    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
+        let body = String::from_utf8_lossy(&body[..body.len().min(SCRIPT)]);
+        match head.split(' ').nth(1).unwrap_or_default() {
             "/metrics" => whole(&mut stream, &METRICS).await?,
             "/v1/models" => {
                 whole(&mut stream, r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#).await?;
@@ -97,19 +88,7 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
             _ => whole(&mut stream, WHOLE).await?,
         }
     }
-}
-
-/// Reads to the end of a request head. Returns the position of its end, or `None` if the connection ended
-/// before.
-async fn head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
-    loop {
-        if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-            return Ok(Some(at + 4));
-        }
-        if stream.read_buf(buffer).await? == 0 {
-            return Ok(None);
-        }
-    }
+    Ok(())
 }
 
 async fn whole(stream: &mut TcpStream, body: &str) -> io::Result<()> {

@@ -36,6 +36,8 @@ mod floor;
 mod loads;
 mod memory;
 mod ratios;
+#[path = "../../tests/suite/support/request_reader.rs"]
+mod request_reader;
 mod scripts;
 mod section;
 mod servers;

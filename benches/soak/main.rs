@@ -21,17 +21,20 @@ mod collector;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
 mod gateway;
+#[path = "../accuracy/limits.rs"]
+mod limits;
 #[path = "../../tests/suite/support/request_reader.rs"]
 mod request_reader;
 mod trend;
 
 use clients::{Clients, Sent};
 use collector::Collector;
-use gateway::{Gateway, IN_FLIGHT, Process, sum};
-use std::fs;
+use gateway::{Gateway, Process, is_at_rest, sum};
+use limits::{bar, env_number};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokenweir_protocol::clock;
@@ -58,16 +61,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let limit_violations = runtime.block_on(run());
-    for violation in &limit_violations {
-        println!("MISSED {violation}");
-    }
-    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The number in an environment variable, or `default` if it is not set.
-fn env_number(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |number| number.parse().unwrap())
+    limits::exit_code(&runtime.block_on(run()))
 }
 
 /// The process of two simulated backends.
@@ -93,17 +87,14 @@ impl Simulator {
 }
 
 fn start(backends: &[SocketAddr], collector: SocketAddr) -> Gateway {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let (file, log) = (folder.join("soak.yaml"), folder.join("soak-access.log"));
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soak-access.log");
     let url = |backend: &SocketAddr| format!("  - {{ url: \"http://{backend}\" }}\n");
     let backends: String = backends.iter().map(url).collect();
-    let text = format!(
+    let config = format!(
         "backends:\n{backends}log: {{ access_per_second: null }}\n\
          tracing: {{ endpoint: \"http://{collector}\", ratio: 1.0 }}\n"
     );
-    fs::write(&file, text).unwrap();
-    let log = fs::File::create(log).unwrap();
-    Gateway::start(&["--config", &file.display().to_string()], log)
+    Gateway::start("soak", &config, File::create(log).unwrap())
 }
 
 async fn run() -> Vec<String> {
@@ -197,8 +188,7 @@ async fn account(
         page
     };
     let page = tokio::task::spawn_blocking(stop).await.unwrap();
-    let at_rest = IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
-    bar(limit_violations, at_rest, || "requests are in flight at the end".to_owned());
+    bar(limit_violations, is_at_rest(&page), || "requests are in flight at the end".to_owned());
     let counted = sum(&page, "tokenweir_requests_total", "").unwrap_or_default() as usize;
     bar(limit_violations, counted == sent.all(), || {
         format!("{} requests were sent, but {counted} have an outcome", sent.all())
@@ -229,10 +219,4 @@ fn resident_mib(gateway: &Gateway) -> f64 {
 
 fn open_files(gateway: &Gateway) -> f64 {
     sum(&gateway.metrics(), "process_open_fds", "").unwrap()
-}
-
-fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
-    if !holds {
-        limit_violations.push(why());
-    }
 }

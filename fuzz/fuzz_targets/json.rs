@@ -48,7 +48,7 @@ const MAX_BUFFERED_BYTES: usize = 256;
 
 static TABLE: LazyLock<PathTable<usize>> = LazyLock::new(|| {
     let rows: Vec<(&str, usize)> = PATHS.into_iter().zip(0..).collect();
-    PathTable::new(&[&rows])
+    PathTable::new(&[("", &rows)])
 });
 
 static POSITIONS: LazyLock<Vec<Position<'static>>> = LazyLock::new(|| {

@@ -1,6 +1,7 @@
 //! The laboratory, the program `tokenweir-lab`: a simulation of routing policies and other routers in virtual
 //! time, a load generator, and a calculator of vLLM's settings. The gateway does not need this program.
 
+mod admin_client;
 pub mod bench;
 pub mod cli;
 mod output;

@@ -192,23 +192,12 @@ mod tests {
         let now = clock::now();
         let estimator = LoadEstimator::new(now, Duration::from_secs(5));
         let prompt = PromptFingerprint::default();
-        let send = |at| estimator.reserve(&estimator.candidate(&prompt, at), &prompt, true, at);
-        let report = LoadReport {
-            kv_usage: Some(0.1),
-            waiting: 2.0,
-            running: 4.0,
-            capacity: Some(100_000),
-            tokens: None,
-        };
+        let report = LoadReport { waiting: 2.0, running: 4.0, ..LoadReport::default() };
         assert_eq!(learned_estimates(&estimator, now).sequence_slots, None);
-        let mut open: Vec<_> = (0..6).map(|_| send(now)).collect();
-        for second in 1..=10 {
-            let at = now + Duration::from_secs(second);
-            estimator.on_report(&report, &estimator.local_load(), at);
-            let mut oldest = open.remove(0);
-            estimator.first_output(&mut oldest, at);
-            estimator.release(oldest, at);
-            open.push(send(at));
+        for _ in 0..10 {
+            let candidate = estimator.candidate(&prompt, now);
+            estimator.release(estimator.reserve(&candidate, &prompt, true, now), now);
+            estimator.on_report(&report, &estimator.local_load(), now);
         }
         assert_eq!(learned_estimates(&estimator, now).sequence_slots, Some(4.0));
     }

@@ -65,11 +65,8 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
     let types = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
-    if is_compressed {
-        (types, [(CONTENT_ENCODING, "gzip")], page).into_response()
-    } else {
-        (types, page).into_response()
-    }
+    let coding = is_compressed.then_some([(CONTENT_ENCODING, "gzip")]);
+    (types, coding, page).into_response()
 }
 
 /// Joins all values of a list header with commas. Values that are not visible ASCII are left out.
@@ -142,7 +139,7 @@ pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Respon
 }
 
 pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
-    without_caching(Json(&*admin.diagnosis.latest()).into_response())
+    without_caching(Json(&**admin.diagnosis.load()).into_response())
 }
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {

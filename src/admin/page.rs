@@ -9,34 +9,6 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// A static file of the page.
-struct Asset {
-    /// The path below [`ASSET_PATH_PREFIX`].
-    name: &'static str,
-    content_type: &'static str,
-    text: &'static str,
-}
-
-const ASSETS: [Asset; 9] = [
-    Asset {
-        name: "page.css",
-        content_type: "text/css; charset=utf-8",
-        text: include_str!("page/page.css"),
-    },
-    script_asset("page.js", include_str!("page/page.js")),
-    script_asset("tables.js", include_str!("page/tables.js")),
-    script_asset("columns.js", include_str!("page/columns.js")),
-    script_asset("verdicts.js", include_str!("page/verdicts.js")),
-    script_asset("plots.js", include_str!("page/plots.js")),
-    script_asset("drain.js", include_str!("page/drain.js")),
-    script_asset("dialogs.js", include_str!("page/dialogs.js")),
-    script_asset("words.js", include_str!("page/words.js")),
-];
-
-const fn script_asset(name: &'static str, text: &'static str) -> Asset {
-    Asset { name, content_type: "text/javascript; charset=utf-8", text }
-}
-
 /// Content security policy of the page. It allows no inline code, no files from other origins and no
 /// display in a frame.
 const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -62,12 +34,23 @@ pub(super) async fn get_index(headers: HeaderMap) -> Response {
     }
 }
 
-/// Responds with a file of the page.
+/// Responds with a file of the page. `name`: its path below [`ASSET_PATH_PREFIX`].
 pub(super) async fn get_asset(Path(name): Path<String>) -> Response {
-    match ASSETS.iter().find(|asset| asset.name == name) {
-        Some(asset) => asset_response(asset.content_type, asset.text),
-        None => (StatusCode::NOT_FOUND, "not found\n").into_response(),
-    }
+    let script = match &*name {
+        "page.js" => include_str!("page/page.js"),
+        "tables.js" => include_str!("page/tables.js"),
+        "columns.js" => include_str!("page/columns.js"),
+        "verdicts.js" => include_str!("page/verdicts.js"),
+        "plots.js" => include_str!("page/plots.js"),
+        "drain.js" => include_str!("page/drain.js"),
+        "dialogs.js" => include_str!("page/dialogs.js"),
+        "words.js" => include_str!("page/words.js"),
+        "page.css" => {
+            return asset_response("text/css; charset=utf-8", include_str!("page/page.css"));
+        }
+        _ => return (StatusCode::NOT_FOUND, "not found\n").into_response(),
+    };
+    asset_response("text/javascript; charset=utf-8", script)
 }
 
 /// Responds with an HTML page that does not change.

@@ -3,11 +3,12 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
+use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
-use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_diagnose::{Diagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_gateway::backend::Readiness;
 use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -58,8 +59,8 @@ pub struct Admin {
     pub gpus: Arc<GpuMonitor>,
     /// The webhooks that get a message when a verdict begins and when it ends.
     pub webhooks: Arc<WebhookNotifier>,
-    /// The latest diagnosis of the backends.
-    pub diagnosis: Arc<LatestDiagnosis>,
+    /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
+    pub diagnosis: Arc<ArcSwap<Diagnosis>>,
     /// The active configuration.
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
@@ -102,7 +103,7 @@ impl Admin {
             clients: self.recent_requests.clients(open_streams, now),
             backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
-            diagnosis: self.diagnosis.latest(),
+            diagnosis: self.diagnosis.load_full(),
             webhooks: self.webhooks.status(),
             models: pool.labelled_models(now),
             tenants: tenant_labels(access),
@@ -161,11 +162,8 @@ fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
     let verdicts: Vec<&Verdict> = status.diagnosis.verdicts.iter().filter(needs_action).collect();
     // Verdicts about the state of a backend and about refused requests are skipped: the state and
     // the refusals are reasons themselves.
-    let is_about_state = |verdict: &Verdict| {
-        FLEET_RULES.iter().any(|rule| rule.is_about_state && rule.name == verdict.verdict)
-    };
     let further: Vec<&Verdict> =
-        verdicts.iter().copied().filter(|verdict| !is_about_state(verdict)).collect();
+        verdicts.iter().copied().filter(|verdict| !verdict.is_about_state()).collect();
     let is_at_backend = |verdict: &&&Verdict| verdict.scope == VerdictScope::Backend;
     let count = |severity| {
         let at_backends = further.iter().filter(is_at_backend);

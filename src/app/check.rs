@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
 
 /// The result of a check.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ConfigCheck {
     file: PathBuf,
     /// A summary of the content of a valid file, such as `2 backends`.
@@ -33,14 +33,7 @@ pub fn check(
     checked: CheckedFile,
     env: impl Fn(&str) -> Option<String>,
 ) -> ConfigCheck {
-    let mut check = ConfigCheck {
-        file: file.to_owned(),
-        content: String::new(),
-        mistakes: Vec::new(),
-        obstacles: Vec::new(),
-        notes: Vec::new(),
-        loaded: None,
-    };
+    let mut check = ConfigCheck { file: file.to_owned(), ..ConfigCheck::default() };
     match checked {
         CheckedFile::Keys => {
             check.set(config::load_all_keys(file), |keys| plural(keys.tenants.len(), "tenant"));

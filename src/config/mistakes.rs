@@ -266,6 +266,7 @@ tenants:
     #[test]
     fn a_key_of_an_earlier_version_names_its_remedy() {
         for (text, remedy) in [
+            ("gpu: { interval: 10ms }", "its default is fixed now"),
             ("limits: { header: 64KiB }", "its default is fixed now"),
             ("limits: { header_timeout: 10s }", "its default is fixed now"),
             ("limits: { websocket_idle_timeout: 5m }", "its default is fixed now"),

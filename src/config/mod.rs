@@ -46,7 +46,6 @@ pub use schema::schema;
 pub use sections::access::AccessConfig;
 pub use sections::backends::BackendConfig;
 pub use sections::discovery::DiscoveryConfig;
-pub use sections::discovery::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::identities::IdentitiesConfig;
 pub use sections::limits::LimitsConfig;
 pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};

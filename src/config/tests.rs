@@ -137,6 +137,7 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "`gold` is listed twice: remove one",
     ),
     ("admission:\n  tenant_header: «a b»\n", "this is not a valid header name"),
+    ("identities: { session_headers: «[»'a b'] }\n", "`a b` is not a valid header name"),
     ("trace_capture:\n  sample: «0»\n", "this must be more than 0 and at most 1"),
     (
         "log:\n  max_file_bytes: «64KiB»\n",
@@ -164,6 +165,43 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ("log: «[»level\n", "unclosed bracket '['"),
 ];
 
+/// Invalid settings, each with a part of its problem.
+const REJECTED_SETTINGS: &[(&str, &str)] = &[
+    ("tls: { cert: a.pem }", "needs its `key`"),
+    ("tls: { key: a.pem }", "needs its certificate"),
+    ("tls: { client_ca: a.pem }", "TLS is off"),
+    ("tls: { admin: true }", "TLS is off"),
+    ("backend_tls: { client_cert: a.pem }", "needs its `client_key`"),
+    ("backend_tls: { client_key: a.pem }", "needs its certificate"),
+    ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
+    ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
+    ("limits: { keep_alive: 0s }", "1ms or more"),
+    ("limits: { connections: 0 }", "more than 0"),
+    ("limits: { memory: 1MiB }", "64MiB or more"),
+    (
+        "backends: [{ url: a:1, name: a }]\n\
+         gpu: { exporters: [{ url: h:1, backends: [{ name: b }] }] }",
+        "unknown backend `b`",
+    ),
+    ("gpu: { exporters: [{ url: h:1, backends: [{ name: a, gpus: [x] }] }] }", "index of a GPU"),
+    ("gpu: { exporters: [{ url: h:1 }, { url: 'http://H:1/x' }] }", "already the host"),
+    ("gpu: { exporters: [{ url: 'http://u:p@h:1' }] }", "user name or password"),
+    ("webhooks: [{ url: 'http://u:secret@hook:80' }]", "write the token in `token`"),
+    ("webhooks: [{ url: 'ftp://hook:80' }]", "must be http:// or https://"),
+    ("webhooks: [{ token: { env: A } }]", "the key `url` is missing"),
+    ("webhooks: [{ url: a:1, token: abc }]", "do not write the secret here"),
+];
+
+/// Settings that are valid together.
+const ACCEPTED_SETTINGS: [&str; 3] = [
+    "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
+     backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
+     backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
+     limits: { memory: 4GiB, connections: 9 }",
+    "identities: { mode: plain, user_headers: [x-user], secret: { env: KEY } }",
+    "webhooks: [{ url: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]",
+];
+
 /// A file without its marks, and the text of the error about the place between the marks.
 fn marked_error(marked: &str, problem: &str) -> (String, String) {
     let text = marked.replace(['«', '»', '‹'], "");
@@ -189,6 +227,17 @@ fn an_error_has_a_position_and_help() {
     let marked = INVALID_VALUES.iter().map(|(text, problem)| marked_error(text, problem));
     for (text, error) in INVALID_CONFIGS.iter().map(owned).chain(marked) {
         assert_eq!(parse(&text).unwrap_err().to_string(), error, "{text}");
+    }
+}
+
+#[test]
+fn settings_are_rejected_with_their_problem() {
+    for (text, expected) in REJECTED_SETTINGS {
+        let problem = problem(text).unwrap_or_default();
+        assert!(problem.contains(expected), "{text}: {problem}");
+    }
+    for text in ACCEPTED_SETTINGS {
+        assert_eq!(problem(text), None, "{text}");
     }
 }
 
@@ -227,6 +276,7 @@ fn a_secret_in_the_file_is_never_quoted() {
         "backends:\n  - url: a:1\n    api_kye: sk-hunter2\n",
         "backends:\n  - url: http://user:sk-hunter2@a:1/v1\n",
         "tracing:\n  endpoint: https://user:sk-hunter2@collector\n",
+        "webhooks: [{ url: 'http://user:sk-hunter2@hook:80' }]\n",
     ];
     for text in keyed.iter().map(String::as_str).chain(others) {
         let error = parse(text).unwrap_err();

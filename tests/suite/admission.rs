@@ -160,8 +160,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
     assert_eq!(queued[0].backend().unwrap().as_str(), second_backend.addr.to_string());
     let wait = queued[0].gateway_queue_wait().unwrap();
     assert!(wait > Duration::ZERO && queued[0].overhead().unwrap() + wait < queued[0].duration());
-    let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_queue_wait_seconds_count{tier=\"\"} 1\n"));
+    gateway.assert_value("tokenweir_queue_wait_seconds_count{tier=\"\"}", 1.0).await;
     assert_no_state_left(&gateway).await;
 }
 
@@ -194,9 +193,8 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("saturated")));
     assert_eq!(record.gateway_queue_wait(), None);
     serve_all(&fake, &gateway, vec![first, second]).await;
-    let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_requests_shed_total{reason=\"saturated\"} 1\n"));
-    assert!(page.contains("tokenweir_requests_rejected_total{reason=\"saturated\"} 1\n"));
+    gateway.assert_value("tokenweir_requests_shed_total{reason=\"saturated\"}", 1.0).await;
+    gateway.assert_value("tokenweir_requests_rejected_total{reason=\"saturated\"}", 1.0).await;
     assert_no_state_left(&gateway).await;
 }
 

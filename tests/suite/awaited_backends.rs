@@ -15,7 +15,6 @@ use crate::support::test_gateway::{
     start_with, status, tiers, with_lines,
 };
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
@@ -175,8 +174,7 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
 
 #[tokio::test]
 async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() {
-    let requests = AtomicUsize::new(0);
-    let fake = ScriptedBackend::start(move |_| match requests.fetch_add(1, Ordering::SeqCst) {
+    let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![Step::Send(stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]))],
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
     })

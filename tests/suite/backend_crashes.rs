@@ -9,7 +9,6 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{CHAT, Setup, body, start_with, status};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::backend::{Backend, Health};
 use tokenweir_gateway::proxy::retry;
 use tokenweir_request::record::Outcome;
@@ -51,10 +50,8 @@ fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
 
 /// Starts a backend that sends its response in pieces with random pauses.
 async fn start_backend(seed: u64) -> ScriptedBackend {
-    let request_count = AtomicUsize::new(0);
-    ScriptedBackend::start(move |_| {
-        let number = request_count.fetch_add(1, Ordering::SeqCst) as u64;
-        let mut random = fastrand::Rng::with_seed(seed ^ number);
+    ScriptedBackend::start(move |seen| {
+        let mut random = fastrand::Rng::with_seed(seed ^ seen.number as u64);
         let turns = |random: &mut fastrand::Rng| Step::YieldTurns(random.usize(..40));
         pieces().into_iter().flat_map(|piece| [turns(&mut random), Step::Send(piece)]).collect()
     })

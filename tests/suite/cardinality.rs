@@ -8,7 +8,6 @@ use crate::mutated_requests::resident_kib;
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, start_with, tiers};
 use futures_util::future::join_all;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_request::slo::Objective;
 
@@ -62,9 +61,7 @@ fn request(number: usize) -> String {
 
 #[tokio::test]
 async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
-    let answered = AtomicUsize::new(0);
-    let script = move |_: &_| vec![Step::Send(answer(answered.fetch_add(1, Ordering::Relaxed)))];
-    let fake = ScriptedBackend::start(script).await;
+    let fake = ScriptedBackend::start(|seen| vec![Step::Send(answer(seen.number))]).await;
     let tiers = tiers(&["gold"]);
     let known = KnownLabelValues { tiers: vec!["gold".into()], ..KnownLabelValues::default() };
     let definition = "ttft < 1s for 99 %".parse().unwrap();

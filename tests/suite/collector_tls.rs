@@ -4,7 +4,7 @@
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, post, read_rest, send_to, status};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, post, read_rest, send_to, status};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -86,10 +86,20 @@ async fn backend() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
 }
 
-/// Sends requests until one succeeds. Requests fail until the gateway has scraped the backend.
-async fn chat(gateway: SocketAddr) {
-    let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
-    wait_until!(status(&read_rest(send_to(gateway, &request).await).await) == 200);
+/// Starts the program in front of this backend, with additional environment variables, and sends a
+/// request. The program samples every request and exports its spans after 20 ms.
+async fn after_a_request(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> GatewayProcess {
+    let url = format!("http://{}", fake.addr);
+    let own = [
+        ("TOKENWEIR_BACKEND", url.as_str()),
+        ("TOKENWEIR_LISTEN", "127.0.0.1:0"),
+        ("OTEL_TRACES_SAMPLER", "always_on"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+    ];
+    let gateway = GatewayProcess::start_without_file(&[&own[..], variables].concat()).await;
+    let connection = send_to(gateway.clients(), post(CHAT, ASK_STREAM)).await;
+    assert_eq!(status(&read_rest(connection).await), 200);
+    gateway
 }
 
 fn text(path: &Path) -> &str {
@@ -108,11 +118,9 @@ async fn spans_reach_a_collector_behind_tls() {
         let plain = collector(sender).await;
         let addr = start_tls_terminator(plain, &pair, Some(&authority), &[alpn]).await;
         let endpoint = format!("https://{addr}");
-        let gateway = GatewayProcess::in_front_of(
+        let _gateway = after_a_request(
             &fake,
             &[
-                ("OTEL_TRACES_SAMPLER", "always_on"),
-                ("OTEL_BSP_SCHEDULE_DELAY", "20"),
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
                 ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
                 ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
@@ -122,7 +130,6 @@ async fn spans_reach_a_collector_behind_tls() {
             ],
         )
         .await;
-        chat(gateway.clients()).await;
         let mut spans = 0;
         while spans < 3 {
             spans += messages.recv().await.unwrap();
@@ -139,17 +146,11 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     let (sender, mut messages) = mpsc::unbounded_channel();
     let addr = start_tls_terminator(collector(sender).await, &pair, None, &["h2"]).await;
     let endpoint = format!("https://{addr}");
-    let gateway = GatewayProcess::in_front_of(
-        &fake,
-        &[
-            ("OTEL_TRACES_SAMPLER", "always_on"),
-            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
-            ("OTEL_EXPORTER_OTLP_CERTIFICATE", text(&ca)),
-        ],
-    )
-    .await;
-    chat(gateway.clients()).await;
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", text(&ca)),
+    ];
+    let gateway = after_a_request(&fake, &variables).await;
     wait_until!(gateway.log().contains("span export failed"));
     assert!(messages.try_recv().is_err());
 }

@@ -1,8 +1,7 @@
 //! Continuation: after output was sent, the backend of a stream dies, stalls, aborts or is drained. The
 //! stream goes on at another backend. Or it ends as it would without continuation, and the record states why.
 
-use crate::metrics::value;
-use crate::restart::Port;
+use crate::restart::{Port, listed};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
     ScriptedBackend, Seen, Step, begin, begun_stream, chunk, event_stream_head, paused, stream_of,
@@ -12,8 +11,6 @@ use crate::support::test_gateway::{
     start_before,
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_gateway::proxy::retry::RetrySettings;
@@ -88,26 +85,14 @@ enum Break {
     Event(&'static str),
 }
 
-/// Two backends that follow a script. It gets the number of the request, which counts over both backends, and
-/// the name of the backend.
-async fn two_backends(
-    script: impl Fn(usize, &'static str, &Seen) -> Vec<Step> + Clone + Send + Sync + 'static,
-) -> [ScriptedBackend; 2] {
-    let requests = Arc::new(AtomicUsize::new(0));
-    let start = |name| {
-        let (requests, script) = (requests.clone(), script.clone());
-        ScriptedBackend::start(move |seen| {
-            script(requests.fetch_add(1, Ordering::SeqCst), name, seen)
-        })
-    };
-    [start("first").await, start("next").await]
-}
+/// The names of two backends, which are the ids of their responses.
+const NAMES: [&str; 2] = ["first", "next"];
 
 /// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
 /// `how` states.
 async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
-    two_backends(move |number, name, seen| {
-        let events = events(seen, name);
+    ScriptedBackend::two(move |number, index, seen| {
+        let events = events(seen, NAMES[index]);
         if number > 0 {
             return vec![Step::Send(stream_of(&events))];
         }
@@ -167,7 +152,8 @@ fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     let mut request: Value = serde_json::from_str(body_text).unwrap();
     (request["return_token_ids"], request["stream_options"]) =
         (json!(true), json!({"include_usage": true}));
-    let seen = Seen { head: format!("POST {path} "), body: request.to_string().into(), earlier: 0 };
+    let (head, body) = (format!("POST {path} "), request.to_string().into());
+    let seen = Seen { head, body, earlier: 0, number: 0 };
     events(&seen, "first").iter().take(count).map(|event| chunk(event).len()).sum()
 }
 
@@ -274,19 +260,18 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
             (Outcome::Truncated, Some(reason))
         );
         assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 1, "{reason:?}");
-        let page = gateway.admin("/metrics").await;
         let series = format!(
             "tokenweir_stream_continuations_refused_total{{reason=\"{}\"}}",
             reason.as_str()
         );
-        assert!((value(&page, &series) - 1.0).abs() < f64::EPSILON);
+        gateway.assert_value(&series, 1.0).await;
     }
 }
 
 #[tokio::test]
 async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
     // The second backend ignores token ids in a request, as vLLM's Rust front end does.
-    let fakes = two_backends(|number, _, seen| {
+    let fakes = ScriptedBackend::two(|number, _, seen| {
         let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
         request["kv_transfer_params"] = Value::Null;
         let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
@@ -327,8 +312,8 @@ async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are
 
 #[tokio::test]
 async fn nothing_follows_an_error_event_that_the_client_got() {
-    let fakes = two_backends(|number, name, seen| {
-        let events = events(seen, name);
+    let fakes = ScriptedBackend::two(|number, index, seen| {
+        let events = events(seen, NAMES[index]);
         vec![match number {
             0 => Step::Close,
             1 => Step::Send(stream_of(&[&*events[0], DEAD, "[DONE]"])),
@@ -388,11 +373,9 @@ async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
     let write = |fakes: &[ScriptedBackend]| {
-        let line = |fake: &ScriptedBackend| format!("\n  - {{ url: 'http://{}' }}", fake.addr);
-        let list: String = fakes.iter().map(line).collect();
-        let streams = "listen_reuse_port: true\nstreams: { continuation: exact }";
-        let text = format!("listen: {}\n{streams}\nbackends:{list}\n", port.addr);
-        std::fs::write(&file, text).unwrap();
+        let addrs: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+        let list = listed(&addrs);
+        port.configure(&file, &format!("streams: {{ continuation: exact }}\n{list}"));
     };
     write(&fakes);
     let gateway = GatewayProcess::start(&file).await;

@@ -5,7 +5,7 @@
 use crate::support::recording;
 use crate::support::scripted_backend::{
     FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, begin,
-    paused, stream_of,
+    data, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body_text, post, start_with, with_lines};
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
@@ -77,7 +77,7 @@ fn last_body(fake: &ScriptedBackend) -> String {
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
-    events.flat_map(|event| ["data: ", event, "\n\n"]).collect()
+    events.map(data).collect()
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_by
 async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() {
     let fake = vllm(5, 4).await;
     let gateway = sampling(&[&fake], 1.0).await;
-    let usage_event = format!("data: {}\n\n", usage_event(21));
+    let usage_event = data(&usage_event(21));
     let done = "data: [DONE]\n\n";
     let expected = without_usage(5).replace(done, &format!("{usage_event}{done}"));
     for (sent, counted) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
@@ -339,8 +339,7 @@ async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed
         assert_eq!(answer, without_usage(1).replace(WORD, word));
         gateway.record().await;
     }
-    let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_usage_events_total{result=\"not_removed\"} 1\n"), "{page}");
+    gateway.assert_value("tokenweir_usage_events_total{result=\"not_removed\"}", 1.0).await;
 }
 
 #[tokio::test]

@@ -4,36 +4,30 @@
 use crate::capabilities::{round_robin, rust_front_end};
 use crate::restart::start_simulator;
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
-use crate::support::process::{GatewayProcess, folder};
+use crate::support::process::{Ended, GatewayProcess, folder, run_line};
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, response, stream_of,
 };
 use crate::support::test_gateway::{WHOLE, gateway_scripted, start_with, status};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::time::Duration;
 use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// Runs the program with these arguments and only these environment variables.
-async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.arg("doctor").args(arguments.split(' ').filter(|it| !it.is_empty()));
-    command.env_clear().envs(variables.iter().copied());
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+/// Runs `tokenweir doctor` with these arguments and only these environment variables.
+async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Ended {
+    run_line(&format!("doctor {arguments}"), variables).await
 }
 
 /// The JSON report of `tokenweir doctor` with these arguments, and its exit code.
 async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
-    let output = doctor(&format!("--json {arguments}"), variables).await;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let (code, text, errors) = doctor(&format!("--json {arguments}"), variables).await;
     assert!(errors.is_empty(), "{errors}");
-    (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
+    (serde_json::from_str(&text).expect(&text), code.unwrap())
 }
 
 /// The findings of the check `check` in a report.
@@ -206,7 +200,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let addrs = simulated(1, Duration::from_secs(5)).await;
     let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
-        vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]
+        vec![Step::Send(response("200 OK", "", ""))]
     })
     .await;
     let text = |collector: SocketAddr, model: &str| {
@@ -263,9 +257,8 @@ async fn what_one_front_end_lacks_and_the_other_serves_is_named() {
     let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-text\r\n";
-    let page = format!("{head}content-length: {}\r\n\r\n{page}", page.len());
-    rust.set_metrics(Some(Page::Whole(page.into())));
+    let open_metrics = "content-type: application/openmetrics-text\r\n";
+    rust.set_metrics(Some(Page::Whole(response("200 OK", open_metrics, page))));
     let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
     for path in ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"] {
         let ask = r#"{"model":"tiny","messages":[],"input":"hello"}"#;
@@ -285,34 +278,33 @@ async fn what_one_front_end_lacks_and_the_other_serves_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_of_the_program_and_findings_have_different_exit_codes() {
-    assert_eq!(doctor("", &[]).await.status.code(), Some(2));
-    assert_eq!(doctor("--backend http://a/v1", &[]).await.status.code(), Some(2));
-    assert_eq!(doctor("--config /absent.yaml", &[]).await.status.code(), Some(64));
+    assert_eq!(doctor("", &[]).await.0, Some(2));
+    assert_eq!(doctor("--backend http://a/v1", &[]).await.0, Some(2));
+    assert_eq!(doctor("--config /absent.yaml", &[]).await.0, Some(64));
     let tls = "backends: [{ url: 'https://a:1', tls: { ca: /absent.pem } }]";
     let config = file("tls", tls);
-    let output = doctor(&format!("--config {}", config.display()), &[]).await;
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/absent.pem cannot be read"));
+    let (code, _, errors) = doctor(&format!("--config {}", config.display()), &[]).await;
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("/absent.pem cannot be read"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_without_a_terminal_has_no_colours() {
     let refused = "--backend http://127.0.0.1:9";
-    let plain = doctor(refused, &[]).await;
-    assert_eq!(plain.status.code(), Some(1));
-    let text = String::from_utf8(plain.stdout).unwrap();
+    let (code, text, _) = doctor(refused, &[]).await;
+    assert_eq!(code, Some(1));
     assert!(
         !text.contains('\x1b') && text.contains("error  127.0.0.1:9: cannot connect"),
         "{text}"
     );
-    let forced = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
-    assert!(String::from_utf8(forced.stdout).unwrap().contains('\x1b'));
+    let (_, forced, _) = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
+    assert!(forced.contains('\x1b'), "{forced}");
     // A metrics page that lacks half of the metrics causes only a warning. `--fail-on error` ignores it.
     let half = ScriptedBackend::start(|_| nothing()).await;
     half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
     let arguments = format!("--backend {} --idle 0s", half.addr);
-    assert_eq!(doctor(&arguments, &[]).await.status.code(), Some(1));
-    assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
+    assert_eq!(doctor(&arguments, &[]).await.0, Some(1));
+    assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.0, Some(0));
 }
 
 /// The text `observation` of each finding in a report.

@@ -12,8 +12,9 @@ use tokenweir_operations::alerts;
 /// A key that is not valid at any place of the configuration.
 const UNKNOWN_KEY: &str = "0";
 
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+/// The text of a file of the repository, by its path from the root.
+pub(crate) fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path)
 }
 
 /// The schema of a value, without the alternative null. If the value is a list, the schema of its items.

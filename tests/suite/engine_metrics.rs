@@ -2,9 +2,9 @@
 //! name of the backend. A value that the engine does not report has no time series. Also tests metrics pages
 //! with a URL of their own.
 
-use crate::metrics::{samples, value};
+use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{
-    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, stream_of,
+    LLAMA_CPP, Page, ScriptedBackend, Seen, WHOLE_STREAM, response, stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, start, start_with,
@@ -73,8 +73,7 @@ async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
         ("engine_accepted_tokens_total{B}", "spec_decode_num_accepted_tokens_total", ""),
     ] {
         let expected = engine_value(scraped, &format!("vllm:{name}"), label);
-        let actual = value(&own, &format!("tokenweir_{}", series.replace('B', &backend)));
-        assert!((actual - expected).abs() < 1e-9, "{series}: {actual}, not {expected}");
+        assert_value(&own, &format!("tokenweir_{}", series.replace('B', &backend)), expected);
     }
     for absent in ["engine_swapped_requests", "engine_cpu_cache_usage_ratio"] {
         assert!(!own.contains(&format!("tokenweir_{absent}{{")), "{absent} is only of V0");
@@ -116,8 +115,7 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
                 ray_vllm_kv_cache_usage_perc 0.5\n";
-    let page = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len());
-    let metrics = ScriptedBackend::answering(page).await;
+    let metrics = ScriptedBackend::answering(response("200 OK", "", page)).await;
     let metrics_url = format!("http://{}/-/metrics?a=1", metrics.addr);
     let metrics_url = MetricsUrl::parse(&metrics_url).unwrap();
     let setup = Setup {
@@ -157,8 +155,8 @@ async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
         (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;
-    let of = |name: &str| value(&priced, &format!("tokenweir_backend_{name}{backend}"));
-    assert!((of("gpus") - 8.0).abs() < 1e-9 && (of("price_per_hour") - 20.0).abs() < 1e-9);
+    assert_value(&priced, &format!("tokenweir_backend_gpus{backend}"), 8.0);
+    assert_value(&priced, &format!("tokenweir_backend_price_per_hour{backend}"), 20.0);
     let (unpriced, _) = page(Some(8), None).await;
     assert!(!unpriced.contains("tokenweir_backend_price_per_hour{"));
     let (unknown, _) = page(None, Some(2.5)).await;

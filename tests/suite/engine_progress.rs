@@ -2,7 +2,7 @@
 //! service as stuck only if two valid metrics pages prove that the engine makes no progress.
 
 use crate::support::scripted_backend::{
-    Page, ScriptedBackend, Step, WHOLE_STREAM, json, stream_of,
+    Page, ScriptedBackend, Step, WHOLE_STREAM, json, response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, read_until, start_with, status,
@@ -27,7 +27,7 @@ fn running(tokens: u32) -> Page {
 }
 
 fn answer(status: &str) -> Page {
-    Page::Whole(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into())
+    Page::Whole(response(status, "", ""))
 }
 
 /// Settings of a gateway that takes a backend out of service if its engine makes no progress for this long.

@@ -4,7 +4,7 @@
 use crate::metrics::value;
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, begin, begun_stream, chunk, event_stream_head,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, begin, begun_stream, chunk, data, event_stream_head,
     framed, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
@@ -41,10 +41,6 @@ const COMMENT: &str = ": keep-alive\n\n";
 /// The step of a backend that begins a stream with a comment.
 fn commented() -> Step {
     Step::Send([event_stream_head(), framed(&[COMMENT])].concat())
-}
-
-fn data(event: &str) -> String {
-    format!("data: {event}\n\n")
 }
 
 fn text(bytes: &[u8]) -> String {

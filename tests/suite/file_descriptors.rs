@@ -8,7 +8,6 @@ use crate::support::test_gateway::{
     CHAT, Setup, gateway_answering_with, post, start_before, status,
 };
 use serde_json::Value;
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_gateway::backend::Health;
@@ -76,8 +75,7 @@ async fn burst(addr: SocketAddr, count: usize) -> usize {
 }
 
 async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
-    let answer = gateway.get("/status").await;
-    let status: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let status: Value = gateway.document("/status").await;
     for backend in status["backends"].as_array().unwrap() {
         assert_eq!(backend["health"], "up", "{when}: {backend}");
         assert_eq!(backend["breaker"], "closed", "{when}: {backend}");
@@ -89,8 +87,7 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
-    let rest = listed(&backends);
-    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{rest}", port.addr)).unwrap();
+    port.configure(&file, &listed(&backends));
     let gateway = GatewayProcess::start_with_file_limit(&file, files).await;
     assert_no_backend_is_down(&gateway, "at the start").await;
 

@@ -1,23 +1,20 @@
 //! Faults of a fleet behind the real program. The status page, the diagnosis, the log and the metrics must
 //! all name the fault at once and in the same words.
 
-use crate::metrics::value;
+use crate::metrics::assert_value;
 use crate::restart::{model, start_backends};
-use crate::support::process::{GatewayProcess, Load, folder};
+use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::json;
 use crate::support::test_gateway::{
     AS_JSON, Setup, body_json, gateway_answering, gateway_answering_with, operate, operator_token,
     status,
 };
-use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
 use tokio::net::TcpListener;
-use tokio::process::Command;
 
 /// Starts the program in front of these backends. `settings` are further lines of its configuration.
 async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayProcess {
@@ -30,16 +27,10 @@ async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayPr
     GatewayProcess::start(&file).await
 }
 
-/// The JSON document at this path of the admin listener.
-async fn document<T: DeserializeOwned>(program: &GatewayProcess, path: &str) -> T {
-    let page = program.get(path).await;
-    serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
-
 /// Waits until the diagnosis has a verdict with this name. Returns the diagnosis.
 async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     wait_for!({
-        let diagnosis: Diagnosis = document(program, "/diagnose").await;
+        let diagnosis: Diagnosis = program.document("/diagnose").await;
         let is_found = diagnosis.verdicts.iter().any(|other| other.verdict == verdict);
         is_found.then_some(diagnosis)
     })
@@ -47,10 +38,10 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
 
 /// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.args(arguments).args(["--admin", &format!("http://{}", program.admin)]);
-    let output = command.env("COLUMNS", "200").stdin(Stdio::null()).output().await.unwrap();
-    (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+    let admin = format!("http://{}", program.admin);
+    let arguments = [arguments, &["--admin", &admin]].concat();
+    let (code, out, _) = process::run(&arguments, &[("COLUMNS", "200")]).await;
+    (out, code.unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +74,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
         diagnosis.undetermined.iter().filter(|it| it.backend == "gpu-0").collect();
     assert!(undetermined.iter().all(|it| it.missing[0] == "requests: the backend is drained"));
 
-    let live: GatewaySnapshot = document(&program, "/streams").await;
+    let live: GatewaySnapshot = program.document("/streams").await;
     assert_eq!(live.state, GatewayState::Refusing);
     assert!(live.state_reasons[0].ends_with("% of requests are refused"), "{live:?}");
     assert_eq!(live.state_reasons[1], "2 of 3 backends drained");
@@ -115,7 +106,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
         ("tokenweir_verdicts{verdict=\"backend_drained\",verdict_severity=\"critical\"}", 2.0),
         ("tokenweir_diagnosis_active{backend=\"\",verdict=\"shedding\"}", 1.0),
     ] {
-        assert!((value(&page, series) - expected).abs() < 1e-9, "{series}");
+        assert_value(&page, series, expected);
     }
     wait_until!(program.log().contains("backend drained: it gets no new requests"));
     wait_until!(program.log().contains("requests are refused: this is the first one"));
@@ -137,7 +128,7 @@ async fn a_hung_backend_is_named_with_its_reason() {
     assert_eq!((&*first.backend, first.severity), ("gpu-1", VerdictSeverity::Warning));
     let cause = first.cause.as_deref().unwrap();
     assert!(cause.contains("accepts connections and does not respond"), "{cause}");
-    let live: GatewaySnapshot = document(&program, "/streams").await;
+    let live: GatewaySnapshot = program.document("/streams").await;
     assert_eq!(live.state, GatewayState::Degraded);
     assert_eq!(live.state_reasons, ["1 of 2 backends down"]);
     assert_eq!(live.backends_by_condition, "1 ok, 1 down");

@@ -1,7 +1,7 @@
 //! GPUs of backends. The gateway reads the pages of DCGM exporters and assigns their GPUs to backends. If an
 //! exporter fails, its last values remain, and no request is harmed.
 
-use crate::metrics::{samples, value};
+use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, stream_of};
 use crate::support::test_gateway::{Running, Setup, start_with};
 use serde_json::Value;
@@ -161,7 +161,7 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
         "tokenweir_gpu_memory_errors_total{{backend=\"{}\",exporter=\"{}\",gpu=\"1\",type=\"uncorrected\"}}",
         two.addr, dcgm.addr
     );
-    assert!((value(&page, &errors) - 1.0).abs() < f64::EPSILON);
+    assert_value(&page, &errors, 1.0);
 }
 
 #[tokio::test]

@@ -2,13 +2,13 @@
 //! clients notice nothing when pods change.
 
 use crate::restart::{Port, fleet, model, start_backends};
-use crate::support::kubernetes_api_server::{KubernetesApiServer, listed, slice, status};
+use crate::support::kubernetes_api_server::{KubernetesApiServer, list_of, listed, slice, status};
 use crate::support::process::{GatewayProcess, Load, folder};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
-use tokenweir_gateway::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
+use tokenweir_gateway::discovery::kubernetes::ServiceWatcher;
+use tokenweir_gateway::discovery::kubernetes_settings::{KubernetesConfig, PodPort};
 use tokenweir_gateway::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -21,19 +21,16 @@ struct AddressUpdates {
 
 impl AddressUpdates {
     async fn watch(server: &KubernetesApiServer) -> Self {
-        let port = Some(kubernetes::ServicePort::Name("http".to_owned()));
+        let port = Some(PodPort::Name("http".to_owned()));
         Self::watch_by(server, false, port).await
     }
 
-    async fn watch_by(
-        server: &KubernetesApiServer,
-        is_pool: bool,
-        port: Option<kubernetes::ServicePort>,
-    ) -> Self {
-        let namespace = Some("ai".into());
-        let service = KubernetesService { name: "vllm".into(), is_pool, namespace, port };
-        let url = format!("http://{}", server.addr).parse().unwrap();
-        let mut service = ServiceWatcher::new(service, Some(url)).await.unwrap();
+    async fn watch_by(server: &KubernetesApiServer, is_pool: bool, port: Option<PodPort>) -> Self {
+        let name = Some("vllm".to_owned());
+        let (service, pool) = if is_pool { (None, name) } else { (name, None) };
+        let (namespace, url) = (Some("ai".into()), Some(format!("http://{}", server.addr)));
+        let settings = KubernetesConfig { service, pool, namespace, port, url };
+        let mut service = ServiceWatcher::new(settings).await.unwrap();
         let (sender, received) = mpsc::unbounded_channel();
         let listening = tokio::spawn(async move {
             loop {
@@ -107,6 +104,9 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
 
+/// The version of the API of an `InferencePool`.
+const POOL_API: &str = "inference.networking.k8s.io/v1";
+
 /// A pod of an `InferencePool`, as the API server describes it.
 fn pod(version: u64, address: &str, is_ready: bool) -> Value {
     let status = if is_ready { "True" } else { "False" };
@@ -119,16 +119,9 @@ fn pod(version: u64, address: &str, is_ready: bool) -> Value {
 
 fn pool(version: u64, app: &str, port: u16) -> Value {
     json!({
-        "kind": "InferencePool", "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool", "apiVersion": POOL_API,
         "metadata": { "name": "vllm", "namespace": "ai", "resourceVersion": version.to_string() },
         "spec": { "selector": { "matchLabels": { "app": app } }, "targetPorts": [{ "number": port }] },
-    })
-}
-
-fn list_of(kind: &str, version: u64, items: &[Value]) -> Value {
-    json!({
-        "kind": kind, "apiVersion": "v1",
-        "metadata": { "resourceVersion": version.to_string() }, "items": items,
     })
 }
 
@@ -140,7 +133,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     let path = "/apis/inference.networking.k8s.io/v1/namespaces/ai/inferencepools?";
     assert!(request.target.starts_with(path), "{}", request.target);
     assert_eq!(request.query("fieldSelector"), Some("metadata.name%3Dvllm"));
-    request.answer(200, &list_of("InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
+    request.answer(200, &list_of(POOL_API, "InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
     // Discovery may request the watch of the pool and the list of the pods in any order.
     let mut pool_watch = None;
     let mut lists = 0;
@@ -153,7 +146,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
         assert!(request.target.starts_with("/api/v1/namespaces/ai/pods?"), "{}", request.target);
         assert_eq!(request.query("labelSelector"), Some("app%3Dblue"));
         let pods = [pod(6, "127.0.0.1", true), pod(7, "127.0.0.2", false), pod(8, "", true)];
-        request.answer(200, &list_of("PodList", 9, &pods)).await;
+        request.answer(200, &list_of("v1", "PodList", 9, &pods)).await;
         lists += 1;
     }
     assert_eq!(updates.ports().await, [1], "one pod is ready");
@@ -167,7 +160,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
         drop(request);
     };
     assert_eq!(green.query("labelSelector"), Some("app%3Dgreen"));
-    green.answer(200, &list_of("PodList", 11, &[pod(12, "127.0.0.1", true)])).await;
+    green.answer(200, &list_of("v1", "PodList", 11, &[pod(12, "127.0.0.1", true)])).await;
     assert_eq!(updates.ports().await, [2], "the pods of the new selector at the new port");
     pool_watch.tell("DELETED", &pool(13, "green", 2)).await;
     assert_eq!(updates.ports().await, [0; 0]);
@@ -293,7 +286,7 @@ async fn pod_changes_lose_no_request() {
         "discovery: [{{ kubernetes: {{ service: vllm, namespace: ai, url: 'http://{}' }} }}]\n",
         server.addr
     );
-    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
+    port.configure(&file, &source);
     let pod = |index: usize, version, is_ready| {
         slice(&format!("vllm-{index}"), version, backends[index].port(), is_ready)
     };

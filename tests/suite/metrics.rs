@@ -1,6 +1,7 @@
 //! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start,
 //! and clients cannot create further ones.
 
+use crate::documentation::read;
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering, start_with};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +15,6 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::quality;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::Objective;
-
-/// The text of a file of the repository, by its path from the root.
-fn document(path: &str) -> String {
-    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
-}
 
 /// Whether a metric is on the page at the level `full` with the default version of the GenAI conventions.
 fn exists_by_default(row: &MetricDescriptor) -> bool {
@@ -60,6 +56,12 @@ pub(crate) fn value(page: &str, series: &str) -> f64 {
     sample.unwrap().1
 }
 
+/// Asserts that a time series on a metrics page has this value.
+pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
+    let found = value(page, series);
+    assert!((found - expected).abs() < 1e-9, "{series}: {found}, not {expected}");
+}
+
 /// The sum of the samples of a metric whose labels contain each of these texts.
 pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
     let is_it = |series: &str| {
@@ -94,7 +96,7 @@ fn names_units_and_help_texts_follow_the_conventions() {
 #[test]
 fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_other() {
     let path = "docs/reference/metrics.md";
-    let page = document(path);
+    let page = read(path);
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
     let mut lines = list.lines().filter(|line| line.starts_with("- `"));
     for row in catalog::rows() {
@@ -173,7 +175,7 @@ fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
     let formula = terms.join(" + ");
     let page = "docs/operate/metrics.md";
     let block = format!("```text\n{formula}\n```");
-    assert!(document(page).contains(&block), "put into {page}: {formula}");
+    assert!(read(page).contains(&block), "put into {page}: {formula}");
 }
 
 #[tokio::test]
@@ -254,8 +256,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
         ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
     ];
     for (series, expected) in expected {
-        let found = value(&page, &series);
-        assert!((found - expected).abs() < 1e-9, "{series} {found}");
+        assert_value(&page, &series, expected);
     }
 }
 

@@ -1,13 +1,13 @@
 //! The levels of the metrics. Each level has the documented number of time series. Dashboards and alerts work
 //! at the default level.
 
+use crate::documentation::read;
 use crate::metrics::samples;
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, start_before};
 use std::io::Read;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
 
 /// How many time series each further backend may add at the level `standard`, if it serves one model.
@@ -21,10 +21,9 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
     let page = crate::engine_metrics::recorded_page();
     let mut fakes = Vec::new();
     for _ in 0..backends {
-        let count = AtomicUsize::new(0);
-        let fake = ScriptedBackend::start(move |_| {
+        let fake = ScriptedBackend::start(|seen| {
             let usage = r#"{"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
-            vec![match count.fetch_add(1, Ordering::SeqCst) % 4 {
+            vec![match seen.number % 4 {
                 0 => Step::Send(json("500 Internal Server Error", "{}")),
                 1 => Step::Send(json("400 Bad Request", "{}")),
                 2 => Step::Send(json("200 OK", usage)),
@@ -69,8 +68,7 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
 /// attempts vary.
 #[tokio::test]
 async fn each_level_has_the_documented_number_of_series() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/size.md");
-    let page = std::fs::read_to_string(path).unwrap();
+    let page = read("docs/operate/size.md");
     for level in MetricsLevel::ALL {
         let [all, with_backend] = series(level, 2).await;
         let per_backend = with_backend / 2;

@@ -1,7 +1,7 @@
 //! The names of listed models become label values up to a limit. The gateway also serves the models beyond
 //! it.
 
-use crate::metrics::value;
+use crate::metrics::assert_value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, start, start_with, status};
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn a_model_beyond_the_limit_is_served_and_recorded_with_the_label_other() 
         assert!(requests(&page, label) > 0, "{label}");
     }
     let folded = "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}";
-    assert!((value(&page, folded) - 1.0).abs() < 1e-9, "{}", value(&page, folded));
+    assert_value(&page, folded, 1.0);
     let explained = gateway.admin("/decisions").await;
     assert!(explained.contains(r#""model":"b""#), "{explained}");
 }

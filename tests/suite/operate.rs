@@ -2,7 +2,7 @@
 //! gateway.
 
 use crate::support::process::{self, Ended, folder};
-use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, response, stream_of};
 use crate::support::test_gateway::{
     Running, Setup, gateway_answering, gateway_answering_with, operator_token,
 };
@@ -58,10 +58,7 @@ async fn drain_and_undrain_change_the_status_and_its_exit_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_code_of_status_means_harm_to_clients_and_readiness_does_not() {
-    let response = |status: &str| {
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
-        format!("{head}content-length: 2\r\nconnection: close\r\n\r\n{{}}").into_bytes()
-    };
+    let headers = "content-type: application/json\r\nconnection: close\r\n";
     for (backend, expected, words) in [
         ("500 Internal Server Error", 1, "  failing: 100 % of requests fail"),
         (
@@ -70,7 +67,7 @@ async fn the_exit_code_of_status_means_harm_to_clients_and_readiness_does_not() 
             "  degraded: 100 % of requests are answered with 4xx by a backend (most: 400)",
         ),
     ] {
-        let (_fake, gateway) = gateway_answering(response(backend)).await;
+        let (_fake, gateway) = gateway_answering(response(backend, headers, "{}")).await;
         for _ in 0..5 {
             gateway.post("/v1/chat/completions", r#"{"model":"tiny","messages":[]}"#).await;
             gateway.record().await;

@@ -6,9 +6,9 @@ use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, begin, chunk, json,
 };
-use crate::support::test_gateway::{CHAT, gateway_answering, read_rest, read_until, start};
-
-const ASK: &str = r#"{"model":"tiny","stream":true}"#;
+use crate::support::test_gateway::{
+    ASK_STREAM, CHAT, gateway_answering, read_rest, read_until, start,
+};
 
 /// A backend that pauses twice in a stream, before its second and before its last write. Each pause lasts
 /// until the test releases the backend.
@@ -27,7 +27,7 @@ async fn pausing_backend() -> ScriptedBackend {
 async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
     let fake = pausing_backend().await;
     let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.begin(CHAT, ASK).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     for _ in 0..2 {
         read_until(&mut client, WORD).await;
         fake.go();
@@ -36,9 +36,7 @@ async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
     let transit = gateway.record().await.observed.chunk_transit.clone();
     assert_eq!(transit.count(), 2, "{transit:?}");
     assert!(transit.sum() > 0.0, "{transit:?}");
-    let page = gateway.admin("/metrics").await;
-    let count = value(&page, "tokenweir_chunk_transit_seconds_count");
-    assert!((count - 2.0).abs() < f64::EPSILON, "{count}");
+    gateway.assert_value("tokenweir_chunk_transit_seconds_count", 2.0).await;
 }
 
 #[tokio::test]
@@ -51,7 +49,7 @@ async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
     fake.go();
     fake.go();
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    http2_client::whole(http2_client::post(&mut sender, CHAT, ASK).await).await;
+    http2_client::whole(http2_client::post(&mut sender, CHAT, ASK_STREAM).await).await;
     assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
 }
 

@@ -2,6 +2,7 @@
 //! read. The files from which the image is built exist. `packaging/check.sh` renders the chart and builds the
 //! packages.
 
+use crate::documentation::read;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +12,6 @@ const CHART: &str = "packaging/helm/tokenweir";
 
 fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn read(path: &str) -> String {
-    assert!(at(path).exists(), "{path} does not exist");
-    fs::read_to_string(at(path)).unwrap()
 }
 
 /// The paths of the values that the templates of the Helm chart read, such as `a.b`.

@@ -2,12 +2,10 @@
 //! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
 
 use crate::metrics::sum;
-use crate::restart::{Port, model, start_backends, start_simulator};
+use crate::restart::{Port, listed, model, start_backends, start_simulator};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::test_gateway::{self, CHAT, read_rest, send_to};
 use serde_json::Value;
-use std::fmt::Write;
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use tokenweir_peers::ExchangeKey;
@@ -106,13 +104,8 @@ impl Gateways {
     async fn start(name: &str, backends: Vec<SocketAddr>, settings: &str) -> Self {
         let start = async |number: usize| {
             let port = Port::reserve();
-            let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);
-            for addr in &backends {
-                writeln!(config, "  - url: http://{addr}").unwrap();
-            }
-            config += settings;
             let file = folder(&format!("exchange-{name}")).join(format!("gateway-{number}.yaml"));
-            fs::write(&file, config).unwrap();
+            port.configure(&file, &(listed(&backends) + settings));
             let variables = [("BUS_PASSWORD", PASSWORD), ("BUS_KEY", KEY)];
             (port, GatewayProcess::start_with(&file, &variables).await)
         };
@@ -198,8 +191,7 @@ async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
         assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));
         let dropped = "tokenweir_peer_decisions_total{result=\"dropped\"}";
         wait_until!(gateway.value(dropped).await > 0.5);
-        let status = gateway.get("/status").await;
-        let status: Value = serde_json::from_str(status.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let status: Value = gateway.document("/status").await;
         assert!(status["peer_exchange"]["error"].is_string(), "{status}");
     }
     pair.bus = Bus::start_at(pair.bus.port).await.unwrap();

@@ -1,7 +1,6 @@
 //! Prefill and decode of a request on different backends. Tests the protocol of the two requests (legs). A
 //! fault of the prefill leg must neither fail the request nor let an engine read the same blocks twice.
 
-use crate::metrics::value;
 use crate::support::scripted_backend::{
     self, FINISH, ScriptedBackend, Seen, Step, WORD, stream_of,
 };
@@ -178,9 +177,7 @@ async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed()
     let id = record.request_id.as_str();
     let shown = &gateway.document(&format!("/decisions/{id}")).await["prefill_legs"];
     assert_eq!((&shown["used"], &shown["sent"][0]["status"]), (&json!(true), &json!(200)));
-    let used =
-        value(&gateway.admin("/metrics").await, "tokenweir_prefill_legs_total{result=\"used\"}");
-    assert!((used - 1.0).abs() < 0.5, "{used}");
+    gateway.assert_value("tokenweir_prefill_legs_total{result=\"used\"}", 1.0).await;
     wait_until!(is_unloaded(&gateway));
 }
 
@@ -193,8 +190,7 @@ async fn a_leg_that_would_not_be_faster_is_not_sent() {
     assert_eq!(skipped(&record), Some(PrefillSkip::NotFaster));
     assert_eq!((kinds(&prefill), kinds(&decode)), (vec![], vec!["whole"]));
     let series = "tokenweir_prefill_legs_skipped_total{reason=\"not_faster\"}";
-    let skips = value(&gateway.admin("/metrics").await, series);
-    assert!((skips - 1.0).abs() < 0.5, "{skips}");
+    gateway.assert_value(series, 1.0).await;
     teach(&gateway.pool.backends()[1], 20.0);
     let predicted = [answered(&gateway, 2).await, answered(&gateway, 2).await];
     let [first, cached] =

@@ -1,26 +1,22 @@
 //! Requests over real sockets to a scripted backend: requests that complete, are rejected, break, or are
 //! abandoned by their client.
 
+use crate::access::access_for_all;
 use crate::support::recording;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, data, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
+    ASK_STREAM, CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
     gateway_following, gateway_scripted, get, post, read_until, start, start_with, status,
     with_lines, with_paused_time,
 };
 use serde_json::Value;
-use std::sync::Arc;
-use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::FinishReason;
-use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-const CHAT_STREAM_BODY: &str =
-    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
 fn envelope(answer: &[u8]) -> Value {
     let (body, whole) = body(answer);
@@ -34,8 +30,8 @@ fn envelope(answer: &[u8]) -> Value {
 async fn a_stream_passes_unchanged_and_is_recorded_once() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
     let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
-    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    let expected = events.map(|event| format!("data: {event}\n\n")).concat();
+    let answer = gateway.post(CHAT, ASK_STREAM).await;
+    let expected = events.map(data).concat();
     assert_eq!(body(&answer), (expected.into_bytes(), true));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));
@@ -55,8 +51,7 @@ async fn every_recorded_response_passes_unchanged() {
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
         // Three of the recorded requests have a `priority`. Clients need a permission for it.
-        let allowed = Permissions::new(&[Permission::Priority]);
-        let access = Arc::new(AccessControl::default().with_permissions(allowed));
+        let access = access_for_all(&[Permission::Priority]);
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
         let ask = if ask.starts_with('{') { ask } else { "{}" };
@@ -141,7 +136,7 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
     ];
     for (steps, reason) in cases {
         let (_fake, gateway) = gateway_following(steps).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 502);
         envelope(&answer);
         let record = gateway.record().await;
@@ -210,7 +205,7 @@ async fn the_gateway_answers_health_version_and_models_itself() {
 async fn draining_finishes_streams_and_refuses_new_connections() {
     let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let (fake, mut gateway) = gateway_following(steps).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();
     wait_until!(TcpStream::connect(gateway.addr).await.is_err());
@@ -275,7 +270,7 @@ async fn sequential_and_pipelined_requests_share_a_connection() {
 #[tokio::test]
 async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let request = post(CHAT, CHAT_STREAM_BODY).replace("HTTP/1.1", "HTTP/1.0");
+    let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
     let text = String::from_utf8_lossy(&answer);
     assert!(!text.contains("transfer-encoding") && text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -285,7 +280,7 @@ async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
 #[tokio::test]
 async fn a_client_that_expects_100_continue_gets_it() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let request = with_lines(&post(CHAT, CHAT_STREAM_BODY), "expect: 100-continue");
+    let request = with_lines(&post(CHAT, ASK_STREAM), "expect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.send(head).await;
     read_until(&mut client, "100 Continue").await;
@@ -298,8 +293,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
 pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
     gateway_scripted(|_| {
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
-        vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
+        vec![Step::Send(response("200 OK", "", vec![b'x'; FLOOD])), Step::AwaitClose]
     })
     .await
 }
@@ -325,7 +319,7 @@ pub(crate) async fn assert_only_the_backend_stops<C>(
 #[tokio::test]
 async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
     let (fake, gateway) = flooding().await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+    let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "xxxx").await;
     assert_only_the_backend_stops(&fake, &gateway, client).await;
 }
@@ -342,11 +336,10 @@ async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
 
 #[tokio::test]
 async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() {
-    let answer =
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
-        content-length: 4\r\n\r\n\x1f\x8b\x08\x00";
-    let (_fake, gateway) = gateway_answering(*answer).await;
-    let (bytes, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
+    let headers = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
+    let answer = response("200 OK", headers, b"\x1f\x8b\x08\x00");
+    let (_fake, gateway) = gateway_answering(answer).await;
+    let (bytes, whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
     assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
@@ -363,7 +356,7 @@ async fn an_endless_response_head_is_a_502() {
         vec![Step::Send(head.into_bytes()), Step::AwaitClose]
     })
     .await;
-    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 502);
+    assert_eq!(status(&gateway.post(CHAT, ASK_STREAM).await), 502);
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
 }

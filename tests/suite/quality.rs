@@ -4,7 +4,7 @@
 use crate::metrics::sum;
 use crate::support::process::folder;
 use crate::support::scripted_backend::json as whole;
-use crate::support::scripted_backend::{ScriptedBackend, Seen, chunk, event_stream_head};
+use crate::support::scripted_backend::{ScriptedBackend, Seen, stream_of};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering_with, post, start_with, with_lines,
 };
@@ -123,9 +123,8 @@ async fn model_refusals_are_detected_by_response_fields_in_every_api_and_not_by_
         ("/v1/responses", vec![event("response.refusal.delta"), completed], true),
     ];
     let streamed = streams.into_iter().map(|(path, events, is_rejected)| {
-        let events = events.iter().flat_map(|event| chunk(&event.to_string()));
-        let done = [chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-        (path, [event_stream_head(), events.collect(), done].concat(), is_rejected)
+        let events = events.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
+        (path, stream_of(&events.collect::<Vec<_>>()), is_rejected)
     });
     let answers = documents.into_iter().map(|(path, document, is_rejected)| {
         (path, whole("200 OK", &document.to_string()), is_rejected)

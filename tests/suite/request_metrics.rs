@@ -3,32 +3,29 @@
 
 use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
+    ROLE, ScriptedBackend, Seen, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, gateway_answering, gateway_following, gateway_scripted,
-    post, read_until, start, start_with, tiers, with_lines,
+    ASK_STREAM, CHAT, Running, Setup, advance_time, gateway_answering, gateway_following,
+    gateway_scripted, post, read_until, start, start_with, tiers, with_lines,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_request::record::Outcome;
 
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
-
-/// As [`sum`], of the metrics page of this gateway.
-async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
-    sum(&gateway.admin("/metrics").await, metric, labels)
+/// Asserts that [`sum`] has this value on the metrics page of this gateway.
+async fn assert_total(gateway: &Running, metric: &str, labels: &[&str], expected: f64) {
+    let found = sum(&gateway.admin("/metrics").await, metric, labels);
+    assert!((found - expected).abs() < 1e-9, "{metric} {labels:?}: {found}, not {expected}");
 }
 
 /// Sends a streaming request and disconnects after the first output.
 async fn leave_after_first_output(gateway: &Running) {
-    read_until(&mut gateway.begin(CHAT, BODY).await, "Hi").await;
+    read_until(&mut gateway.begin(CHAT, ASK_STREAM).await, "Hi").await;
 }
 
 #[tokio::test]
 async fn a_client_that_left_is_not_in_the_durations_of_successes() {
-    let count = AtomicUsize::new(0);
-    let fake = ScriptedBackend::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+    let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
     })
@@ -37,7 +34,7 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
     let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
     leave_after_first_output(&gateway).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
-    gateway.raw(with_lines(&post(CHAT, BODY), "x-tier: gold")).await;
+    gateway.raw(with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold")).await;
     gateway.record().await;
     let duration = "gen_ai_server_request_duration_seconds_count";
     for (labels, expected) in [
@@ -46,19 +43,15 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
         (&["error_type=\"\""], 1.0),
         (&[], 2.0),
     ] {
-        let count = total(&gateway, duration, labels).await;
-        assert!((count - expected).abs() < 1e-9, "{labels:?}: {count}");
+        assert_total(&gateway, duration, labels, expected).await;
     }
 }
 
 #[tokio::test]
 async fn responses_are_counted_by_http_status() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
-    let count = AtomicUsize::new(0);
-    let (_fake, gateway) = gateway_scripted(move |_| {
-        vec![Step::Send(json(answers[count.fetch_add(1, Ordering::SeqCst) % 4], "{}"))]
-    })
-    .await;
+    let script = move |seen: &Seen| vec![Step::Send(json(answers[seen.number], "{}"))];
+    let (_fake, gateway) = gateway_scripted(script).await;
     for _ in 0..4 {
         gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
         gateway.record().await;
@@ -67,25 +60,22 @@ async fn responses_are_counted_by_http_status() {
     gateway.record().await;
     for (code, expected) in [("200", 2.0), ("404", 1.0), ("400", 1.0), ("_OTHER", 1.0)] {
         let label = format!("http_response_status_code=\"{code}\"");
-        let responses = total(&gateway, "tokenweir_http_responses_total", &[&label]).await;
-        assert!((responses - expected).abs() < 1e-9, "{code}: {responses}");
+        assert_total(&gateway, "tokenweir_http_responses_total", &[&label], expected).await;
     }
 }
 
 #[tokio::test]
 async fn tokens_of_a_request_are_a_histogram_by_direction() {
     let (_fake, gateway) = gateway_answering(stream_of(&WHOLE_STREAM)).await;
-    gateway.post(CHAT, BODY).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
     for (direction, tokens, bound) in [("input", 9.0, "16.0"), ("output", 3.0, "4.0")] {
         let label = format!("gen_ai_token_type=\"{direction}\"");
         let labels = [label.as_str(), "gen_ai_operation_name=\"chat\""];
-        let sum = total(&gateway, "gen_ai_client_token_usage_sum", &labels).await;
-        assert!((sum - tokens).abs() < 1e-9, "{direction}: {sum}");
+        assert_total(&gateway, "gen_ai_client_token_usage_sum", &labels, tokens).await;
         let bucket = format!("le=\"{bound}\"");
         let labels = [&label, "gen_ai_operation_name=\"chat\"", &bucket];
-        let below = total(&gateway, "gen_ai_client_token_usage_bucket", &labels).await;
-        assert!((below - 1.0).abs() < 1e-9, "{direction}");
+        assert_total(&gateway, "gen_ai_client_token_usage_bucket", &labels, 1.0).await;
     }
 }
 
@@ -94,24 +84,22 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
     let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
-    gateway.post(CHAT, BODY).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(gateway.record().await.attempts.len(), 2);
     let wasted = "tokenweir_wasted_tokens_total";
-    let recomputed = total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""]).await;
-    assert!((recomputed - 9.0).abs() < 1e-9, "{recomputed}");
+    assert_total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""], 9.0).await;
 
     let (_fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     leave_after_first_output(&gateway).await;
     gateway.record().await;
-    let output = total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""]).await;
-    assert!((output - 1.0).abs() < 1e-9, "{output}");
+    assert_total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""], 1.0).await;
 }
 
 #[tokio::test]
 async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
     let (fake, gateway) = gateway_following(paused(&[ROLE], &WHOLE_STREAM)).await;
     let age = "tokenweir_oldest_request_age_seconds";
-    assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
+    gateway.assert_value(age, 0.0).await;
     let look = async {
         fake.until_received(1).await;
         advance_time(Duration::from_secs(2)).await;
@@ -119,11 +107,11 @@ async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
         fake.go();
         value(&page, age)
     };
-    let (_, seconds) = tokio::join!(gateway.post(CHAT, BODY), look);
+    let (_, seconds) = tokio::join!(gateway.post(CHAT, ASK_STREAM), look);
     assert!((2.0..60.0).contains(&seconds), "{seconds}");
     gateway.record().await;
-    let page = gateway.admin("/metrics").await;
-    assert!(value(&page, age).abs() < 1e-9, "no request is open");
+    // No request is open.
+    gateway.assert_value(age, 0.0).await;
     let stalls = "tokenweir_client_write_stall_seconds_count";
-    assert!((total(&gateway, stalls, &["gen_ai_request_model=\"tiny\""]).await - 1.0).abs() < 1e-9);
+    assert_total(&gateway, stalls, &["gen_ai_request_model=\"tiny\""], 1.0).await;
 }

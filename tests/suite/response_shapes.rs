@@ -2,6 +2,7 @@
 //! the streams of these APIs.
 
 use crate::support::record_facts::{facts, record_of_response};
+use crate::support::scripted_backend::response;
 use crate::support::test_gateway::{body, gateway_answering};
 use serde_json::{Value, json};
 
@@ -56,12 +57,9 @@ async fn embeddings_ranks_and_scores_have_input_counts() {
 #[tokio::test]
 async fn binary_embeddings_pass_unchanged_and_their_metadata_header_has_the_usage() {
     let metadata = format!(r#"{{"data":[{}],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: 8\r\n\
-         metadata: {metadata}\r\n\r\n"
-    );
+    let headers = format!("content-type: application/octet-stream\r\nmetadata: {metadata}\r\n");
     let bytes = [0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf];
-    let (_fake, gateway) = gateway_answering([head.as_bytes(), &bytes].concat()).await;
+    let (_fake, gateway) = gateway_answering(response("200 OK", &headers, bytes)).await;
     let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
     assert_eq!(body(&answer), (bytes.to_vec(), true));
     assert!(String::from_utf8_lossy(&answer).contains(&metadata));

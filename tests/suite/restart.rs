@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::UnixDatagram;
 use tokio::process::Command;
@@ -27,6 +28,12 @@ impl Port {
         let socket = bind_shared(SocketAddr::from(([127, 0, 0, 1], 0)));
         let addr = socket.local_addr().unwrap().as_socket().unwrap();
         Self { addr, _reserved: socket }
+    }
+
+    /// Writes the configuration file of a gateway that listens at this port and has these settings.
+    pub(crate) fn configure(&self, file: &Path, settings: &str) {
+        let text = format!("listen: {}\nlisten_reuse_port: true\n{settings}", self.addr);
+        fs::write(file, text).unwrap();
     }
 }
 
@@ -62,8 +69,7 @@ pub(crate) fn listed(backends: &[SocketAddr]) -> String {
 async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
     let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("rolling").join("gateway.yaml");
-    let rest = "listen_reuse_port: true\ndrain: { delay: 500ms }\n";
-    fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
+    port.configure(&file, &format!("drain: {{ delay: 500ms }}\n{}", listed(&backends)));
     let mut running = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 8);
     for _ in 0..5 {
@@ -78,10 +84,10 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
     load.end().await;
 }
 
-/// The configuration file that the reload with the number `step` reads.
-fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
+/// The settings that the reload with the number `step` reads.
+fn changes(backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
-    let mut text = format!("listen: {}\nrouting: {{ policy: {policy} }}\n", port.addr);
+    let mut text = format!("routing: {{ policy: {policy} }}\n");
     writeln!(text, "timeouts: {{ response_headers: {}s }}", 60 + step % 4).unwrap();
     writeln!(text, "admission: {{ queue_capacity: {}, classes: [default] }}", 1_000 + step)
         .unwrap();
@@ -104,7 +110,7 @@ async fn a_reload_without_a_configuration_file_is_refused_and_counts_as_no_faile
 async fn a_hundred_reloads_under_load_lose_no_request() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("reloads").join("gateway.yaml");
-    fs::write(&file, format!("listen_reuse_port: true\n{}", changes(&port, &backends, 0))).unwrap();
+    port.configure(&file, &changes(&backends, 0));
     let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 8);
     let mut valid = 0;
@@ -118,8 +124,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
             continue;
         }
         valid += 1;
-        let text = changes(&port, &backends, valid);
-        fs::write(&file, format!("listen_reuse_port: true\n{text}")).unwrap();
+        port.configure(&file, &changes(&backends, valid));
         if step % 3 == 0 {
             let before = gateway.value(&count("ok")).await;
             gateway.signal("HUP").await;
@@ -164,7 +169,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
         list.display(),
         token.display()
     );
-    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
+    port.configure(&file, &source);
     let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 4);
     // Discovery must work even if the token of a webhook is missing.
@@ -188,11 +193,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let text = listed(&backends);
     fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
-    let configure = |source: &str| {
-        let rest = "listen_reuse_port: true\n";
-        let text = format!("listen: {}\n{rest}discovery: [{{ {source} }}]\n", port.addr);
-        fs::write(&file, text).unwrap();
-    };
+    let configure = |source: &str| port.configure(&file, &format!("discovery: [{{ {source} }}]\n"));
     let of_file = format!("file: {}", list.display());
     configure(&of_file);
     let gateway = GatewayProcess::start(&file).await;
@@ -221,8 +222,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
 async fn a_second_signal_ends_the_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
-    let rest = "listen_reuse_port: true\ndrain: { delay: 1m }\n";
-    fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
+    port.configure(&file, &format!("drain: {{ delay: 1m }}\n{}", listed(&backends)));
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
         let mut gateway = GatewayProcess::start(&file).await;
         gateway.signal("TERM").await;
@@ -238,9 +238,8 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
     let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("watched").join("gateway.yaml");
     let write = |count: usize| {
-        let rest = "listen_reuse_port: true\nreload: { watch: true }\n";
         let list = listed(&backends[..count]);
-        fs::write(&file, format!("listen: {}\n{rest}{list}", port.addr)).unwrap();
+        port.configure(&file, &format!("reload: {{ watch: true }}\n{list}"));
     };
     write(1);
     let gateway = GatewayProcess::start(&file).await;
@@ -268,11 +267,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
     let (file, key) = (folder.join("gateway.yaml"), folder.join("key"));
     fs::write(&key, "first\n").unwrap();
     let source = format!("api_key: {{ file: '{}' }}", key.display());
-    let text = format!(
-        "listen: {}\nlisten_reuse_port: true\nbackends: [{{ url: '{}', {source} }}]\n",
-        port.addr, backend.addr
-    );
-    fs::write(&file, text).unwrap();
+    port.configure(&file, &format!("backends: [{{ url: '{}', {source} }}]\n", backend.addr));
     let gateway = GatewayProcess::start(&file).await;
     assert_eq!(key_of_a_request(port.addr, &backend).await, "first");
     fs::write(&key, "second\n").unwrap();
@@ -308,8 +303,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
 async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
     let (file, socket) = (folder.join("gateway.yaml"), folder.join("notify"));
-    let text = format!("listen: {}\nlisten_reuse_port: true\n{}", port.addr, listed(&backends));
-    fs::write(&file, text).unwrap();
+    port.configure(&file, &listed(&backends));
     let _ = fs::remove_file(&socket);
     let manager = UnixDatagram::bind(&socket).unwrap();
     let variables = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];

@@ -1,7 +1,7 @@
 //! The decision log on the admin listener. A decision shows the metrics of the backends and the outcome of
 //! the request.
 
-use crate::metrics::value;
+use crate::metrics::{assert_value, value};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, gateway_answering, post, start, start_with, with_lines,
@@ -98,10 +98,9 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
     let predicted = record.selected_candidate().unwrap();
     let error = (record.upstream_ttft().unwrap().as_secs_f64() - predicted.ttft).abs();
     let page = gateway.admin("/metrics").await;
-    let of = |name: &str| value(&page, &format!("{name}{{backend=\"{}\"}}", fake.addr));
-    let near = |name: &str, expected: f64| {
-        assert!((of(name) - expected).abs() < 1e-9, "{name} is {}, not {expected}", of(name));
-    };
+    let series = |name: &str| format!("{name}{{backend=\"{}\"}}", fake.addr);
+    let near = |name: &str, expected: f64| assert_value(&page, &series(name), expected);
+    let of = |name: &str| value(&page, &series(name));
     near("tokenweir_routing_prediction_error_seconds_count", 1.0);
     near("tokenweir_routing_prediction_error_seconds_sum", error);
     near("tokenweir_routing_prediction_ratio_count", 1.0);

@@ -1,25 +1,19 @@
 //! Response headers that name the backend and the reason of a routing decision. Only clients get them that
 //! ask for them and have the permission.
 
+use crate::access::{access_for_all, head};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{CHAT, Setup, post, start_with, with_lines};
-use std::sync::Arc;
-use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
-
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Setup, post, start_with, with_lines};
+use tokenweir_protocol::openai::engine_control::Permission;
 
 /// The head of the response in lower case. `asks` says whether the client sends the header that asks for the
 /// explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
-    let access = AccessControl::default().with_permissions(Permissions::new(permissions));
-    let setup = Setup { access: Arc::new(access), ..Setup::default() };
+    let setup = Setup { access: access_for_all(permissions), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    let request = post(CHAT, BODY);
+    let request = post(CHAT, ASK_STREAM);
     let request = if asks { with_lines(&request, "x-tokenweir-explain: 1") } else { request };
-    let answer = gateway.raw(request).await;
-    let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
-    text.split("\r\n\r\n").next().unwrap().to_owned()
+    head(&gateway.raw(request).await)
 }
 
 #[tokio::test]

@@ -2,14 +2,12 @@
 
 use crate::metrics::sum;
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, VLLM, WORD, response, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
 use std::time::Instant;
 use tokenweir_gateway::backend::{BackendState, Health};
-
-const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
@@ -38,9 +36,7 @@ async fn backend_status(gateway: &Running) -> Value {
 }
 
 fn ok(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
-    let body = body.as_ref();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
-    [head.as_bytes(), body].concat()
+    response("200 OK", headers, body)
 }
 
 fn values(value: &str) -> Vec<u8> {
@@ -79,11 +75,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
         ("silent", Page::Drip(Vec::new()), "timeout"),
         ("closed", Page::Cut(Vec::new()), "connect"),
         ("not HTTP", Page::Cut(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()), "connect"),
-        (
-            "an error",
-            Page::Whole(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()),
-            "status",
-        ),
+        ("an error", Page::Whole(response("500 No", "", "")), "status"),
     ]
 }
 
@@ -101,7 +93,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         assert_eq!(sampled(&gateway), at, "{name}: the last valid sample stays");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
         assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
-        assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
+        assert_eq!(status(&gateway.post(CHAT, ASK_STREAM).await), 200, "{name}");
         fake.set_metrics(None);
         wait_until!(sampled(&gateway) != at);
         assert_eq!(state(&gateway).metrics_error, None, "{name}");

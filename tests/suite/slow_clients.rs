@@ -6,18 +6,15 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, begin, chunk, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering_with, gateway_following_with, gateway_scripted_with,
-    get, post, read_rest, start_before, status,
+    ASK_STREAM, CHAT, Running, Setup, gateway_answering_with, gateway_following_with,
+    gateway_scripted_with, get, post, read_rest, start_before, status,
 };
 use http_body_util::BodyExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_gateway::proxy::OverloadLimits;
 use tokenweir_gateway::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 /// A timeout that is short, because tests wait until it has passed.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -70,7 +67,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
         ..ServerLimits::default()
     };
     let (fake, gateway) = gateway_following_with(setup(limits), waiting()).await;
-    let request = post(CHAT, ASK).replace("connection: close\r\n", "");
+    let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut stream = gateway.send(request).await;
     let mut answer = vec![0; 64];
     stream.read_exact(&mut answer).await.unwrap();
@@ -88,7 +85,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
 async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
-    let whole = post(CHAT, ASK).replace("connection: close\r\n", "");
+    let whole = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let answer = gateway.raw(&whole[..whole.len() - 3]).await;
     assert_eq!(status(&answer), 408);
     let text = String::from_utf8(answer).unwrap();
@@ -105,7 +102,7 @@ async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
 async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_aborted() {
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (fake, gateway) = gateway_following_with(setup(limits), endless()).await;
-    let _stream = gateway.begin(CHAT, ASK).await;
+    let _stream = gateway.begin(CHAT, ASK_STREAM).await;
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!(
@@ -113,9 +110,8 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
         ("client_write_timeout", "gateway")
     );
     assert_eq!(record.outcome.as_str(), "cancelled");
-    let page = gateway.admin("/metrics").await;
-    let series = "tokenweir_request_terminations_total{closed_by=\"gateway\",termination=\"client_write_timeout\"} 1";
-    assert!(page.contains(series), "{page}");
+    let series = "tokenweir_request_terminations_total{closed_by=\"gateway\",termination=\"client_write_timeout\"}";
+    gateway.assert_value(series, 1.0).await;
 }
 
 #[tokio::test]
@@ -128,7 +124,7 @@ async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
     })
     .await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    let taken = http2_client::post(&mut sender, CHAT, ASK).await;
+    let taken = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     let ignored =
         http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
     fake.closed().await;
@@ -144,27 +140,20 @@ async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
 
 #[tokio::test]
 async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream() {
-    let attempts = Arc::new(AtomicUsize::new(0));
-    let backend = || {
-        let attempts = attempts.clone();
-        ScriptedBackend::start(move |seen| {
-            // The client does not read the response to this request.
-            if seen.body.ends_with(b"1}") {
-                return endless();
-            }
-            match attempts.fetch_add(1, Ordering::SeqCst) {
-                0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
-                _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
-            }
-        })
-    };
-    let backends = [backend().await, backend().await];
+    let backends = ScriptedBackend::two(|number, _, seen| match number {
+        // The client does not read the response to this request.
+        _ if seen.body.ends_with(b"1}") => endless(),
+        0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
+        _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
+    })
+    .await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let gateway = start_before(&backends, setup(limits)).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut other = sender.clone();
-    let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
-    wait_until!(attempts.load(Ordering::SeqCst) >= 2);
+    let retried =
+        tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK_STREAM).await });
+    wait_until!(backends.iter().map(|backend| backend.seen().len()).sum::<usize>() >= 2);
     // This stream gets data only after the failed attempt. If the failed attempt had started a write timeout,
     // that one would expire first.
     let ignored =
@@ -190,7 +179,7 @@ async fn a_connection_over_the_limit_gets_an_error_and_is_closed() {
         let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
         let held = gateway.connect().await;
         wait_for(&gateway, "tokenweir_connections 1\n").await;
-        let refused = gateway.raw(post(CHAT, ASK)).await;
+        let refused = gateway.raw(post(CHAT, ASK_STREAM)).await;
         let text = String::from_utf8_lossy(&refused);
         assert_eq!(status(&refused), code, "{text}");
         assert!(text.contains(&format!("x-gateway-error: {error}")), "{text}");
@@ -227,7 +216,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
     ] {
         let setup = Setup { gate, ..Setup::default() };
         let (fake, gateway) = gateway_following_with(setup, waiting()).await;
-        let mut first = gateway.begin(CHAT, ASK).await;
+        let mut first = gateway.begin(CHAT, ASK_STREAM).await;
         let mut answer = vec![0; 64];
         first.read_exact(&mut answer).await.unwrap();
         // The client sends only the head. The gateway must reject the request without waiting for the body.

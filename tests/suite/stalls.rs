@@ -3,8 +3,8 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, event_stream_head, framed,
-    paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, data, event_stream_head,
+    framed, paused, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, gateway_following_with, gateway_scripted_with, post,
@@ -128,7 +128,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
     let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
     let (bytes, is_whole) = body(&answer);
-    assert_eq!(String::from_utf8(bytes).unwrap(), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
+    assert_eq!(String::from_utf8(bytes).unwrap(), [ROLE, WORD].map(data).concat());
     assert!(!is_whole, "an aborted stream must not end completely");
     fake.closed().await;
     let record = gateway.record().await;
@@ -144,7 +144,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
 
 #[tokio::test]
 async fn an_abort_loses_no_buffered_byte() {
-    let (begun, part) = (format!("data: {WORD}\n\n"), "data: {\"choices\":[],");
+    let (begun, part) = (data(WORD), "data: {\"choices\":[],");
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
     let steps = [Step::Send(sent), Step::AwaitClose];
     let (_fake, gateway) = gateway_following_with(setup(Some(MIN_GAP), true), steps).await;
@@ -156,8 +156,8 @@ async fn an_abort_loses_no_buffered_byte() {
 
 #[tokio::test]
 async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
-    let usage = format!("data: {USAGE}\n\n");
-    let begun = format!("data: {WORD}\n\n");
+    let usage = data(USAGE);
+    let begun = data(WORD);
     let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
     let rest = [framed(&[&usage[20..]]), chunk(WORD), chunk(FINISH), chunk("[DONE]")].concat();
     let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
@@ -251,7 +251,7 @@ fn a_gap_caused_by_a_slow_client_is_no_gap_of_the_backend() {
     let mut timings = Timings::begin(begin);
     let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
-    let word = format!("data: {WORD}\n\n");
+    let word = data(WORD);
     let mut word_at = |observer: &mut ResponseObserver, millis| {
         observer.on_data(word.as_bytes(), at(millis), &mut timings);
     };

@@ -1,7 +1,7 @@
 //! Requests about a stored response go to the backend that stores it. They never reach a response of another
 //! tenant.
 
-use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
+use crate::access::{KEY, OTHER_KEY, access, access_of, other_tenant, tenant};
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, begin, json};
 use crate::support::test_gateway::{
@@ -10,8 +10,7 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
-use tokenweir_request::access::cors::Cors;
-use tokenweir_request::access::{KeyFile, TenantEntry};
+use tokenweir_request::access::TenantEntry;
 use tokenweir_request::record::Outcome;
 
 const RESPONSES: &str = "/v1/responses";
@@ -49,8 +48,7 @@ fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
 
 fn two_tenants(allow: Vec<Permission>) -> Arc<AccessControl> {
     let other = TenantEntry { allow, ..other_tenant(tenant()) };
-    let tenants = vec![tenant(), other];
-    Arc::new(AccessControl::new(Some(&KeyFile { tenants }), Cors::default()))
+    access_of(vec![tenant(), other])
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Terminations: how requests end, and which party ends them first, as records have it.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, Step, WORD, begin, begun_stream, json, stream_of,
+    FINISH, ROLE, Step, WORD, begin, begun_stream, data, json, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Setup, body, gateway_following, gateway_following_with, read_until, status,
@@ -143,7 +143,7 @@ async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
         fake.go();
         // The gateway may reset the connection of the client, so reading can end with an error.
         let _ = client.read_to_end(&mut answer).await;
-        let sent = format!("data: {ROLE}\n\ndata: {WORD}\n\n").into_bytes();
+        let sent = [ROLE, WORD].map(data).concat().into_bytes();
         assert_eq!(body(&answer), (sent, false));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));

@@ -2,7 +2,8 @@
 //! without the end marker of the API. Unknown output must reach the client at once, and is no failure.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, data, event_stream_head, framed, json,
+    stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, body_text, read_until, start_with, status,
@@ -48,10 +49,6 @@ async fn an_empty_error_in_each_event_and_white_space_around_the_end_marker_are_
             assert_eq!((record.outcome, record.observed.uninspected_reason), (Outcome::Ok, None));
         }
     }
-}
-
-fn data(event: &str) -> String {
-    format!("data: {event}\n\n")
 }
 
 fn typed(kind: &str, rest: &str) -> String {
@@ -187,9 +184,8 @@ async fn unknown_output_is_counted() {
     let observed = &record.observed;
     assert_eq!((record.outcome, observed.output_events), (Outcome::Ok, 3));
     assert_eq!(observed.uninspected_reason, Some(UninspectedReason::UnknownOutput));
-    let page = gateway.admin("/metrics").await;
-    let counted = "tokenweir_uninspected_responses_total{reason=\"unknown_output\"} 1\n";
-    assert!(page.contains(counted), "{page}");
+    let counted = "tokenweir_uninspected_responses_total{reason=\"unknown_output\"}";
+    gateway.assert_value(counted, 1.0).await;
 }
 
 /// The gateway holds events back that have no output. If the backend fails after them, another one serves the

@@ -2,8 +2,8 @@
 //! removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, json,
-    stream_of,
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, data,
+    json, response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
@@ -23,7 +23,7 @@ async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
 
 /// The body of an event stream that consists of these events.
 fn lines(events: &[&str]) -> String {
-    events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
+    events.iter().map(|event| data(event)).collect()
 }
 
 fn without_usage() -> String {
@@ -58,8 +58,7 @@ async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
     assert_eq!((tokens(&record), record.outcome), (COUNTED, Outcome::Ok));
     assert_eq!(record.bytes_in, ASK_STREAM.len() as u64, "the bytes from the client");
     assert_eq!(record.bytes_out, without_usage().len() as u64, "the bytes to the client");
-    let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_usage_events_total{result=\"stripped\"} 1\n"), "{page}");
+    gateway.assert_value("tokenweir_usage_events_total{result=\"stripped\"}", 1.0).await;
 }
 
 #[tokio::test]
@@ -124,9 +123,8 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
     let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
     for label in [&labels[..], &[encoded]].concat() {
         let events = lines(&WHOLE_STREAM);
-        let head =
-            format!("HTTP/1.1 200 OK\r\n{label}\r\ncontent-length: {}\r\n\r\n", events.len());
-        let (fake, gateway) = injecting((head + &events).into_bytes()).await;
+        let answer = response("200 OK", &format!("{label}\r\n"), &events);
+        let (fake, gateway) = injecting(answer).await;
         for sent in [EDITED, ASK_STREAM] {
             assert_eq!(
                 text(&gateway.post(CHAT, ASK_STREAM).await),
@@ -155,10 +153,7 @@ async fn an_error_response_to_an_edited_request_passes_unchanged() {
 #[tokio::test]
 async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
     let all = lines(&WHOLE_STREAM);
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{all}",
-        all.len()
-    );
+    let answer = response("200 OK", "content-type: text/event-stream\r\n", all);
     let (_fake, gateway) = injecting(answer).await;
     assert_eq!(text(&gateway.post(CHAT, ASK_STREAM).await), (without_usage(), true));
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);

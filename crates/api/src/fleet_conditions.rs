@@ -6,7 +6,7 @@ use super::backend_condition::BackendCondition;
 use super::backend_summary::BackendSummary;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use tokenweir_diagnose::{FLEET_RULES, Verdict, VerdictSeverity};
+use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
 /// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
 /// depends on the length of single prompts.
@@ -58,12 +58,9 @@ fn judge(
         return (BackendCondition::Failing, Some(reason));
     }
     // Rules about the state of a backend are skipped: the state itself has been evaluated above.
-    let is_about_load = |verdict: &&Verdict| {
-        let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state);
-        rules.all(|rule| rule.name != verdict.verdict)
-    };
     let own = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
-    let worst = own.filter(is_about_load).max_by_key(|verdict| verdict.severity);
+    let worst =
+        own.filter(|verdict| !verdict.is_about_state()).max_by_key(|verdict| verdict.severity);
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
         return (BackendCondition::Critical, Some(verdict.cause_or_meaning().to_owned()));
     }

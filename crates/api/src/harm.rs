@@ -192,6 +192,9 @@ mod tests {
             // At two requests per second, a minute has 120 requests.
             (120, 7, Warning),
             (120, 13, Critical),
+            (60, 5, Warning),
+            (40, 7, Critical),
+            (6, 3, Warning),
             (5, 5, Critical),
             (3, 3, Warning),
         ] {

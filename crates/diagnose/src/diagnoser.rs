@@ -10,7 +10,7 @@ use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSig
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
     Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
-    VerdictSeverity,
+    VerdictSeverity, runbook,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -358,7 +358,7 @@ impl BackendDiagnosis {
             evidence: rule_match.evidence.clone(),
             remedy,
             disproof: rule.disproof.into(),
-            runbook: rule.runbook(),
+            runbook: runbook(rule.name),
         })
     }
 }

@@ -27,23 +27,3 @@ pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);
     (middle - DEVIATIONS * variance.sqrt()) / (1.0 + square / count) > share
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_of_few_requests_is_critical_only_if_it_is_no_chance() {
-        for (harmed, total, is_critical) in [
-            (0, 0, false),
-            (3, 6, false),
-            (5, 5, true),
-            (5, 60, false),
-            (7, 40, true),
-            (60, 1_000, false),
-            (70, 1_000, true),
-        ] {
-            assert_eq!(is_critical_harm(harmed, total), is_critical, "{harmed} of {total}");
-        }
-    }
-}

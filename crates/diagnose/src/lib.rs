@@ -22,7 +22,6 @@ mod fleet;
 
 mod debounce;
 mod evaluation;
-mod latest_diagnosis;
 mod request_counters;
 
 mod anomaly;
@@ -43,7 +42,6 @@ pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     LONG_WINDOW, SLOW_START,
 };
-pub use latest_diagnosis::LatestDiagnosis;
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{

@@ -250,6 +250,32 @@ impl Verdict {
     }
 }
 
+// === impl VerdictDescription ===
+
+impl VerdictDescription {
+    /// A verdict of the rule that begins now, without a backend and without evidence. The gateway observes
+    /// the conditions of these rules directly, so the confidence is high.
+    pub(crate) fn verdict(&self, severity: VerdictSeverity, cause: Option<String>) -> Verdict {
+        Verdict {
+            verdict: self.name.into(),
+            scope: self.scope,
+            severity,
+            confidence: Confidence::High,
+            meaning: self.meaning.into(),
+            cause: cause.map(Into::into),
+            remedy: self.remedy.into(),
+            disproof: self.disproof.into(),
+            runbook: runbook(self.name),
+            ..Verdict::default()
+        }
+    }
+}
+
+/// Link to the documentation of a rule.
+pub(crate) fn runbook(rule: &str) -> String {
+    format!("docs/operate/diagnose.md#{rule}")
+}
+
 // === impl VerdictGroup ===
 
 impl<'a> VerdictGroup<'a> {

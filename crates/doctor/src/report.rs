@@ -5,7 +5,6 @@ use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
 use super::finding::{Finding, FindingSeverity, Remark};
 use super::signal_names::{EngineMetricNames, names};
 use serde_json::{Map, Value, json};
-use std::fmt::Write;
 use textwrap::{Options, WordSplitter, fill};
 use tokenweir_engine::dialect::EngineKind;
 
@@ -104,31 +103,27 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
 /// The report as text in lines of at most `width` columns, with ANSI colours. If the output is no terminal,
 /// the caller removes the colours.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
-    let mut text = String::new();
     let width = width.max(NARROWEST);
+    let mut lines = Vec::new();
     for backend in &facts.backends {
         let line = describe_backend(backend);
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{}",
-            wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, BOLD)))
-        );
+        lines.push(wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, BOLD))));
     }
     for (backends, signals) in engine_metric_tables(facts) {
         let heading = format!("engine metrics of {}", backends.join(", "));
-        let _ = writeln!(text, "\n{}", wrap_paragraph(&heading, "", INDENT, width, None));
+        lines.extend([String::new(), wrap_paragraph(&heading, "", INDENT, width, None)]);
         for (signal, names) in signals {
             let names = if names.is_empty() { "-".to_owned() } else { names.join(" ") };
             let line = format!("{signal:<15} {names}");
-            let _ = writeln!(text, "{}", wrap_paragraph(&line, "  ", "      ", width, None));
+            lines.push(wrap_paragraph(&line, "  ", "      ", width, None));
         }
     }
     for finding in findings {
-        let _ = write!(text, "\n{}", render_finding(finding, width, facts.backends.len()));
+        lines.push(String::new());
+        lines.extend(render_finding(finding, width, facts.backends.len()));
     }
-    let _ = writeln!(text, "\n{}", fill(&render_summary(facts, findings), width));
-    text
+    lines.extend([String::new(), fill(&render_summary(facts, findings), width), String::new()]);
+    lines.join("\n")
 }
 
 /// One line about a backend: its name, URL, server, models, KV cache capacity and response time.
@@ -178,7 +173,7 @@ fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetric
     tables
 }
 
-fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> String {
+fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Vec<String> {
     let Finding { check, backends, remark } = finding;
     let Remark { severity, observation, reason, remedy } = remark;
     let subject = match backends.as_slice() {
@@ -186,16 +181,16 @@ fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Stri
         names if names.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
         names => format!("{}: ", names.join(", ")),
     };
-    let mut text = String::new();
     let head = format!("{}  {subject}{observation}  [{check}]", severity.as_str());
     let styled = Some((severity.as_str(), severity_style(*severity)));
-    let _ = writeln!(text, "{}", wrap_paragraph(&head, "", INDENT, width, styled));
-    let _ = writeln!(text, "{}", wrap_paragraph(reason, INDENT, INDENT, width, None));
+    let mut lines = vec![
+        wrap_paragraph(&head, "", INDENT, width, styled),
+        wrap_paragraph(reason, INDENT, INDENT, width, None),
+    ];
     if let Some(remedy) = remedy {
-        let remedy = format!("-> {remedy}");
-        let _ = writeln!(text, "{}", wrap_paragraph(&remedy, INDENT, "       ", width, None));
+        lines.push(wrap_paragraph(&format!("-> {remedy}"), INDENT, "       ", width, None));
     }
-    text
+    lines
 }
 
 fn severity_style(severity: FindingSeverity) -> &'static str {

@@ -228,26 +228,10 @@ mod tests {
 
     #[test]
     fn a_backend_with_all_expected_metrics_causes_no_warning() {
-        let reported = Some(1.0);
-        let load = EngineLoad {
-            waiting: reported,
-            running: reported,
-            kv_usage: reported,
-            kv_tokens: reported,
-            waiting_capacity: reported,
-            preemptions: reported,
-            prefix_queries: reported,
-            prefix_hits: reported,
-            prompt_tokens: reported,
-            generation_tokens: reported,
-            queue_seconds: reported,
-            queued: reported,
-            prefill_seconds: reported,
-            prefilled: reported,
-            ..EngineLoad::default()
-        };
+        let page = include_bytes!("../../../tests/wire/metrics/python-metrics-idle.http");
+        let load = EngineLoad::read(page);
         assert_eq!(EngineMetricSet::from_load(&load).losses(Some(EngineKind::Vllm)), None);
-        let without_capacity = EngineLoad { kv_tokens: None, ..load };
+        let without_capacity = EngineLoad { kv_tokens: None, blocks: None, ..load };
         let losses =
             EngineMetricSet::from_load(&without_capacity).losses(Some(EngineKind::Vllm)).unwrap();
         assert_eq!(

@@ -2,7 +2,6 @@
 //! each verdict.
 
 use super::alerts::{self, Alert, AlertSeverity, Runbook};
-use std::fmt::Write;
 use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
 
 /// The handwritten text of the page, with a placeholder such as `{alerts}` for each generated part.
@@ -24,21 +23,14 @@ pub(super) fn print() -> String {
 fn alert_section(alert: &Alert) -> String {
     let Alert { name, holds_for, .. } = alert;
     let severity = alert.severity.as_str();
-    let mut section = format!("### {name}\n\n*{severity} after {holds_for}.* ");
-    // Writing to a string cannot fail.
-    let _ = match alert.runbook {
+    let text = match alert.runbook {
         Runbook::Own { meaning, confirm, action } => {
-            write!(section, "{meaning}\n\n**Verify:** {confirm}\n\n**Do:** {action}")
+            format!("{meaning}\n\n**Verify:** {confirm}\n\n**Do:** {action}")
         }
-        Runbook::Verdict(verdict) => {
-            write!(section, "Fires while the verdict `{verdict}` holds.")
-        }
-        Runbook::EachVerdict(meaning) => {
-            write!(section, "{meaning} The alert links to the verdict.")
-        }
+        Runbook::Verdict(verdict) => format!("Fires while the verdict `{verdict}` holds."),
+        Runbook::EachVerdict(meaning) => format!("{meaning} The alert links to the verdict."),
     };
-    section.push_str("\n\n");
-    section
+    format!("### {name}\n\n*{severity} after {holds_for}.* {text}\n\n")
 }
 
 fn verdict_section(verdict: &VerdictDescription, alerts: &[Alert]) -> String {
@@ -46,18 +38,11 @@ fn verdict_section(verdict: &VerdictDescription, alerts: &[Alert]) -> String {
     let VerdictDescription { remedy, disproof, pages, .. } = verdict;
     let own =
         alerts.iter().find(|alert| matches!(alert.runbook, Runbook::Verdict(it) if it == *name));
-    let mut section = format!("### {name}\n\n*{severity}");
-    // Writing to a string cannot fail.
-    let _ = match (own, pages) {
-        (Some(alert), true) => write!(section, "; pages; `{}`", alert.name),
-        (Some(alert), false) => write!(section, "; `{}`", alert.name),
-        (None, true) => write!(section, "; pages"),
-        (None, false) => Ok(()),
-    };
-    let _ = write!(section, ".* {meaning}\n\n**Evidence:** {evidence}");
-    if !excluded.is_empty() {
-        let _ = write!(section, " Not if {excluded}.");
-    }
-    let _ = write!(section, "\n\n**Do:** {remedy}\n\n**Disproof:** {disproof}\n\n");
-    section
+    let own = own.map_or_else(String::new, |alert| format!("; `{}`", alert.name));
+    let pages = if *pages { "; pages" } else { "" };
+    let excluded = if excluded.is_empty() { String::new() } else { format!(" Not if {excluded}.") };
+    format!(
+        "### {name}\n\n*{severity}{pages}{own}.* {meaning}\n\n**Evidence:** {evidence}{excluded}\n\n\
+         **Do:** {remedy}\n\n**Disproof:** {disproof}\n\n"
+    )
 }

@@ -4,7 +4,6 @@ use super::alerts::{self, Alert};
 use super::recording_rules;
 use super::yaml;
 use serde::Serialize;
-use std::fmt::Write;
 
 #[derive(Serialize)]
 struct RuleFile<T> {
@@ -78,43 +77,18 @@ fn alert_rule<'a>(alert: &'a Alert, area: &'a str, runbooks: &str) -> AlertRule<
     }
 }
 
-/// The label with the name of the cluster. It matters if one Prometheus has the series of several clusters.
-const CLUSTER: &str = "cluster";
-/// The aggregation operators that some queries use without a list of labels. In these places, the list `by
-/// (cluster)` is added.
+/// The aggregation operators that some queries use without a list of labels.
 const AGGREGATIONS: [&str; 4] = ["sum", "min", "max", "avg"];
 
-/// Changes a query so that it aggregates and matches series only within each cluster: `cluster` is added to
-/// each `by` and `on`. So the series of two clusters are not added up. All series without this label count as
-/// one cluster.
+/// Changes a query so that it aggregates and matches series only within each cluster: the label `cluster` is
+/// added to each `by` and `on`, and `by (cluster)` to each aggregation without a list. So the series of two
+/// clusters are not added up. All series without this label count as one cluster.
 fn for_each_cluster(query: &str) -> String {
-    let mut text = String::with_capacity(2 * query.len());
-    let mut word = String::new();
-    for (index, letter) in query.char_indices() {
-        if letter.is_alphanumeric() || letter == '_' || letter == ':' {
-            word.push(letter);
-            text.push(letter);
-            continue;
-        }
-        let list = query[index..].trim_start().strip_prefix('(');
-        let is_empty = list.is_some_and(|list| list.trim_start().starts_with(')'));
-        if letter == '(' && AGGREGATIONS.contains(&word.as_str()) {
-            // Writing to a string cannot fail.
-            let _ = write!(text, " by ({CLUSTER}) (");
-        } else if letter == ' ' && list.is_some() && (word == "by" || word == "on") {
-            let separator = if is_empty { "" } else { ", " };
-            let _ = write!(text, " ({CLUSTER}{separator}");
-            "list".clone_into(&mut word);
-            continue;
-        } else if letter == '(' && word == "list" {
-            word.clear();
-            continue;
-        } else {
-            text.push(letter);
-        }
-        word.clear();
-    }
-    text
+    let query = query.replace(" by (", " by (cluster, ").replace(" on (", " on (cluster, ");
+    let query = query.replace("(cluster, )", "(cluster)");
+    AGGREGATIONS.iter().fold(query, |query, operator| {
+        query.replace(&format!("{operator}("), &format!("{operator} by (cluster) ("))
+    })
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ enum BoundsStorage {
 
 /// A histogram with a fixed number of bucket counts, and with the count, sum and maximum of its
 /// values.
+#[derive(Clone)]
 pub struct FixedBucketHistogram<S> {
     /// Number of values in each bucket. A bucket has the values at or below its bound and above the
     /// previous bound. The bucket after the last bound has no upper bound.
@@ -230,13 +231,6 @@ impl<S: BucketLayout> Default for FixedBucketHistogram<S> {
             exponential: None,
             layout: PhantomData,
         }
-    }
-}
-
-impl<S> Clone for FixedBucketHistogram<S> {
-    fn clone(&self) -> Self {
-        let exponential = self.exponential.clone();
-        Self { bounds: self.bounds.clone(), exponential, layout: PhantomData, ..*self }
     }
 }
 

@@ -3,8 +3,15 @@
 //! least recently used block is evicted first. As in vLLM, a pool in which all blocks are free can
 //! therefore hold a warm prefix cache.
 
-use super::lru_set::{BlockMap, LruSet};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by block hash. The keys are hashes already, so a [`BlockHasher`] is enough.
+type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
+
+/// A fast hasher for keys that are hashes already. It only spreads their bits.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BlockHasher(u64);
 
 /// All KV blocks of one engine. The numbers of free and pinned blocks always add up to the total.
 #[derive(Debug)]
@@ -18,12 +25,6 @@ pub struct BlockPool {
     free_count: usize,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
-    /// The second tier of the cache: hashes of evicted blocks whose content is in the memory of the host.
-    /// vLLM's `OffloadingConnector` copies blocks when they are computed; here they are copied when they
-    /// are evicted. Both give the same cache hits while the second tier is larger than the first.
-    offloaded: LruSet,
-    /// Maximum number of blocks in the second tier. 0: there is no second tier.
-    offload_blocks: usize,
     /// Changes of the prefix cache since the last call of `take_changes`. `None`: changes are not
     /// recorded.
     changes: Option<Vec<CacheChange>>,
@@ -68,6 +69,23 @@ struct KvBlock {
     release_order: u64,
 }
 
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        // The product makes small numbers, which tests use as hashes, differ in the high bits too.
+        self.0 = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
 impl StoredBlock {
     /// The block at position `index` of a sequence. `hashes` are the chained hashes of the sequence.
     pub fn new(hashes: &[u64], index: usize, sequence: u64) -> Self {
@@ -77,17 +95,14 @@ impl StoredBlock {
 }
 
 impl BlockPool {
-    /// Creates a pool of `total` empty blocks. Evicted blocks move to a second tier of
-    /// `offload_blocks` blocks.
-    pub fn new(total: u32, offload_blocks: u32) -> Self {
+    /// Creates a pool of `total` empty blocks.
+    pub fn new(total: u32) -> Self {
         let mut pool = Self {
             blocks: Vec::with_capacity(total as usize),
             blocks_by_hash: BlockMap::default(),
             releases: VecDeque::with_capacity(total as usize),
             free_count: 0,
             release_count: 0,
-            offloaded: LruSet::default(),
-            offload_blocks: offload_blocks as usize,
             changes: None,
         };
         for index in 0..total {
@@ -129,39 +144,6 @@ impl BlockPool {
         hashes.iter().map_while(|hash| self.blocks_by_hash.get(hash).copied()).collect()
     }
 
-    /// Number of leading hashes whose blocks are in the second tier.
-    pub fn offloaded_prefix(&self, hashes: &[u64]) -> usize {
-        self.offloaded.matched(hashes)
-    }
-
-    /// Copies blocks of a sequence from the second tier into the pool. `held` has the blocks of the first
-    /// hashes. For each further hash, a block is pinned and appended to `held`. Copies no block and
-    /// returns false if too few blocks are free.
-    #[must_use]
-    pub fn load_offloaded(
-        &mut self,
-        hashes: &[u64],
-        sequence: u64,
-        held: &mut Vec<BlockId>,
-    ) -> bool {
-        let first = held.len();
-        if !self.allocate(hashes.len() - first, held) {
-            return false;
-        }
-        for index in first..hashes.len() {
-            self.seal(held[index], StoredBlock::new(hashes, index, sequence));
-            self.offload(hashes[index]);
-        }
-        true
-    }
-
-    fn offload(&mut self, hash: u64) {
-        if self.offload_blocks > 0 {
-            self.offloaded.touch(hash);
-            self.offloaded.truncate(self.offload_blocks);
-        }
-    }
-
     /// Number of blocks that would be free if the blocks `hits` were pinned.
     pub fn free_after_pinning(&self, hits: &[BlockId]) -> usize {
         self.free() - hits.iter().filter(|&&id| self.block(id).pin_count == 0).count()
@@ -195,7 +177,6 @@ impl BlockPool {
             self.free_count -= 1;
             if let Some(hash) = block.hash.take() {
                 self.blocks_by_hash.remove(&hash);
-                self.offload(hash);
                 self.changes.iter_mut().for_each(|log| log.push(CacheChange::Removed(hash)));
             }
             held.push(id);
@@ -215,7 +196,7 @@ impl BlockPool {
     }
 
     /// Forgets the content of all blocks. As in vLLM, the call does nothing and returns false while a
-    /// block is pinned. The second tier keeps its blocks.
+    /// block is pinned.
     pub fn reset(&mut self) -> bool {
         let is_idle = self.free() == self.total();
         if is_idle {
@@ -272,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_released_block_is_free_and_still_found_by_its_hash() {
-        let mut pool = BlockPool::new(4, 0);
+        let mut pool = BlockPool::new(4);
         let mut held = allocate_with_hashes(&mut pool, &[1, 2, 3]);
         assert_eq!((pool.free(), pool.usage()), (1, 0.75));
         pool.release(&mut held);
@@ -287,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_block_and_the_last_block_of_a_request_are_evicted_first() {
-        let mut pool = BlockPool::new(4, 0);
+        let mut pool = BlockPool::new(4);
         let mut old = allocate_with_hashes(&mut pool, &[1, 2]);
         let mut new = allocate_with_hashes(&mut pool, &[3, 4]);
         pool.release(&mut old);
@@ -302,10 +283,10 @@ mod tests {
 
     #[test]
     fn recorded_changes_lead_from_one_content_of_the_cache_to_the_next() {
-        let mut pool = BlockPool::new(2, 0);
+        let mut pool = BlockPool::new(2);
         drop(allocate_with_hashes(&mut pool, &[9]));
         assert!(pool.take_changes().is_empty(), "nothing is recorded before it is asked for");
-        let mut pool = BlockPool::new(2, 0);
+        let mut pool = BlockPool::new(2);
         pool.record_changes();
         let mut held = allocate_with_hashes(&mut pool, &[1, 2]);
         let stored = |hash, parent, index| {
@@ -327,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_block_shared_by_two_requests_is_freed_by_the_second() {
-        let mut pool = BlockPool::new(2, 0);
+        let mut pool = BlockPool::new(2);
         let mut first = allocate_with_hashes(&mut pool, &[7]);
         let mut second = pool.cached_prefix(&[7]);
         pool.pin(&second);
@@ -339,7 +320,7 @@ mod tests {
 
     #[test]
     fn allocating_more_blocks_than_are_free_allocates_no_block() {
-        let mut pool = BlockPool::new(2, 0);
+        let mut pool = BlockPool::new(2);
         let mut held = Vec::new();
         assert!(!pool.allocate(3, &mut held));
         assert_eq!((held.len(), pool.free()), (0, 2));

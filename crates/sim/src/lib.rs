@@ -3,7 +3,6 @@
 //! of a real vLLM server. They serve tests, load tests and trials of the gateway without a GPU.
 
 pub mod blocks;
-pub mod lru_set;
 mod sequence;
 pub mod text;
 

@@ -21,6 +21,16 @@ pub struct SequenceRequest {
     pub output_tokens: u32,
 }
 
+impl SequenceRequest {
+    /// Hashes of the blocks of the first `tokens` tokens that may be reused from the cache. The block of the
+    /// last token is not among them: the last token is always computed, because the next token is sampled
+    /// from its result.
+    pub fn reusable_block_hashes(&self, tokens: u32, block_size: u32) -> &[u64] {
+        let reusable = (tokens.saturating_sub(1) / block_size) as usize;
+        &self.block_hashes[..reusable.min(self.block_hashes.len())]
+    }
+}
+
 /// A token that a step produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeneratedToken {
@@ -128,12 +138,9 @@ impl Sequence {
         self.generated > 0 && self.scheduled <= 1
     }
 
-    /// Hashes of the blocks that may be reused from the cache. The block of the last token is not
-    /// among them: the last token is always computed, because the next token is sampled from its
-    /// result.
+    /// Hashes of the blocks that may be reused from the cache.
     pub(super) fn reusable_block_hashes(&self, block_size: u32) -> &[u64] {
-        let full = ((self.len() - 1) / block_size) as usize;
-        &self.request.block_hashes[..full.min(self.request.block_hashes.len())]
+        self.request.reusable_block_hashes(self.len(), block_size)
     }
 
     /// Admits the sequence to the batch with `hits`, the blocks found in the cache, of `size` tokens each.

@@ -55,15 +55,12 @@ pub struct SimulatedBackend {
 struct SimulatedBackendState {
     engine: Engine,
     telemetry: EngineTelemetry,
-    /// The engine load after the last step or abort. The metrics page reports this load, so its
-    /// gauges do not change during a step.
-    load: SimulatedEngineLoad,
+    /// The counts, with the engine load after the last step or abort. The metrics page reports this load,
+    /// so its gauges do not change during a step. The bytes are not counted here.
+    stats: SimulatedBackendStats,
     subscribers: HashMap<SequenceId, SequenceSubscriber>,
     next_sequence_id: u64,
     random: fastrand::Rng,
-    requests: u64,
-    aborts: u64,
-    finished: u64,
 }
 
 /// One sequence of a request, as it is submitted to the engine.
@@ -119,13 +116,10 @@ impl SimulatedBackend {
             state: Mutex::new(SimulatedBackendState {
                 engine,
                 telemetry: EngineTelemetry::default(),
-                load: SimulatedEngineLoad::default(),
+                stats: SimulatedBackendStats::default(),
                 subscribers: HashMap::new(),
                 next_sequence_id: 0,
                 random: fastrand::Rng::with_seed(settings.seed.wrapping_add(u64::from(number))),
-                requests: 0,
-                aborts: 0,
-                finished: 0,
             }),
             settings,
             spec,
@@ -143,11 +137,9 @@ impl SimulatedBackend {
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
         SimulatedBackendStats {
-            requests: state.requests,
-            aborts: state.aborts,
-            finished: state.finished,
             load: state.engine.load(),
             bytes: self.bytes.load(Ordering::Relaxed),
+            ..state.stats
         }
     }
 
@@ -175,7 +167,7 @@ impl SimulatedBackend {
         let source = MetricsSource {
             model: self.settings.model(),
             spec: &self.spec,
-            load: &state.load,
+            load: &state.stats.load,
             telemetry: &state.telemetry,
         };
         render_metrics_page(&source, self.settings.metrics_dialect)
@@ -260,7 +252,7 @@ impl SimulatedBackend {
                 .subscribers
                 .insert(id, SequenceSubscriber { progress, choice, finish, origin, span });
         }
-        state.requests += 1;
+        state.stats.requests += 1;
         drop(guard);
         self.has_work.notify_one();
         self.changed.notify_waiters();
@@ -277,10 +269,10 @@ impl SimulatedBackend {
             state.subscribers.remove(&id);
         }
         if aborted {
-            state.aborts += 1;
-            state.load = state.engine.load();
+            state.stats.aborts += 1;
+            state.stats.load = state.engine.load();
         } else {
-            state.finished += 1;
+            state.stats.finished += 1;
         }
         drop(state);
         self.changed.notify_waiters();
@@ -348,7 +340,7 @@ impl SimulatedBackend {
                 }
             }
         }
-        state.load = state.engine.load();
+        state.stats.load = state.engine.load();
         drop(guard);
         self.changed.notify_waiters();
     }

@@ -1,8 +1,8 @@
 //! The details of one backend, and the risk of draining it.
 
 use super::formatting::{count, percent, seconds, span, text};
-use super::keys::KeyPress;
 use super::summary::status_counts;
+use ratatui::crossterm::event::KeyCode;
 use tokenweir_api::BackendSummary;
 use tokenweir_diagnose::Verdict;
 
@@ -42,10 +42,10 @@ impl DrainRisk {
 
     /// Whether this key confirms the drain. If no other backend remains, only a capital letter confirms the
     /// drain, so that the user does not confirm it by habit.
-    pub(super) fn is_confirmed_by(&self, key: KeyPress) -> bool {
+    pub(super) fn is_confirmed_by(&self, key: KeyCode) -> bool {
         match self {
-            Self::NoneRemains(_) => key == KeyPress::Char('Y'),
-            Self::None | Self::OneRemains(_) => matches!(key, KeyPress::Char('y' | 'Y')),
+            Self::NoneRemains(_) => key == KeyCode::Char('Y'),
+            Self::None | Self::OneRemains(_) => matches!(key, KeyCode::Char('y' | 'Y')),
         }
     }
 
@@ -152,8 +152,8 @@ mod tests {
     fn the_last_backend_needs_a_capital_letter() {
         let risk = DrainRisk::NoneRemains("tiny".into());
         assert!(risk.question("gpu-0").contains("LAST for tiny"));
-        assert!(!risk.is_confirmed_by(KeyPress::Char('y')));
-        assert!(risk.is_confirmed_by(KeyPress::Char('Y')));
-        assert!(DrainRisk::OneRemains("tiny".into()).is_confirmed_by(KeyPress::Char('y')));
+        assert!(!risk.is_confirmed_by(KeyCode::Char('y')));
+        assert!(risk.is_confirmed_by(KeyCode::Char('Y')));
+        assert!(DrainRisk::OneRemains("tiny".into()).is_confirmed_by(KeyCode::Char('y')));
     }
 }

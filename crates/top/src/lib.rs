@@ -2,7 +2,6 @@
 //! [`TopState`], and a [`TopFrame`] draws the state. This crate reads no clock, keyboard or socket.
 
 mod formatting;
-mod keys;
 mod pane;
 mod rates;
 
@@ -20,7 +19,6 @@ pub use backend::DrainRisk;
 pub use cache_map::cache_map_lines;
 pub use decision::explanation;
 pub use frame::{FrameOptions, TopFrame};
-pub use keys::KeyPress;
 pub use pane::Pane;
 pub use summary::status_lines;
 

@@ -2,9 +2,9 @@
 
 use super::backend::{DrainRisk, backend_details};
 use super::columns::{BACKEND_STATE_COLUMN, TableRow, rows, shown_columns};
-use super::keys::KeyPress;
 use super::pane::Pane;
 use super::rates::TotalRates;
+use ratatui::crossterm::event::KeyCode;
 use tokenweir_api::{BackendSummary, GatewaySnapshot};
 
 /// The state of the terminal view.
@@ -140,19 +140,19 @@ impl TopState {
     }
 
     /// Handles a key press. Returns the action that the caller must perform. `None`: no action.
-    pub fn on_key(&mut self, key: KeyPress) -> Option<UserAction> {
+    pub fn on_key(&mut self, key: KeyCode) -> Option<UserAction> {
         self.notice = None;
         match &mut self.mode {
             InputMode::Watching => self.on_browse_key(key),
             InputMode::Filtering => {
                 match key {
-                    KeyPress::Char(letter) => self.filter.push(letter),
-                    KeyPress::Backspace => drop(self.filter.pop()),
-                    KeyPress::Escape => {
+                    KeyCode::Char(letter) => self.filter.push(letter),
+                    KeyCode::Backspace => drop(self.filter.pop()),
+                    KeyCode::Esc => {
                         self.filter.clear();
                         self.mode = InputMode::Watching;
                     }
-                    KeyPress::Enter => self.mode = InputMode::Watching,
+                    KeyCode::Enter => self.mode = InputMode::Watching,
                     _ => {}
                 }
                 None
@@ -165,13 +165,9 @@ impl TopState {
             }
             InputMode::Reading { lines, first, .. } => {
                 let last = lines.len().saturating_sub(1);
-                match key {
-                    KeyPress::Move(by) => *first = move_selection(*first, by, last),
-                    KeyPress::Char('j') => *first = move_selection(*first, 1, last),
-                    KeyPress::Char('k') => *first = move_selection(*first, -1, last),
-                    KeyPress::Home => *first = 0,
-                    KeyPress::End => *first = last,
-                    _ => self.mode = InputMode::Watching,
+                match line_after(key, *first, last) {
+                    Some(line) => *first = line,
+                    None => self.mode = InputMode::Watching,
                 }
                 None
             }
@@ -179,35 +175,30 @@ impl TopState {
     }
 
     /// Handles a key press in the mode [`InputMode::Watching`].
-    fn on_browse_key(&mut self, key: KeyPress) -> Option<UserAction> {
+    fn on_browse_key(&mut self, key: KeyCode) -> Option<UserAction> {
         let last = self.rows(self.pane).len().saturating_sub(1);
         let shown = shown_columns(self.pane, self.document.as_ref());
         let view = &mut self.views[self.pane.index()];
         match key {
-            KeyPress::Char('q') => return Some(UserAction::Quit),
-            KeyPress::Char('?' | 'h') => self.on_text("Keys", KEY_HELP.map(str::to_owned).to_vec()),
-            KeyPress::Char('/') => self.mode = InputMode::Filtering,
-            KeyPress::Char('p') => self.is_paused = !self.is_paused,
-            KeyPress::Escape => self.filter.clear(),
-            KeyPress::Char('s') => {
+            KeyCode::Char('q') => return Some(UserAction::Quit),
+            KeyCode::Char('?' | 'h') => self.on_text("Keys", KEY_HELP.map(str::to_owned).to_vec()),
+            KeyCode::Char('/') => self.mode = InputMode::Filtering,
+            KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('s') => {
                 let next = shown.into_iter().find(|column| *column > view.column);
                 *view = PaneView { column: next.unwrap_or(0), is_descending: false, ..*view };
             }
-            KeyPress::Char('r') => view.is_descending = !view.is_descending,
-            KeyPress::Char('j') => view.selected = move_selection(view.selected, 1, last),
-            KeyPress::Char('k') => view.selected = move_selection(view.selected, -1, last),
-            KeyPress::Move(by) => view.selected = move_selection(view.selected, by, last),
-            KeyPress::Home => view.selected = 0,
-            KeyPress::End => view.selected = last,
-            KeyPress::Tab => self.pane = self.pane.after(1),
-            KeyPress::BackTab => self.pane = self.pane.after(2),
-            KeyPress::Char(digit @ '1'..='3') => {
+            KeyCode::Char('r') => view.is_descending = !view.is_descending,
+            KeyCode::Tab => self.pane = self.pane.after(1),
+            KeyCode::BackTab => self.pane = self.pane.after(2),
+            KeyCode::Char(digit @ '1'..='3') => {
                 self.pane = Pane::ALL[digit as usize - '1' as usize];
             }
-            KeyPress::Char('d') => self.confirm_drain(),
-            KeyPress::Char('c') => return Some(UserAction::ShowCacheMap),
-            KeyPress::Enter => return self.show_details(),
-            KeyPress::Char(_) | KeyPress::Backspace => {}
+            KeyCode::Char('d') => self.confirm_drain(),
+            KeyCode::Char('c') => return Some(UserAction::ShowCacheMap),
+            KeyCode::Enter => return self.show_details(),
+            _ => view.selected = line_after(key, view.selected, last).unwrap_or(view.selected),
         }
         None
     }
@@ -275,7 +266,16 @@ impl TopState {
     }
 }
 
-/// The index `by` lines below `from`, limited to the indices from 0 to `last`.
-fn move_selection(from: usize, by: i16, last: usize) -> usize {
-    from.min(last).saturating_add_signed(by.into()).min(last)
+/// The line, from 0 to `last`, to which a key moves from a line. `None`: the key does not move.
+fn line_after(key: KeyCode, from: usize, last: usize) -> Option<usize> {
+    let by = match key {
+        KeyCode::Up | KeyCode::Char('k') => -1,
+        KeyCode::Down | KeyCode::Char('j') => 1,
+        KeyCode::PageUp => -10,
+        KeyCode::PageDown => 10,
+        KeyCode::Home => return Some(0),
+        KeyCode::End => return Some(last),
+        _ => return None,
+    };
+    Some(from.min(last).saturating_add_signed(by).min(last))
 }

@@ -150,7 +150,7 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
     if bench.shown.json {
         println!("{json}");
     } else {
-        print!("{}", report.text());
+        print!("{report}");
     }
     if let Some(file) = &bench.shown.save {
         write_report(file, &json)?;
@@ -168,14 +168,14 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
 fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {
     let comparison = Comparison::new(before, after, bench.shown.regression_threshold);
     if bench.target.is_some() && bench.shown.json {
-        eprint!("{}", comparison.text());
+        eprint!("{comparison}");
     } else if bench.shown.json {
         match serde_json::to_string(&comparison) {
             Ok(json) => println!("{json}"),
             Err(error) => return report_error(&error),
         }
     } else {
-        print!("\n{}", comparison.text());
+        print!("\n{comparison}");
     }
     if !comparison.is_comparable {
         return ExitCode::from(EXIT_NOT_COMPARABLE);

@@ -3,11 +3,11 @@
 
 use super::args::{BenchArgs, BenchLoadArgs};
 use super::driver::LoadDriver;
+use crate::admin_client::admin_client;
 use crate::replay::requests::{self, UnreadableTrace};
-use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::commands::{ADMIN_TOKEN_VARIABLE, resolve_optional_secret, variable};
+use tokenweir::commands::{resolve_optional_secret, variable};
 use tokenweir::config::{Secret, SecretError};
 use tokenweir_bench::measurement::RequestFailure;
 use tokenweir_bench::plan::{self, LoadPlan};
@@ -88,14 +88,8 @@ impl BenchSetup {
             PromptSynthesizer::new(jobs, load.bytes_per_token, salt)
         };
         warm_up(&sender, &plan, &synthesis(salt ^ WARMUP_SALT), load.warmup).await?;
-        let admin = bench.endpoint.admin.clone();
-        let admin = admin.map(|admin| -> Result<_, BenchError> {
-            Ok(TargetClient::new(
-                HttpClient::new(HttpClientTimeouts::default()),
-                admin,
-                resolve_variable(ADMIN_TOKEN_VARIABLE)?,
-            ))
-        });
+        let admin = bench.endpoint.admin.as_ref().map(admin_client);
+        let admin = admin.transpose().map_err(BenchError::Key)?;
         let run = RunDescription {
             target: sender.asker.target().to_string(),
             model: sender.model.clone(),
@@ -121,7 +115,7 @@ impl BenchSetup {
             // fail.
             aborts: load.trace.is_none(),
         };
-        Ok(Self { run, driver, admin: admin.transpose()? })
+        Ok(Self { run, driver, admin })
     }
 }
 
@@ -183,20 +177,15 @@ async fn build_sender(
         (None, None) => None,
     };
     let key = match key {
-        Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?.into_bearer()),
-        None => resolve_variable(API_KEY_VARIABLE)?,
+        Some(key) => key.resolve(variable).map(|key| Some(key.into_bearer())),
+        None => resolve_optional_secret(&Secret::Env(API_KEY_VARIABLE.to_owned())),
     };
+    let key = key.map_err(BenchError::Key)?;
     let timeouts =
         HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
     let client = TargetClient::new(HttpClient::new(timeouts), target, key);
     let model = select_model(&client, endpoint.model.as_deref()).await?;
     Ok(BenchRequestSender { asker: client, model, shape: endpoint.api, timeout: endpoint.timeout })
-}
-
-/// The `Authorization` header with the secret from the environment variable `name`. `None`: the variable is
-/// not set.
-fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
-    resolve_optional_secret(&Secret::Env(name.to_owned())).map_err(BenchError::Key)
 }
 
 async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {

@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokenweir_replay::trace::{self, TraceError, TraceRequest};
-use tokenweir_replay::workload::Workload;
+use tokenweir_replay::workload;
 
 /// Resolution of the time stamps in published traces whose time stamps are rounded.
 const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
 pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     if let Some(shape) = replay.workload {
         let requests = replay.max_requests.unwrap_or(DEFAULT_GENERATED_REQUESTS);
-        return Ok(Workload { shape, requests }.generate(seed));
+        return Ok(workload::generate(shape, requests, seed));
     }
     let mut jobs = read_trace(replay.trace.as_deref().unwrap_or(Path::new("-")))?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));

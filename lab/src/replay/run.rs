@@ -16,7 +16,7 @@ use tokenweir_replay::routers::RouterKind;
 use tokenweir_replay::sessions::LATE_TURN;
 use tokenweir_replay::simulation::{RestartSettings, SimulationSetup};
 use tokenweir_replay::trace::TraceRequest;
-use tokenweir_routing::{Policy, PolicyKind};
+use tokenweir_routing::Policy;
 
 /// The results of all policies.
 #[derive(Debug, Serialize)]
@@ -60,9 +60,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         seeds: replay.seeds,
     };
     if let Some(goodput) = replay.target_goodput {
-        let round_robin = RouterKind::Shipped(PolicyKind::RoundRobin);
         let progress = ProgressLine::new("searching for the load", None);
-        experiment.setup.speed = experiment.calibrate(round_robin, goodput, &|| progress.step());
+        experiment.setup.speed = experiment.calibrate(goodput, &|| progress.step());
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
     let group_count = replay.gateways.len() * replay.cache_view.len();

@@ -2,6 +2,7 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
+use crate::admin_client::admin_client;
 use crate::output::print_json;
 use crate::replay::requests::{self, UnreadableTrace};
 use serde_json::Value;
@@ -9,11 +10,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tokenweir::commands::{ADMIN_TOKEN_VARIABLE, block_on, report_error, resolve_optional_secret};
-use tokenweir::config::{Secret, SecretError};
+use tokenweir::commands::{block_on, report_error};
+use tokenweir::config::SecretError;
 use tokenweir_bench::report::BenchReport;
-use tokenweir_bench::sender::{TargetClient, TargetError};
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_bench::sender::TargetError;
 use tokenweir_tune::lengths;
 use tokenweir_tune::model::{ModelShape, ModelShapeError};
 use tokenweir_tune::report::{TuneError, TuneReport};
@@ -66,7 +66,7 @@ fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
     if tune.json {
         return print_json(report);
     }
-    print!("{}", report.text());
+    print!("{report}");
     ExitCode::SUCCESS
 }
 
@@ -189,10 +189,7 @@ async fn resolve_lengths(
     }
     let p95_note = "95th percentiles of lengths: assumed to be three times the mean";
     if let Some(admin) = &tune.targets.admin {
-        let token = resolve_optional_secret(&Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()))
-            .map_err(TuneCommandError::Token)?;
-        let client =
-            TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), admin.clone(), token);
+        let client = admin_client(admin).map_err(TuneCommandError::Token)?;
         speed.sources.push(p95_note.into());
         let page = client.metrics().await?;
         return lengths::from_metrics_page(&page).ok_or(TuneCommandError::GatewayIdle);

@@ -44,6 +44,11 @@ fn trace(name: &str) -> PathBuf {
     file(name, &lines)
 }
 
+/// Number of prompt tokens that all simulated engines together have counted so far.
+fn prompt_tokens(fleet: &Fleet) -> u64 {
+    fleet.sum(|load| load.prompt_tokens) as u64
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_number_of_gateways_is_simulated_with_each_view_of_the_caches() {
     let arguments = "--policy kv_aware --seeds 1 --backends 2 --gateways 1,2 \
@@ -81,7 +86,7 @@ async fn a_trace_is_sent_as_recorded() {
     wait_until!(fleet.backends[0].stats().aborts >= 5);
     let stats = fleet.backends[0].stats();
     assert_eq!((stats.requests, stats.finished, stats.aborts), (20, 15, 5));
-    assert_eq!(fleet.prompt_tokens(), 20 * 1_040);
+    assert_eq!(prompt_tokens(&fleet), 20 * 1_040);
     // The clients that disconnected got no report of cached tokens, so their cached tokens are missing here.
     let cached_tokens =
         (report["rates"]["cached"].as_f64().unwrap() * 20.0 * 1_040.0).round() as u64;
@@ -121,13 +126,13 @@ async fn a_capture_is_a_trace_for_a_simulation_and_for_a_server() {
     let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --backends 2").await;
     assert_eq!(virtually["requests"], 20);
     assert_eq!(virtually["outcomes"].as_array().unwrap().len(), 2);
-    let before = fleet.prompt_tokens();
+    let before = prompt_tokens(&fleet);
     let counts = &send(&captured, &format!("{url} --speed 4")).await["counts"];
     assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
     // For clients that disconnected, the gateway estimated the number of prompt tokens. A JSON-escaped quote
     // counts as one byte of text.
     assert_eq!(
-        fleet.prompt_tokens() - before,
+        prompt_tokens(&fleet) - before,
         20 * 1_040 + 5,
         "the token counts of the capture are replayed"
     );

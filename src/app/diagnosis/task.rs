@@ -73,7 +73,7 @@ impl DiagnosisTask {
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
             self.admin.webhooks.update(&diagnosis, now, clock::wall_time());
-            self.admin.diagnosis.put(diagnosis);
+            self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
 

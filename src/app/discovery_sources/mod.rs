@@ -16,11 +16,12 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{BackendConfig, Config, DiscoveryConfig, KubernetesConfig};
-use std::path::PathBuf;
+use crate::config::{BackendConfig, Config, DiscoveryConfig};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use task::DiscoveryTask;
+use tokenweir_gateway::discovery::kubernetes_settings::KubernetesConfig;
 use tokio::sync::watch;
 
 /// The running sources of one configuration. The task of a source ends when the last
@@ -53,15 +54,10 @@ enum ReplacedBackends {
     Configured(Vec<BackendConfig>),
 }
 
-/// The target that a source reads. Two sources with the same target have the same result.
-#[derive(Debug, PartialEq, Eq)]
-enum DiscoveryTarget<'a> {
-    File(&'a PathBuf),
-    Host(&'a str),
-    Service(&'a str),
-    Kubernetes(&'a KubernetesConfig),
-    Unspecified,
-}
+/// The target that a source reads: its `file`, `kubernetes`, `dns` and `srv`, of which one is set. Two
+/// sources with the same target have the same result.
+type DiscoveryTarget<'a> =
+    (Option<&'a Path>, Option<&'a KubernetesConfig>, Option<&'a str>, Option<&'a str>);
 
 // === impl DiscoverySources ===
 
@@ -108,7 +104,7 @@ impl DiscoverySources {
     /// Creates the source with these settings. If `self` has a source with the same target, the
     /// created source takes over its task.
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
-        let target = DiscoveryTarget::from_settings(settings);
+        let target = target_of(settings);
         let settings = settings.clone();
         if let Some(previous) = self.configured.iter().find(|source| source.target() == target) {
             let task = previous.task.clone();
@@ -212,7 +208,7 @@ fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = Bac
 
 impl ConfiguredSource {
     fn target(&self) -> DiscoveryTarget<'_> {
-        DiscoveryTarget::from_settings(&self.settings)
+        target_of(&self.settings)
     }
 
     fn has_results(&self) -> bool {
@@ -220,27 +216,19 @@ impl ConfiguredSource {
     }
 }
 
-// === impl ReplacedBackends, DiscoveryTarget ===
+// === impl ReplacedBackends ===
 
 impl ReplacedBackends {
     /// Whether these backends are the result of a source with this target.
     fn reads_from(&self, target: &DiscoveryTarget<'_>) -> bool {
         match self {
-            Self::Source(settings, _) => DiscoveryTarget::from_settings(settings) == *target,
+            Self::Source(settings, _) => target_of(settings) == *target,
             Self::Configured(_) => false,
         }
     }
 }
 
-impl<'a> DiscoveryTarget<'a> {
-    fn from_settings(settings: &'a DiscoveryConfig) -> Self {
-        match settings {
-            DiscoveryConfig { file: Some(file), .. } => Self::File(file),
-            DiscoveryConfig { kubernetes: Some(kubernetes), .. } => Self::Kubernetes(kubernetes),
-            DiscoveryConfig { dns: Some(host), .. } => Self::Host(host),
-            DiscoveryConfig { srv: Some(name), .. } => Self::Service(name),
-            // Cannot happen: validation of the configuration requires a target.
-            _ => Self::Unspecified,
-        }
-    }
+fn target_of(settings: &DiscoveryConfig) -> DiscoveryTarget<'_> {
+    let DiscoveryConfig { file, kubernetes, dns, srv, .. } = settings;
+    (file.as_deref(), kubernetes.as_ref(), dns.as_deref(), srv.as_deref())
 }

@@ -7,8 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::fmt::{self, Debug, Write as _};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fmt::Debug;
 use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -26,9 +25,9 @@ pub(super) struct LineLimit {
     budgets: Mutex<HashMap<LineKind, LineBudget>>,
 }
 
-/// The place in the source code that writes a line, and a hash of the backend that the line names. 0: it
-/// names no backend.
-type LineKind = (Identifier, u64);
+/// The place in the source code that writes a line, and the backend that the line names. Empty: it names
+/// no backend.
+type LineKind = (Identifier, String);
 
 /// The number of lines of one kind that may still be written.
 #[derive(Debug)]
@@ -64,7 +63,7 @@ impl LineLimit {
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
-        let kind = if is_known { kind } else { (kind.0, 0) };
+        let kind = if is_known { kind } else { (kind.0, String::new()) };
         let new = || LineBudget { lines: BURST, refilled_at: now, omitted: 0 };
         budgets.entry(kind).or_insert_with(new).take(now)
     }
@@ -96,7 +95,7 @@ impl<S: Subscriber> Layer<S> for LineLimit {
         if *metadata.level() > Level::INFO {
             return true;
         }
-        let mut backend = BackendHash(0);
+        let mut backend = BackendName::default();
         event.record(&mut backend);
         let omitted = self.take((metadata.callsite(), backend.0), clock::now());
         OMITTED.set(omitted.unwrap_or(0));
@@ -104,27 +103,15 @@ impl<S: Subscriber> Layer<S> for LineLimit {
     }
 }
 
-/// The hash of the field `backend` of a log event. 0: the event has no such field.
-struct BackendHash(u64);
+/// The field `backend` of a log event. Empty: the event has no such field.
+#[derive(Default)]
+struct BackendName(String);
 
-impl Visit for BackendHash {
+impl Visit for BackendName {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "backend" {
-            let mut hasher = TextHasher(DefaultHasher::new());
-            // Writing to a hasher cannot fail.
-            let _ = write!(hasher, "{value:?}");
-            self.0 = hasher.0.finish();
+            self.0 = format!("{value:?}");
         }
-    }
-}
-
-/// Hashes text as it is formatted.
-struct TextHasher(DefaultHasher);
-
-impl fmt::Write for TextHasher {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.hash(&mut self.0);
-        Ok(())
     }
 }
 

@@ -113,22 +113,18 @@ fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
     );
-    eprintln!();
-    eprintln!("The demo sends {rate} requests per second. Watch them:");
-    eprintln!();
-    eprintln!("  http://{}/  in a browser", gateway.admin);
-    eprintln!();
-    eprintln!("Or try:");
-    eprintln!();
+    let StartSummary { listen, admin, .. } = gateway;
     eprintln!(
-        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
-        gateway.listen
+        "\nThe demo sends {rate} requests per second. Watch them:\n\n  \
+         http://{admin}/  in a browser\n\n\
+         Or try:\n\n  \
+         curl -N http://{listen}/v1/chat/completions -H 'content-type: application/json' \
+         -d '{body}'\n  \
+         curl http://{admin}/metrics\n  \
+         curl http://{admin}/status\n  \
+         curl http://{admin}/decisions\n\n\
+         Stop with Ctrl-C."
     );
-    eprintln!("  curl http://{}/metrics", gateway.admin);
-    eprintln!("  curl http://{}/status", gateway.admin);
-    eprintln!("  curl http://{}/decisions", gateway.admin);
-    eprintln!();
-    eprintln!("Stop with Ctrl-C.");
 }
 
 /// Prints the counts of requests. Returns a failure if no request was served, or if one failed and

@@ -1,7 +1,6 @@
 //! Renders a diagnosis as text of a given width.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use tokenweir_diagnose::{Diagnosis, Evidence, Verdict, VerdictSeverity};
 use tokenweir_doctor::report::{
     BOLD_CYAN, BOLD_RED, BOLD_YELLOW, INDENT, NARROWEST, wrap_paragraph,
@@ -10,19 +9,19 @@ use tokenweir_doctor::report::{
 /// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
 /// colours if the output is no terminal.
 pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
-    let (mut text, width) = (String::new(), width.max(NARROWEST));
+    let (mut lines, width) = (Vec::new(), width.max(NARROWEST));
     for verdict in &diagnosis.verdicts {
-        text.push_str(&render_verdict(verdict, width));
-        text.push('\n');
+        lines.extend(render_verdict(verdict, width));
+        lines.push(String::new());
     }
     for ((is_determined, reasons), backends) in undetermined_rules(diagnosis) {
         let rules = if is_determined { "rules " } else { "" };
         let head = format!("{}: {rules}not judged", backends.join(", "));
-        push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, None));
+        lines.push(wrap_paragraph(&head, "", INDENT, width, None));
         for line in reasons {
-            push_line(&mut text, &wrap_paragraph(&line, INDENT, "      ", width, None));
+            lines.push(wrap_paragraph(&line, INDENT, "      ", width, None));
         }
-        text.push('\n');
+        lines.push(String::new());
     }
     for anomaly in &diagnosis.anomalies {
         let note = format!(
@@ -32,23 +31,22 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
             format_number(anomaly.value, &anomaly.unit),
             format_number(anomaly.usual, &anomaly.unit),
         );
-        push_line(&mut text, &wrap_paragraph(&note, "", INDENT, width, None));
+        lines.push(wrap_paragraph(&note, "", INDENT, width, None));
     }
     for pair in &diagnosis.pairs {
         let note = format!(
             "note  {}: {} and {} move together (rank correlation {:.2})",
             pair.backend, pair.first, pair.second, pair.correlation,
         );
-        push_line(&mut text, &wrap_paragraph(&note, "", INDENT, width, None));
+        lines.push(wrap_paragraph(&note, "", INDENT, width, None));
     }
-    push_line(&mut text, &wrap_paragraph(&render_summary(diagnosis), "", "", width, None));
-    text
+    lines.push(wrap_paragraph(&render_summary(diagnosis), "", "", width, None) + "\n");
+    lines.join("\n")
 }
 
-fn render_verdict(verdict: &Verdict, width: usize) -> String {
+fn render_verdict(verdict: &Verdict, width: usize) -> Vec<String> {
     let Verdict { verdict: name, severity, confidence, meaning, .. } = verdict;
     let subject = verdict.subject();
-    let mut text = String::new();
     let head = format!(
         "{}  {subject}: {meaning}  [{name}, confidence {}]",
         severity.as_str(),
@@ -60,20 +58,20 @@ fn render_verdict(verdict: &Verdict, width: usize) -> String {
         VerdictSeverity::Info => BOLD_CYAN,
     };
     let styled = Some((severity.as_str(), style));
-    push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, styled));
+    let mut lines = vec![wrap_paragraph(&head, "", INDENT, width, styled)];
     if let Some(cause) = &verdict.cause {
         let cause = format!("cause: {cause}");
-        push_line(&mut text, &wrap_paragraph(&cause, INDENT, INDENT, width, None));
+        lines.push(wrap_paragraph(&cause, INDENT, INDENT, width, None));
     }
     for evidence in &verdict.evidence {
         let line = render_evidence(evidence);
-        push_line(&mut text, &wrap_paragraph(&line, INDENT, "      ", width, None));
+        lines.push(wrap_paragraph(&line, INDENT, "      ", width, None));
     }
     let remedy = format!("-> {}", verdict.remedy);
-    push_line(&mut text, &wrap_paragraph(&remedy, INDENT, "       ", width, None));
+    lines.push(wrap_paragraph(&remedy, INDENT, "       ", width, None));
     let disproof = format!("Disproved if: {} See {}.", verdict.disproof, verdict.runbook);
-    push_line(&mut text, &wrap_paragraph(&disproof, INDENT, INDENT, width, None));
-    text
+    lines.push(wrap_paragraph(&disproof, INDENT, INDENT, width, None));
+    lines
 }
 
 fn render_evidence(evidence: &Evidence) -> String {
@@ -128,11 +126,6 @@ fn render_summary(diagnosis: &Diagnosis) -> String {
         count(VerdictSeverity::Critical),
         count(VerdictSeverity::Warning),
     )
-}
-
-fn push_line(text: &mut String, line: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{line}");
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::commands::admin_client::{AdminClient, percent_encode};
 use crate::commands::{EXIT_FAILURE, report_error, report_problem, variable};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 use std::io::{self, IsTerminal, Write};
@@ -16,31 +16,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_api::{CacheMapDocument, GatewaySnapshot};
-use tokenweir_top::{
-    FrameOptions, KeyPress, TopFrame, TopState, UserAction, cache_map_lines, explanation,
-};
+use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, cache_map_lines, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// The thread that reads keys checks after each interval of this length whether its channel is
-/// closed.
-const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The thread that reads terminal events checks after each interval of this length whether its
+/// channel is closed.
+const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Width of the text output if neither the terminal nor `COLUMNS` gives a width, in columns.
 const DEFAULT_COLUMNS: u16 = 120;
 /// Minimum width of the text output. A smaller value of `COLUMNS` is raised to it.
 const MIN_COLUMNS: u16 = 30;
 /// Maximum width of the text output. A larger value of `COLUMNS` is lowered to it.
 const MAX_COLUMNS: u16 = 1_000;
-
-/// A terminal event that the display handles.
-enum TerminalEvent {
-    Key(KeyPress),
-    /// Ctrl-C or Ctrl-D.
-    Interrupt,
-    Resized,
-    /// The terminal was closed.
-    Closed,
-}
 
 pub(crate) async fn run(top: TopArgs) -> ExitCode {
     let client = match AdminClient::new(&top.admin, top.token_file.clone(), top.timeout) {
@@ -111,7 +99,7 @@ async fn run_interactive(
     let has_colour = is_colour_enabled(variable("NO_COLOR").as_deref());
     let options = FrameOptions { has_colour, has_keys: true };
     let (event_sender, mut events) = mpsc::channel(64);
-    let reader = std::thread::spawn(move || read_keys(&event_sender));
+    let reader = std::thread::spawn(move || read_events(&event_sender));
     let (snapshot_sender, mut snapshots) = mpsc::channel(1);
     let refresh = Arc::<Notify>::default();
     let mut poller = JoinSet::new();
@@ -127,17 +115,14 @@ async fn run_interactive(
                 Ok(document) => state.on_document(document),
                 Err(problem) => state.on_problem(problem),
             },
-            event = events.recv() => match event {
-                None | Some(TerminalEvent::Interrupt | TerminalEvent::Closed) => break,
-                Some(TerminalEvent::Resized) => {}
-                Some(TerminalEvent::Key(key)) => match state.on_key(key) {
-                    None => {}
-                    Some(UserAction::Quit) => break,
-                    Some(action) => {
-                        perform_action(action, client, &mut state).await;
-                        refresh.notify_one();
-                    }
-                },
+            event = events.recv() => match event.map(|event| handle_event(&event, &mut state)) {
+                // The terminal was closed, or the user quits.
+                None | Some(Some(UserAction::Quit)) => break,
+                Some(None) => {}
+                Some(Some(action)) => {
+                    perform_action(action, client, &mut state).await;
+                    refresh.notify_one();
+                }
             },
         }
     }
@@ -215,45 +200,33 @@ async fn perform_action(action: UserAction, client: &AdminClient, state: &mut To
 }
 
 /// Reads terminal events and sends them, until the receiver is dropped or the terminal is closed.
-fn read_keys(sender: &mpsc::Sender<TerminalEvent>) {
-    while !sender.is_closed() {
-        let terminal_event = match event::poll(KEY_POLL_INTERVAL) {
-            Ok(false) => continue,
-            Ok(true) => match event::read() {
-                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => to_terminal_event(key),
-                Ok(Event::Resize(..)) => Some(TerminalEvent::Resized),
-                Ok(_) => None,
-                Err(_) => Some(TerminalEvent::Closed),
-            },
-            Err(_) => Some(TerminalEvent::Closed),
-        };
-        let is_closed = matches!(terminal_event, Some(TerminalEvent::Closed));
-        let is_received = terminal_event.is_none_or(|event| sender.blocking_send(event).is_ok());
-        if is_closed || !is_received {
-            return;
+fn read_events(sender: &mpsc::Sender<Event>) {
+    while let Ok(has_event) = event::poll(EVENT_POLL_INTERVAL)
+        && !sender.is_closed()
+    {
+        if has_event {
+            let Ok(event) = event::read() else { return };
+            // The next pass sees that the channel is closed.
+            let _ = sender.blocking_send(event);
         }
     }
 }
 
-/// The event of a key press. `None`: the key has no function.
-fn to_terminal_event(key: KeyEvent) -> Option<TerminalEvent> {
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Some(TerminalEvent::Key(match key.code {
-        KeyCode::Char('c' | 'd') if is_control => return Some(TerminalEvent::Interrupt),
-        KeyCode::Char(letter) if !is_control => KeyPress::Char(letter),
-        KeyCode::Enter => KeyPress::Enter,
-        KeyCode::Esc => KeyPress::Escape,
-        KeyCode::Backspace => KeyPress::Backspace,
-        KeyCode::Tab => KeyPress::Tab,
-        KeyCode::BackTab => KeyPress::BackTab,
-        KeyCode::Up => KeyPress::Move(-1),
-        KeyCode::Down => KeyPress::Move(1),
-        KeyCode::PageUp => KeyPress::Move(-10),
-        KeyCode::PageDown => KeyPress::Move(10),
-        KeyCode::Home => KeyPress::Home,
-        KeyCode::End => KeyPress::End,
-        _ => return None,
-    }))
+/// Handles a terminal event. Returns the action that the caller must perform. `None`: no action.
+fn handle_event(event: &Event, state: &mut TopState) -> Option<UserAction> {
+    use KeyCode::{
+        BackTab, Backspace, Char, Down, End, Enter, Esc, Home, PageDown, PageUp, Tab, Up,
+    };
+    let key = event.as_key_event().filter(|key| key.kind != KeyEventKind::Release)?;
+    match key.code {
+        Char(letter) if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            matches!(letter, 'c' | 'd').then_some(UserAction::Quit)
+        }
+        Char(_) | Enter | Esc | Backspace | Tab | BackTab | Up | Down | PageUp | PageDown
+        | Home | End => state.on_key(key.code),
+        // The key has no function.
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -78,33 +78,3 @@ pub fn file_problems(config: &Config) -> Vec<(String, TlsError)> {
         .filter_map(|(path, error)| Some((path, error?)))
         .collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::config::tests::problem;
-
-    #[test]
-    fn incomplete_tls_settings_are_rejected() {
-        for (text, expected) in [
-            ("tls: { cert: a.pem }", "needs its `key`"),
-            ("tls: { key: a.pem }", "needs its certificate"),
-            ("tls: { client_ca: a.pem }", "TLS is off"),
-            ("tls: { admin: true }", "TLS is off"),
-            ("backend_tls: { client_cert: a.pem }", "needs its `client_key`"),
-            ("backend_tls: { client_key: a.pem }", "needs its certificate"),
-            ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
-            ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
-            ("limits: { keep_alive: 0s }", "1ms or more"),
-            ("limits: { connections: 0 }", "more than 0"),
-            ("limits: { memory: 1MiB }", "64MiB or more"),
-        ] {
-            let problem = problem(text).unwrap_or_default();
-            assert!(problem.contains(expected), "{text}: {problem}");
-        }
-        let valid = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
-                     backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
-                     backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
-                     limits: { memory: 4GiB, connections: 9 }";
-        assert_eq!(problem(valid), None);
-    }
-}

@@ -1,18 +1,16 @@
 //! The configuration of discovery sources.
 
-pub(in crate::config) mod kubernetes;
-
 use super::backends::{self, BackendConfig};
 use super::secret::Secret;
 use super::settings::UsageMode;
 use crate::config::violation::{RuleViolation, require, violation_at};
 use http::uri::PathAndQuery;
-use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
+use tokenweir_gateway::discovery::kubernetes_settings::KubernetesConfig;
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

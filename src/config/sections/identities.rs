@@ -97,19 +97,3 @@ pub(crate) fn check(identities: &IdentitiesConfig) -> Result<(), RuleViolation> 
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::config::tests::problem;
-
-    #[test]
-    fn modes_and_header_names_are_checked() {
-        for (section, expected) in [
-            ("mode: plain, user_headers: [x-user], secret: { env: KEY }", ""),
-            ("session_headers: ['a b']", "`a b` is not a valid header name"),
-        ] {
-            let found = problem(&format!("identities: {{ {section} }}\n"));
-            assert_eq!(found.unwrap_or_default(), expected, "{section}");
-        }
-    }
-}

@@ -3,7 +3,7 @@
 
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
-use crate::metrics::value;
+use crate::metrics::{assert_value, value};
 use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, stream_of,
 };
@@ -65,7 +65,7 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     let result = |result: &str| {
         format!("tokenweir_attempts_total{{backend=\"{}\",result=\"{result}\"}}", fake.addr)
     };
-    assert!((value(&page, &result("ok")) - 3.0).abs() < 0.5);
+    assert_value(&page, &result("ok"), 3.0);
     assert!(!page.contains(&result("error_status")));
     assert!(gateway.pool.is_ready(), "no backend is marked down");
 }

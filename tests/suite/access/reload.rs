@@ -1,7 +1,7 @@
 //! Tests the real program with a keys file that changes while the program serves.
 
 use super::{ASK, CHAT, head};
-use crate::support::process::{GatewayProcess, folder};
+use crate::support::process::{self, GatewayProcess, folder};
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, paused};
 use crate::support::test_gateway::{
     body, get, post, read_rest, read_until, send_to, status, with_lines,
@@ -9,7 +9,6 @@ use crate::support::test_gateway::{
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use tokenweir_request::access::KeyDigest;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -37,7 +36,7 @@ impl Program {
             folder.join("keys.yaml").display()
         );
         fs::write(folder.join("gateway.yaml"), config).unwrap();
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        let mut command = process::program();
         command.args(["serve", "--config"]).arg(folder.join("gateway.yaml"));
         command.env_clear().env("BACKEND_KEY", "the-backends-own");
         Self { process: GatewayProcess::spawn(command).await, folder }
@@ -120,8 +119,8 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     }
 }
 
-#[test]
-fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
+#[tokio::test]
+async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
     let folder = folder("keys-bad");
     let config = folder.join("gateway.yaml");
     for (keys, problem) in [
@@ -142,33 +141,21 @@ fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
             file.display()
         );
         fs::write(&config, text).unwrap();
-        let run = |arguments: &[&str]| {
-            let program = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
-                .args(arguments)
-                .arg(&config)
-                .env_clear()
-                .output()
-                .unwrap();
-            let program_output = [program.stdout, program.stderr].concat();
-            (program.status.success(), String::from_utf8(program_output).unwrap())
-        };
-        let (has_served, program_output) = run(&["serve", "--config"]);
-        assert!(
-            !has_served && program_output.contains(problem) && !program_output.contains("sk-123"),
-            "{program_output}"
-        );
-        let (is_good, program_output) = run(&["check"]);
-        assert!(!is_good && program_output.contains(problem), "{program_output}");
-        assert!(!program_output.contains("sk-123"), "{program_output}");
+        for command in ["serve --config", "check"] {
+            let line = format!("{command} {}", config.display());
+            let (code, out, err) = process::run_line(&line, &[]).await;
+            let output = out + &err;
+            assert!(code != Some(0) && output.contains(problem), "{command}: {output}");
+            assert!(!output.contains("sk-123"), "{command}: {output}");
+        }
     }
     fs::remove_dir_all(folder).unwrap();
 }
 
-#[test]
-fn keygen_prints_a_unique_key_with_its_hash() {
-    let mint = || {
-        let run = Command::new(env!("CARGO_BIN_EXE_tokenweir")).arg("keygen").output().unwrap();
-        let text = String::from_utf8(run.stdout).unwrap();
+#[tokio::test]
+async fn keygen_prints_a_unique_key_with_its_hash() {
+    let mint = async || {
+        let (_, text, _) = process::run(&["keygen"], &[]).await;
         let line = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap().trim().to_owned()
@@ -177,5 +164,5 @@ fn keygen_prints_a_unique_key_with_its_hash() {
         assert_eq!(KeyDigest::from_key(key.as_bytes()).to_string(), hash);
         key
     };
-    assert_ne!(mint(), mint());
+    assert_ne!(mint().await, mint().await);
 }

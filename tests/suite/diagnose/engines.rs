@@ -2,6 +2,7 @@
 //! is too small, and prompts arrive faster than the engine computes them.
 
 use super::fleet_model::{MINUTE_STEPS, empty_page, poisson};
+use super::scenarios;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_num_seqs};
@@ -162,7 +163,9 @@ fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, wanted: &str) -> (u64, 
     (right, wrong)
 }
 
-fn judge(seeds: u64) {
+#[test]
+fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
+    let seeds = scenarios(8);
     let roomy = EngineSpec { blocks: 20_000, ..SMALL };
     for (spec, traffic, wanted) in
         [(SMALL, CHAT, "kv_thrashing"), (roomy, LONG, "prefill_starvation")]
@@ -170,17 +173,6 @@ fn judge(seeds: u64) {
         let (right, wrong) = named(seeds, spec, traffic, wanted);
         assert!(right * 100 >= seeds * 95 && wrong * 100 <= seeds * 5, "{wanted}");
     }
-}
-
-#[test]
-fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
-    judge(8);
-}
-
-#[test]
-#[ignore = "takes minutes: two hundred engines per pathology"]
-fn engines_are_named_in_two_hundred_scenarios_each() {
-    judge(200);
 }
 
 #[test]

@@ -3,120 +3,98 @@
 
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// The backends that verdicts of this rule name in the three minutes after the baseline. Each verdict in each
-/// step counts once. `change` gets the number of the step and the index of the backend.
-fn named(rule: &str, backends: usize, change: impl Fn(u64, usize, &mut Tick)) -> Vec<String> {
-    named_within(3, rule, backends, change)
-}
-
-/// As [`named`], for this number of minutes.
-fn named_within(
-    minutes: u64,
-    rule: &str,
-    backends: usize,
-    change: impl Fn(u64, usize, &mut Tick),
+/// Plays the minutes after the baseline twice, and asserts that the rule names no backend if `change` gets the
+/// value `harmless`. Returns the backends that it names if `change` gets the value `fault`. Each verdict in each
+/// step counts once. `change` also gets the number of the step and the index of the backend.
+fn named_only_with<T: Copy>(
+    (rule, backends, minutes): (&str, usize, u64),
+    [fault, harmless]: [T; 2],
+    change: impl Fn(T, u64, usize, &mut Tick),
 ) -> Vec<String> {
-    let mut plant = Plant::with_baselines(backends, 5);
-    let mut named = Vec::new();
-    for step in 0..minutes * MINUTE_STEPS {
-        let diagnosis = plant.step(|place, _, tick, _| change(step, place, tick));
-        let verdicts = diagnosis.verdicts.into_iter().filter(|it| it.verdict == rule);
-        named.extend(verdicts.map(|it| it.backend));
-    }
+    let named = |value: T| {
+        let mut plant = Plant::with_baselines(backends, 5);
+        let mut named = Vec::new();
+        for step in 0..minutes * MINUTE_STEPS {
+            let diagnosis = plant.step(|place, _, tick, _| change(value, step, place, tick));
+            let verdicts = diagnosis.verdicts.into_iter().filter(|it| it.verdict == rule);
+            named.extend(verdicts.map(|it| it.backend));
+        }
+        named
+    };
+    assert_eq!(named(harmless), [""; 0], "{rule}");
+    let named = named(fault);
+    assert!(!named.is_empty(), "{rule}");
     named
 }
 
 #[test]
 fn one_pause_that_stalls_all_streams_is_no_verdict_and_a_second_one_is() {
-    let pauses = |steps: &'static [u64]| {
-        named("stalls", 2, |step, _, tick| {
-            tick.running = tick.running.max(4.0);
-            if steps.contains(&step) {
-                tick.stalls = tick.running;
-            }
-        })
-    };
-    assert_eq!(pauses(&[3]), [""; 0]);
-    assert!(!pauses(&[3, 5]).is_empty());
+    let pauses = [&[3, 5][..], &[3]];
+    named_only_with(("stalls", 2, 3), pauses, |steps, step, _, tick| {
+        tick.running = tick.running.max(4.0);
+        if steps.contains(&step) {
+            tick.stalls = tick.running;
+        }
+    });
 }
 
 #[test]
 fn a_fast_backend_beside_a_slow_one_with_a_queue_is_not_called_underused() {
-    let with_requests = |requests: f64| {
-        named("gpu_underused", 2, move |_, place, tick| {
+    // With ten requests, gpu-0 gets its share, and with two it gets few requests.
+    let named =
+        named_only_with(("gpu_underused", 2, 3), [2.0, 10.0], |requests, _, place, tick| {
             if place == 0 {
                 (tick.requests, tick.running, tick.waiting) = (requests, 1.0, 0.0);
             } else {
                 (tick.requests, tick.running, tick.waiting) = (10.0, 8.0, 9.0);
                 tick.gap *= 16.0;
             }
-        })
-    };
-    assert_eq!(with_requests(10.0), [""; 0], "gpu-0 gets its share");
-    assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "gpu-0 gets few requests");
+        });
+    assert!(named.contains(&"gpu-0".to_owned()), "{named:?}");
 }
 
 #[test]
 fn a_backend_with_two_streams_a_minute_that_stall_is_named() {
-    let stalls = |stalls: f64| {
-        named_within(8, "stalls", 1, move |step, _, tick| {
-            let is_stream = step % 6 == 0;
-            tick.requests = f64::from(u8::from(is_stream));
-            tick.running = 1.0;
-            tick.stalls = if is_stream { stalls } else { 0.0 };
-        })
-    };
-    assert!(!stalls(1.0).is_empty());
-    assert_eq!(stalls(0.0), [""; 0]);
+    named_only_with(("stalls", 1, 8), [1.0, 0.0], |stalls, step, _, tick| {
+        let is_stream = step % 6 == 0;
+        tick.requests = f64::from(u8::from(is_stream));
+        tick.running = 1.0;
+        tick.stalls = if is_stream { stalls } else { 0.0 };
+    });
 }
 
 #[test]
 fn a_stuck_engine_is_named_although_many_new_requests_wait_for_their_first_output() {
-    let stalled = |stalled: f64| {
-        named("stalls", 1, move |_, _, tick| {
-            (tick.requests, tick.running) = (0.0, 200.0);
-            (tick.stalled, tick.stalls) = (stalled, 0.0);
-        })
-    };
-    assert!(!stalled(4.0).is_empty());
-    assert_eq!(stalled(1.0), [""; 0]);
+    named_only_with(("stalls", 1, 3), [4.0, 1.0], |stalled, _, _, tick| {
+        (tick.requests, tick.running) = (0.0, 200.0);
+        (tick.stalled, tick.stalls) = (stalled, 0.0);
+    });
 }
 
 #[test]
 fn eight_requests_that_wait_for_a_full_cache_are_a_backlog_also_beside_a_large_batch() {
-    let waiting = |waiting: f64| {
-        named("kv_backlog", 1, move |_, _, tick| {
-            (tick.requests, tick.running, tick.waiting) = (10.0, 100.0, waiting);
-            (tick.kv, tick.queue, tick.ttft) = (0.95, 2.5, 3.0);
-        })
-    };
-    assert!(!waiting(9.0).is_empty());
-    assert_eq!(waiting(3.0), [""; 0]);
+    named_only_with(("kv_backlog", 1, 3), [9.0, 3.0], |waiting, _, _, tick| {
+        (tick.requests, tick.running, tick.waiting) = (10.0, 100.0, waiting);
+        (tick.kv, tick.queue, tick.ttft) = (0.95, 2.5, 3.0);
+    });
 }
 
 #[test]
 fn a_slow_front_end_of_a_backend_with_six_streams_a_minute_is_named() {
-    let lag = |lag: f64| {
-        named_within(8, "front_end_gap", 1, move |step, _, tick| {
-            tick.requests = f64::from(u8::from(step % 2 == 0));
-            tick.running = 1.0;
-            tick.lag = lag;
-        })
-    };
-    assert!(!lag(0.6).is_empty());
-    assert_eq!(lag(0.15), [""; 0]);
+    named_only_with(("front_end_gap", 1, 8), [0.6, 0.15], |lag, step, _, tick| {
+        tick.requests = f64::from(u8::from(step % 2 == 0));
+        tick.running = 1.0;
+        tick.lag = lag;
+    });
 }
 
 #[test]
 fn a_queue_that_empties_is_a_burst_only_if_slots_are_free_between() {
-    let between = |running: f64| {
-        named("prefill_starvation", 1, move |step, _, tick| {
-            let is_burst = step % 6 < 2;
-            (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);
-            (tick.queue, tick.waiting) = (3.0, if is_burst { 12.0 } else { 0.0 });
-            tick.running = if is_burst { 16.0 } else { running };
-        })
-    };
-    assert!(!between(4.0).is_empty());
-    assert_eq!(between(15.0), [""; 0], "the gateway keeps the other requests");
+    // With 15 running requests between the bursts, the gateway keeps the other requests.
+    named_only_with(("prefill_starvation", 1, 3), [4.0, 15.0], |running, step, _, tick| {
+        let is_burst = step % 6 < 2;
+        (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);
+        (tick.queue, tick.waiting) = (3.0, if is_burst { 12.0 } else { 0.0 });
+        tick.running = if is_burst { 16.0 } else { running };
+    });
 }

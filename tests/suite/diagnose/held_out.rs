@@ -3,6 +3,7 @@
 //! the symptoms. For some faults there is no rule: then every verdict is wrong.
 
 use super::engines::{EngineFixture, Traffic};
+use super::scenarios;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokenweir_diagnose::{EVERY, Verdict};
@@ -191,7 +192,9 @@ fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
     score.wrong += u32::from(is_wrong);
 }
 
-fn judge(seeds: u64) {
+#[test]
+fn faults_of_other_engines_are_named_without_wrong_causes() {
+    let seeds = scenarios(6);
     let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
     for fault in &FAULTS {
         let score = scores.entry(fault.name).or_default();
@@ -216,15 +219,4 @@ fn judge(seeds: u64) {
     );
     assert!(f64::from(named) >= 0.95 * f64::from(told), "precision: {scores:?}");
     assert!(f64::from(named) >= 0.7 * f64::from(3 * seeds as u32), "recall: {scores:?}");
-}
-
-#[test]
-fn faults_of_other_engines_are_named_without_wrong_causes() {
-    judge(6);
-}
-
-#[test]
-#[ignore = "takes minutes: a hundred engines per fault"]
-fn faults_of_a_hundred_other_engines_each_are_named_without_wrong_causes() {
-    judge(100);
 }

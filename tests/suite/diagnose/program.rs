@@ -2,26 +2,19 @@
 
 use crate::metrics::samples;
 use crate::restart::start_backends;
+use crate::support::process::run_line;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{Setup, start_with};
+use arc_swap::ArcSwap;
 use serde_json::Value;
 use std::net::SocketAddr;
-use std::process::{Command, Output};
 use std::sync::Arc;
-use tokenweir_diagnose::{
-    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictSeverity,
-};
+use tokenweir_diagnose::{Confidence, DiagnosedBackend, Diagnosis, Verdict, VerdictSeverity};
 
-async fn diagnose(arguments: String) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    command.arg("diagnose").args(arguments.split(' ')).env_clear();
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
-}
-
-async fn report(arguments: String) -> (Value, i32) {
-    let output = diagnose(format!("--json {arguments}")).await;
-    let text = String::from_utf8_lossy(&output.stdout);
-    (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
+/// The JSON report of `tokenweir diagnose` with these arguments, and its exit code.
+async fn report(arguments: &str) -> (Value, i32) {
+    let (code, text, _) = run_line(&format!("diagnose --json {arguments}"), &[]).await;
+    (serde_json::from_str(&text).expect(&text), code.unwrap())
 }
 
 fn verdict(severity: VerdictSeverity) -> Verdict {
@@ -37,11 +30,10 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
     }
 }
 
-fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<LatestDiagnosis> {
-    let board = Arc::<LatestDiagnosis>::default();
+fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<ArcSwap<Diagnosis>> {
     let backends = vec![DiagnosedBackend { backend: backend.to_owned(), is_determined: true }];
-    board.put(Diagnosis { verdicts, backends, ..Diagnosis::default() });
-    board
+    let diagnosis = Diagnosis { verdicts, backends, ..Diagnosis::default() };
+    Arc::new(ArcSwap::from_pointee(diagnosis))
 }
 
 /// A server whose `/metrics` is not that of an engine.
@@ -60,7 +52,7 @@ async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnos
         (html.addr, "30 seconds of samples"),
         (SocketAddr::from(([127, 0, 0, 1], 9)), "a response: the backend is down"),
     ] {
-        let (report, code) = report(format!("--backend http://{addr} --duration 0s")).await;
+        let (report, code) = report(&format!("--backend http://{addr} --duration 0s")).await;
         assert_eq!(code, 3, "{report:#}");
         let undetermined = report["undetermined"].as_array().unwrap();
         assert_eq!(undetermined.len(), tokenweir_diagnose::RULES.len());
@@ -85,7 +77,7 @@ async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
         let setup = Setup { diagnosis, ..Setup::default() };
         let gateway = start_with(&[fake.addr], setup).await;
         let arguments = format!("--admin http://{} --fail-on {limit}", gateway.admin);
-        let (report, exit) = report(arguments).await;
+        let (report, exit) = report(&arguments).await;
         assert_eq!(exit, code, "{report:#}");
         let status = gateway.document("/status").await;
         assert_eq!(status["verdicts"], report["verdicts"]);
@@ -104,9 +96,9 @@ async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_without_diagnosis_is_named_and_undetermined() {
     let fake = ScriptedBackend::start(|_| vec![Step::Send(json("404 Not Found", "{}"))]).await;
-    let output = diagnose(format!("--admin http://{}", fake.addr)).await;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3));
+    let line = format!("diagnose --admin http://{}", fake.addr);
+    let (code, _, errors) = run_line(&line, &[]).await;
+    assert_eq!(code, Some(3));
     assert!(errors.contains("/diagnose") && errors.contains("admin listener"), "{errors}");
 }
 
@@ -120,9 +112,9 @@ async fn a_target_that_is_no_engine_is_named_with_its_undetermined_rules() {
         (gateway.addr, "/metrics answers 404 Not Found"),
         (gateway.admin, admin.as_str()),
     ] {
-        let output = diagnose(format!("--backend http://{addr} --duration 0s")).await;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3));
+        let line = format!("diagnose --backend http://{addr} --duration 0s");
+        let (code, _, errors) = run_line(&line, &[]).await;
+        assert_eq!(code, Some(3));
         assert!(errors.starts_with(&format!("note: http://{addr}")), "{errors}");
         assert!(errors.contains(words), "{errors}");
     }

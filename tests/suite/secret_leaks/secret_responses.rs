@@ -1,6 +1,6 @@
 //! The responses of the backend in the tests of secret leaks. Each text field has a secret.
 
-use crate::support::scripted_backend::{Step, chunk, event_stream_head, json as whole};
+use crate::support::scripted_backend::{Step, begin, json as whole, stream_of};
 use serde_json::{Value, json};
 
 /// The beginning of every secret.
@@ -92,33 +92,23 @@ fn error(code: u16) -> Value {
         "param": secret("error-param"), "code": code } })
 }
 
-/// The first bytes of a stream: the response head and these events.
-fn stream(events: &[Value]) -> Vec<u8> {
-    let chunks = events.iter().flat_map(|event| chunk(&event.to_string()));
-    [event_stream_head(), chunks.collect()].concat()
-}
-
 /// The steps of the backend with the behaviour `play`.
 pub(super) fn answer(api: &Api, is_stream: bool, play: &str) -> Vec<Step> {
-    let mut events_to_send = events(api);
+    let mut events: Vec<String> = events(api).iter().map(Value::to_string).collect();
     match play {
         "error_status" => vec![Step::Send(whole("500 Oh", &error(500).to_string()))],
         "bad_request" => vec![Step::Send(whole("400 No", &error(400).to_string()))],
         "garbage" => vec![Step::Send(format!("{}\r\n\r\n", secret("no-http")).into()), Step::Close],
-        "cut" if is_stream => vec![Step::Send(stream(&events_to_send[..1])), Step::Reset],
+        "cut" if is_stream => vec![begin(&events[..1]), Step::Reset],
         "cut" => {
             let bytes = whole("200 OK", &document(api).to_string());
             vec![Step::Send(bytes[..bytes.len() - 9].to_vec()), Step::Close]
         }
-        "hang" => vec![Step::Send(stream(&events_to_send[..2])), Step::AwaitClose],
-        "error_event" => {
-            events_to_send.truncate(1);
-            events_to_send.push(error(500));
-            vec![Step::Send([stream(&events_to_send), b"0\r\n\r\n".to_vec()].concat())]
-        }
+        "hang" => vec![begin(&events[..2]), Step::AwaitClose],
+        "error_event" => vec![Step::Send(stream_of(&[&events[0], &error(500).to_string()]))],
         _ if is_stream => {
-            let done = chunk("[DONE]");
-            vec![Step::Send([stream(&events_to_send), done, b"0\r\n\r\n".to_vec()].concat())]
+            events.push("[DONE]".to_owned());
+            vec![Step::Send(stream_of(&events))]
         }
         _ => vec![Step::Send(whole("200 OK", &document(api).to_string()))],
     }

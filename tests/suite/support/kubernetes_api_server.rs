@@ -91,11 +91,14 @@ impl Drop for KubernetesApiServer {
 
 /// The JSON of an `EndpointSliceList` with these slices and this resource version.
 pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
+    list_of("discovery.k8s.io/v1", "EndpointSliceList", version, slices)
+}
+
+/// The JSON of a list of this kind with these items and this resource version.
+pub(crate) fn list_of(api_version: &str, kind: &str, version: u64, items: &[Value]) -> Value {
     json!({
-        "kind": "EndpointSliceList",
-        "apiVersion": "discovery.k8s.io/v1",
-        "metadata": { "resourceVersion": version.to_string() },
-        "items": slices,
+        "kind": kind, "apiVersion": api_version,
+        "metadata": { "resourceVersion": version.to_string() }, "items": items,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The gateway as a separate process, and clients that put load on it and note every failed request.
 
-use super::scripted_backend::ScriptedBackend;
 use super::test_gateway::{CHAT, post};
+use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
@@ -78,6 +78,12 @@ pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended
     (output.status.code(), out, err)
 }
 
+/// Runs the program with the words of `line` as arguments, and with no environment variables but these.
+pub(crate) async fn run_line(line: &str, variables: &[(&str, &str)]) -> Ended {
+    let arguments: Vec<&str> = line.split_whitespace().collect();
+    run(&arguments, variables).await
+}
+
 // === impl GatewayProcess ===
 
 impl GatewayProcess {
@@ -102,22 +108,6 @@ impl GatewayProcess {
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tokenweir")]);
         Self::run(command, Some(config), &[]).await
-    }
-
-    /// Starts the gateway in front of a backend, with no environment variables but these.
-    pub(crate) async fn in_front_of(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> Self {
-        let mut command = program();
-        command.args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--log-format",
-        ]);
-        command.args(["human", "--backend", &format!("http://{}", fake.addr)]);
-        command.env_clear().envs(variables.iter().copied());
-        Self::spawn(command).await
     }
 
     async fn run(mut command: Command, config: Option<&Path>, variables: &[(&str, &str)]) -> Self {
@@ -163,6 +153,12 @@ impl GatewayProcess {
     /// is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
         self.send_admin_request("GET", path).await
+    }
+
+    /// Fetches a JSON document of the admin listener.
+    pub(crate) async fn document<T: DeserializeOwned>(&self, path: &str) -> T {
+        let page = self.get(path).await;
+        serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
     /// Tells the admin listener to reload the configuration. Returns the response.

@@ -1,7 +1,7 @@
 //! Passes a response through a gateway, and returns the record of the request or the bytes that the client
 //! gets.
 
-use super::scripted_backend::{Kind, ScriptedBackend, Step};
+use super::scripted_backend::{Kind, ScriptedBackend, Step, response};
 use super::test_gateway::{Setup, body, body_text, gateway_answering_with, post, start_with};
 use serde_json::{Value, json};
 use tokenweir_protocol::openai::FinishReason;
@@ -10,10 +10,7 @@ use tokenweir_request::record::RequestRecord;
 /// The record of a request for `path`, to which the backend responds with the body `sent`. Asserts that the
 /// client gets this body unchanged.
 pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
-        sent.len()
-    );
+    let answer = response("200 OK", &format!("content-type: {media_type}\r\n"), sent);
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, answer).await;
     let answer = gateway.raw(request(path)).await;

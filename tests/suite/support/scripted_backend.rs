@@ -75,8 +75,7 @@ pub(crate) enum Page {
 impl Page {
     /// A whole response with this page.
     pub(crate) fn of(page: &str) -> Self {
-        let length = page.len();
-        Self::Whole(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}").into())
+        Self::Whole(response("200 OK", "", page))
     }
 }
 
@@ -89,6 +88,8 @@ pub(crate) struct Seen {
     pub body: Vec<u8>,
     /// Number of earlier inference requests on the same connection.
     pub earlier: usize,
+    /// Number of earlier inference requests at this backend.
+    pub number: usize,
 }
 
 /// A running scripted backend.
@@ -112,6 +113,7 @@ struct State {
     closed: mpsc::UnboundedSender<()>,
     is_healthy: AtomicBool,
     inference_connections: AtomicUsize,
+    inference_requests: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
     /// Responses that replace the built-in ones: by path, the status and the body.
     pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
@@ -143,6 +145,7 @@ impl ScriptedBackend {
             closed,
             is_healthy: AtomicBool::new(true),
             inference_connections: AtomicUsize::new(0),
+            inference_requests: AtomicUsize::new(0),
             page: Mutex::default(),
             pages: Mutex::default(),
             counts: Mutex::default(),
@@ -167,22 +170,30 @@ impl ScriptedBackend {
         Self::start(move |_| steps.clone()).await
     }
 
+    /// Starts two backends that follow a script. It gets the number of the request, which counts over both
+    /// backends, the index of the backend, and the request.
+    pub(crate) async fn two(
+        script: impl Fn(usize, usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> [Self; 2] {
+        let shared = Arc::new((AtomicUsize::new(0), script));
+        let start_backend = |index| {
+            let shared = shared.clone();
+            Self::start(move |seen| {
+                let (request_count, script) = &*shared;
+                script(request_count.fetch_add(1, Ordering::SeqCst), index, seen)
+            })
+        };
+        [start_backend(0).await, start_backend(1).await]
+    }
+
     /// Starts two backends. The one that gets the first request follows the steps `first`. Both follow the
     /// steps `then` for all other requests.
     pub(crate) async fn first_of_two(
         first: impl Into<Vec<Step>>,
         then: impl Into<Vec<Step>>,
     ) -> [Self; 2] {
-        let steps = Arc::new((first.into(), then.into()));
-        let request_count = Arc::new(AtomicUsize::new(0));
-        let start_backend = || {
-            let (steps, request_count) = (steps.clone(), request_count.clone());
-            Self::start(move |_| match request_count.fetch_add(1, Ordering::SeqCst) {
-                0 => steps.0.clone(),
-                _ => steps.1.clone(),
-            })
-        };
-        [start_backend().await, start_backend().await]
+        let (first, then) = (first.into(), then.into());
+        Self::two(move |number, _, _| if number == 0 { first.clone() } else { then.clone() }).await
     }
 
     /// Starts a backend that answers every inference request with these bytes.
@@ -275,7 +286,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut buffer = BytesMut::new();
     let mut inference = 0;
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
-        let seen = Seen { head, body: body.into(), earlier: inference };
+        let mut seen = Seen { head, body: body.into(), earlier: inference, number: 0 };
         let path = seen.head.split(' ').nth(1).unwrap_or("");
         // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
@@ -288,7 +299,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             return;
         }
         if let Some(answer) = built_in_response(&path, &state) {
-            if stream.write_all(answer.as_bytes()).await.is_err() {
+            if stream.write_all(&answer).await.is_err() {
                 return;
             }
             continue;
@@ -297,6 +308,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             state.inference_connections.fetch_add(1, Ordering::SeqCst);
         }
         inference += 1;
+        seen.number = state.inference_requests.fetch_add(1, Ordering::SeqCst);
         state.received.lock().unwrap().push(seen.clone());
         for step in (state.script)(&seen) {
             match step {
@@ -350,7 +362,7 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
     false
 }
 
-fn built_in_response(path: &str, state: &State) -> Option<String> {
+fn built_in_response(path: &str, state: &State) -> Option<Vec<u8>> {
     let Kind { owner, metrics } = state.kind;
     let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
     let page = state.pages.lock().unwrap().get(path).cloned();
@@ -372,7 +384,7 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         "/health" | "/kv_event_sources" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
-    Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+    Some(response(status, "", body))
 }
 
 fn model(id: &str, owner: &str) -> serde_json::Value {
@@ -415,9 +427,14 @@ pub(crate) fn event_stream_head() -> Vec<u8> {
         .to_vec()
 }
 
+/// A server-sent event with this data.
+pub(crate) fn data(event: &str) -> String {
+    format!("data: {event}\n\n")
+}
+
 /// A server-sent event with this data, as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
-    framed(&[&format!("data: {event}\n\n")])
+    framed(&[&data(event)])
 }
 
 /// Writes each piece as one HTTP chunk, so that the gateway reads the pieces separately.
@@ -428,11 +445,14 @@ pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
 
 /// A whole response with this JSON body.
 pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    response(status, "content-type: application/json\r\n", body)
+}
+
+/// A whole response with these header lines and this body.
+pub(crate) fn response(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
 }
 
 /// The data of the first event of a chat stream, which has the role.

@@ -2,6 +2,7 @@
 
 use crate::support::chunked_body::chunks;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
+use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
 use tokenweir::config::{self, Config};
-use tokenweir_diagnose::LatestDiagnosis;
+use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_gateway::backend::cache_map::CacheMap;
@@ -178,7 +179,7 @@ pub(crate) struct Setup {
     /// Paths that the configuration adds.
     pub routes: ConfiguredRoutes,
     /// The diagnosis whose verdicts the gateway reports.
-    pub diagnosis: Arc<LatestDiagnosis>,
+    pub diagnosis: Arc<ArcSwap<Diagnosis>>,
     /// Settings of the quality monitor.
     pub quality: quality::QualitySettings,
     /// Settings of KV events, for all backends.
@@ -653,6 +654,11 @@ impl Running {
     pub(crate) async fn document(&self, path: &str) -> serde_json::Value {
         let page = self.admin(path).await;
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    /// Asserts that a time series on the metrics page has this value.
+    pub(crate) async fn assert_value(&self, series: &str, expected: f64) {
+        crate::metrics::assert_value(&self.admin("/metrics").await, series, expected);
     }
 
     /// Stops the gateway, waits for the end of open requests, and returns how the drain ended.

@@ -1,9 +1,8 @@
 //! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
-use super::fleet_match::FleetMatch;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::{HARMED_SHARE, is_share_above};
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -72,7 +71,7 @@ struct BackendAttempts {
 impl BackendFailures {
     /// The backends that match [`BACKEND_FAILING`] at `now`. Only backends that are available or ejected
     /// can match.
-    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         self.backends.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         if fleet.backends.iter().any(|backend| backend.attempts.attempts > 0) {
             self.last_attempt_at = Some(now);
@@ -160,7 +159,7 @@ impl BackendAttempts {
         backend: &FleetBackend,
         severity: VerdictSeverity,
         now: Instant,
-    ) -> FleetMatch {
+    ) -> Verdict {
         let recent = self.failures();
         if !recent.is_empty() {
             self.found = recent;
@@ -176,17 +175,16 @@ impl BackendAttempts {
         }
         let evidence =
             |measure, value, unit| Evidence::new(measure, value, unit, WINDOW.as_secs_f64());
-        FleetMatch {
-            rule: &BACKEND_FAILING,
-            backend: Some(backend.id.to_string()),
-            severity,
-            cause: Some(cause),
+        let remedy = most.and_then(AttemptFailures::remedy).unwrap_or(BACKEND_FAILING.remedy);
+        Verdict {
+            backend: backend.id.to_string(),
             evidence: vec![
                 evidence("failed_share", failed as f64 / attempts.max(1) as f64, "ratio"),
                 evidence("failed_attempts", failed as f64, "requests"),
                 evidence("attempts", attempts as f64, "requests"),
             ],
-            remedy: most.and_then(AttemptFailures::remedy).map(Into::into),
+            remedy: remedy.to_owned(),
+            ..BACKEND_FAILING.verdict(severity, Some(cause))
         }
     }
 
@@ -272,8 +270,8 @@ mod tests {
         }
 
         /// Evaluates the rule after `attempts` attempts at the backend `bad`, of which `failed` failed, and
-        /// ten successful attempts at the backend `good`. Returns the match for `bad`.
-        fn step(&mut self, attempts: u64, failed: u64) -> Option<FleetMatch> {
+        /// ten successful attempts at the backend `good`. Returns the verdict on `bad`.
+        fn step(&mut self, attempts: u64, failed: u64) -> Option<Verdict> {
             self.now += Duration::from_secs(5);
             let failure = AttemptFailures { kind: "truncated_cut", status: None, count: failed };
             let counts = AttemptCounts { attempts, failures: vec![failure] };
@@ -281,7 +279,7 @@ mod tests {
             let backends = vec![backend("bad", counts), backend("good", good)];
             let fleet = FleetObservation { backends, ..FleetObservation::default() };
             let found = self.rule.judge(&fleet, self.now);
-            assert!(found.iter().all(|it| it.backend.as_deref() == Some("bad")));
+            assert!(found.iter().all(|it| it.backend == "bad"));
             found.into_iter().next()
         }
     }
@@ -374,7 +372,7 @@ mod tests {
             let counts = RecentCounts { refused, ..RecentCounts::default() };
             let fleet = FleetObservation { backends, counts, ..FleetObservation::default() };
             let found = BackendFailures::default().judge(&fleet, now);
-            found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy.unwrap_or_default()))
+            found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy))
         };
         let (cause, remedy) = judge("unauthorized", Some(401), 0).unwrap();
         assert_eq!(cause, "most of its failures: it answers 401");

@@ -3,9 +3,8 @@
 //! Evictions alone are no fault: a cache also evicts prefixes that no later request has. The rule counts
 //! the blocks of each group that the other group evicted and that were then computed again.
 
-use super::fleet_match::FleetMatch;
 use super::observation::{EvictedGroup, EvictingPair};
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -75,12 +74,12 @@ struct Growth {
 
 impl CacheContention {
     /// The worst pair of each backend that matches [`PREFIX_CACHE_CONTENTION`] at `now`.
-    pub(super) fn judge(&mut self, pairs: &[EvictingPair], now: Instant) -> Vec<FleetMatch> {
+    pub(super) fn judge(&mut self, pairs: &[EvictingPair], now: Instant) -> Vec<Verdict> {
         let age = |at: Instant| now.saturating_duration_since(at);
         while self.marks.get(1).is_some_and(|(at, _)| age(*at) >= WINDOW) {
             self.marks.pop_front();
         }
-        let mut worst: HashMap<&BackendId, (u64, FleetMatch)> = HashMap::new();
+        let mut worst: HashMap<&BackendId, (u64, Verdict)> = HashMap::new();
         for pair in pairs {
             let Some((at, before)) = self.oldest(&key(pair)) else { continue };
             if age(at) < MIN_OBSERVED {
@@ -99,7 +98,7 @@ impl CacheContention {
             let counts = |pair: &EvictingPair| (key(pair), pair.groups.each_ref().map(Counts::of));
             self.marks.push_back((now, pairs.iter().map(counts).collect()));
         }
-        let mut matches: Vec<FleetMatch> = worst.into_values().map(|(_, found)| found).collect();
+        let mut matches: Vec<Verdict> = worst.into_values().map(|(_, found)| found).collect();
         matches.sort_by(|a, b| a.backend.cmp(&b.backend));
         matches
     }
@@ -154,7 +153,7 @@ fn key(pair: &EvictingPair) -> PairKey {
     (pair.backend.clone(), pair.is_exact, pair.groups.each_ref().map(|group| group.id.clone()))
 }
 
-fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> FleetMatch {
+fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Verdict {
     let name = |group: &EvictedGroup| match &group.tenant {
         Some(tenant) => format!("{} (tenant {tenant})", group.id),
         None => group.id.clone(),
@@ -163,8 +162,8 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, window_seconds);
     let [a, b] = growth;
     let cause = format!("the groups {first} and {second}");
-    FleetMatch {
-        backend: Some(pair.backend.to_string()),
+    Verdict {
+        backend: pair.backend.to_string(),
         evidence: vec![
             evidence("first_group_recomputed", a.recomputed as f64, "tokens"),
             evidence("second_group_recomputed", b.recomputed as f64, "tokens"),
@@ -173,13 +172,14 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
             evidence("first_group_requests", a.requests as f64, "requests"),
             evidence("second_group_requests", b.requests as f64, "requests"),
         ],
-        ..FleetMatch::new(&PREFIX_CACHE_CONTENTION, VerdictSeverity::Warning, Some(cause))
+        ..PREFIX_CACHE_CONTENTION.verdict(VerdictSeverity::Warning, Some(cause))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
     use tokenweir_protocol::clock;
 
     /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
@@ -214,7 +214,7 @@ mod tests {
             let pairs = [pair(["aa", "bb"], gains, evaluation)];
             last = rule.judge(&pairs, start + Duration::from_secs(5 * evaluation));
         }
-        last.into_iter().filter_map(|found| found.cause).collect()
+        last.into_iter().filter_map(|found| found.cause).map(Cow::into_owned).collect()
     }
 
     /// The seconds at which the rule names a pair. It is evaluated every 5 s for ten minutes.

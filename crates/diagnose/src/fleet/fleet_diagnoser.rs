@@ -2,7 +2,6 @@
 
 use super::backend_failures::BackendFailures;
 use super::cache_contention::CacheContention;
-use super::fleet_match::FleetMatch;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
@@ -10,7 +9,8 @@ use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::unserved_models::UnservedModels;
-use crate::verdict::{Confidence, Verdict};
+use crate::verdict::Verdict;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct FleetDiagnoser {
     /// The time at which each verdict that holds began, by the names of its rule and of its backend.
-    begins: HashMap<(&'static str, Option<String>), Instant>,
+    begins: HashMap<(Cow<'static, str>, String), Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
     cache_contention: CacheContention,
@@ -31,60 +31,35 @@ pub(crate) struct FleetDiagnoser {
 impl FleetDiagnoser {
     /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
-        let mut matches = judge(fleet);
-        let names_wait = |found: &FleetMatch| {
-            [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&found.rule.name)
+        let mut verdicts = judge(fleet);
+        let names_wait = |found: &Verdict| {
+            [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
         };
-        let is_named = matches.iter().any(names_wait);
-        matches.extend(self.gateway_queue.judge(fleet, is_named, now));
+        let is_named = verdicts.iter().any(names_wait);
+        verdicts.extend(self.gateway_queue.judge(fleet, is_named, now));
         let failing = self.failures.judge(fleet, now);
         // If a backend is failing and ejected, only its failures are reported: they are the reason for
         // the ejection, and last longer than the ejection.
-        let is_named = |found: &FleetMatch| {
-            found.rule.name == BACKEND_EJECTED.name
+        let is_named = |found: &Verdict| {
+            found.verdict == BACKEND_EJECTED.name
                 && failing.iter().any(|failing| failing.backend == found.backend)
         };
-        matches.retain(|found| !is_named(found));
-        matches.extend(failing);
-        matches.extend(self.refused_by_backends.judge(fleet, now));
-        matches.extend(self.restarts.judge(fleet, now));
-        matches.extend(self.unserved_models.judge(fleet, now));
-        matches.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
-        matches.extend(self.gateway.judge(&fleet.gateway, now));
-        let key = |found: &FleetMatch| (found.rule.name, found.backend.clone());
-        let begin = |found: &FleetMatch| {
-            let key = key(found);
+        verdicts.retain(|found| !is_named(found));
+        verdicts.extend(failing);
+        verdicts.extend(self.refused_by_backends.judge(fleet, now));
+        verdicts.extend(self.restarts.judge(fleet, now));
+        verdicts.extend(self.unserved_models.judge(fleet, now));
+        verdicts.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
+        verdicts.extend(self.gateway.judge(&fleet.gateway, now));
+        let mut begins = HashMap::new();
+        for verdict in &mut verdicts {
+            let key = (verdict.verdict.clone(), verdict.backend.clone());
             let begin = self.begins.get(&key).copied().unwrap_or(now);
-            (key, begin)
-        };
-        let begins: HashMap<_, _> = matches.iter().map(begin).collect();
-        let verdict = |found: FleetMatch| {
-            let since = begins.get(&key(&found)).copied().unwrap_or(now);
-            verdict(found, now.saturating_duration_since(since).as_secs_f64())
-        };
-        let verdicts = matches.into_iter().map(verdict).collect();
+            verdict.age_seconds = now.saturating_duration_since(begin).as_secs_f64();
+            begins.insert(key, begin);
+        }
         self.begins = begins;
         verdicts
-    }
-}
-
-fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
-    let rule = found.rule;
-    Verdict {
-        verdict: rule.name.into(),
-        backend: found.backend.unwrap_or_default(),
-        scope: rule.scope,
-        severity: found.severity,
-        // The gateway observes these conditions directly, so the confidence is high.
-        confidence: Confidence::High,
-        meaning: rule.meaning.into(),
-        cause: found.cause.map(Into::into),
-        is_held: false,
-        age_seconds,
-        evidence: found.evidence,
-        remedy: found.remedy.unwrap_or_else(|| rule.remedy.into()),
-        disproof: rule.disproof.into(),
-        runbook: format!("docs/operate/diagnose.md#{}", rule.name),
     }
 }
 

@@ -1,9 +1,8 @@
 //! The rule about requests that wait in the gateway because all backends are full.
 
-use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// Minimum number of requests that wait now, or of ended requests that waited and were slow.
@@ -44,14 +43,14 @@ pub(super) struct GatewayQueue {
 type CauseAndRemedy = (String, Option<&'static str>);
 
 impl GatewayQueue {
-    /// The match of the rule, if its condition holds at `now`. `is_named`: whether another verdict
+    /// The verdict of the rule, if its condition holds at `now`. `is_named`: whether another verdict
     /// already covers the waiting requests.
     pub(super) fn judge(
         &mut self,
         fleet: &FleetObservation,
         is_named: bool,
         now: Instant,
-    ) -> Option<FleetMatch> {
+    ) -> Option<Verdict> {
         let wait = fleet.longest_wait_seconds.unwrap_or_default();
         let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
         let delayed = fleet.counts.delayed as f64;
@@ -71,17 +70,15 @@ impl GatewayQueue {
             self.cause = Some(cause_and_remedy(fleet));
         }
         let (cause, remedy) = self.cause.clone()?;
-        Some(FleetMatch {
-            rule: &GATEWAY_QUEUE,
-            backend: None,
-            severity: VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests),
-            cause: Some(cause),
+        let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
+        Some(Verdict {
             evidence: vec![
                 Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
                 Evidence::new("longest_wait", wait, "s", 0.0),
                 Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
             ],
-            remedy: remedy.map(Into::into),
+            remedy: remedy.unwrap_or(GATEWAY_QUEUE.remedy).to_owned(),
+            ..GATEWAY_QUEUE.verdict(severity, Some(cause))
         })
     }
 }
@@ -161,7 +158,7 @@ mod tests {
             let found = rule.judge(&fleet, false, start + Duration::from_secs(seconds));
             let is_named = found.is_some_and(|it| {
                 it.cause.is_some_and(|cause| cause.contains("admission.max_in_flight"))
-                    && it.remedy.is_some()
+                    && it.remedy != GATEWAY_QUEUE.remedy
             });
             assert_eq!(is_named, seconds > 0, "{seconds} s");
         }

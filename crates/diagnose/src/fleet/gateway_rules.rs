@@ -2,9 +2,8 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::fleet_match::FleetMatch;
 use super::observation::GatewayConditions;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
@@ -124,11 +123,10 @@ struct CountGrowth {
 
 impl GatewayRules {
     /// The conditions that hold at `now`.
-    pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<FleetMatch> {
+    pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<Verdict> {
         let mut matches = Vec::new();
         if self.connections.has_grown(gateway.refused_connections, CONNECTION_HOLD, now) {
-            let severity = VerdictSeverity::Critical;
-            matches.push(FleetMatch::new(&CONNECTIONS_REFUSED, severity, None));
+            matches.push(CONNECTIONS_REFUSED.verdict(VerdictSeverity::Critical, None));
         }
         let earliest = gateway.certificates.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
@@ -139,17 +137,17 @@ impl GatewayRules {
                 let cause = format!("the certificate for {peer}s expires in {hours:.0} h");
                 (VerdictSeverity::Warning, cause)
             };
-            matches.push(FleetMatch::new(&CERTIFICATE_EXPIRES, severity, Some(cause)));
+            matches.push(CERTIFICATE_EXPIRES.verdict(severity, Some(cause)));
         }
         let certificate_problem = self.certificate_problem(gateway.certificate_reloads);
         if let Some(problem) = gateway.reload_problem.as_deref().or(certificate_problem) {
             let cause = problem.lines().next().unwrap_or_default();
             let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
-            matches.push(FleetMatch::new(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause)));
+            matches.push(RELOAD_FAILED.verdict(VerdictSeverity::Warning, Some(cause)));
         }
         if self.spans.has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now) {
             let cause = gateway.span_export_failure.map(|why| format!("the collector: {why}"));
-            matches.push(FleetMatch::new(&SPANS_LOST, VerdictSeverity::Warning, cause));
+            matches.push(SPANS_LOST.verdict(VerdictSeverity::Warning, cause));
         }
         let unread = gateway.unread_streams;
         let is_unread =
@@ -161,8 +159,8 @@ impl GatewayRules {
                 streams("write_stalled_streams", unread),
                 streams("open_streams", gateway.open_streams),
             ];
-            let found = FleetMatch::new(&SLOW_CLIENTS, VerdictSeverity::Info, None);
-            matches.push(FleetMatch { evidence, ..found });
+            let found = SLOW_CLIENTS.verdict(VerdictSeverity::Info, None);
+            matches.push(Verdict { evidence, ..found });
         }
         self.was_unread = is_unread;
         matches
@@ -204,8 +202,8 @@ mod tests {
     use tokenweir_protocol::clock;
 
     fn names(rules: &mut GatewayRules, gateway: &GatewayConditions, now: Instant) -> Vec<String> {
-        let name = |it: FleetMatch| {
-            format!("{} {} {}", it.severity.as_str(), it.rule.name, it.cause.unwrap_or_default())
+        let name = |it: Verdict| {
+            format!("{} {} {}", it.severity.as_str(), it.verdict, it.cause.unwrap_or_default())
         };
         rules.judge(gateway, now).into_iter().map(name).collect()
     }

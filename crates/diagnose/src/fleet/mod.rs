@@ -4,8 +4,6 @@
 
 mod observation;
 
-mod fleet_match;
-
 mod backend_failures;
 mod cache_contention;
 mod gateway_queue;

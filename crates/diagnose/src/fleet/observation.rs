@@ -1,6 +1,5 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
-use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -185,21 +184,6 @@ impl FleetObservation {
     /// Share of the ended requests that the gateway refused, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
         self.counts.refused as f64 / self.counts.requests.max(1) as f64
-    }
-
-    /// Whether so many requests are refused that the harm is critical.
-    pub(super) fn is_refusal_critical(&self) -> bool {
-        is_critical_harm(self.counts.refused, self.counts.requests)
-    }
-
-    /// Whether so many requests wait for capacity that the harm is critical.
-    pub(super) fn is_wait_critical(&self) -> bool {
-        is_critical_harm(self.counts.waited, self.counts.requests)
-    }
-
-    /// Whether any backend gets new requests.
-    pub(super) fn has_capacity(&self) -> bool {
-        self.backends.iter().any(|backend| backend.is_up)
     }
 
     /// The number of backends in each state other than available, as text such as `2 drained, 1

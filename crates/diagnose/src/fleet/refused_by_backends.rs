@@ -2,11 +2,10 @@
 //! of the gateway, or a rate limit.
 
 use super::backend_failures::RATE_LIMIT_REMEDY;
-use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
 /// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit.
@@ -36,8 +35,8 @@ pub(super) struct RefusedByBackends {
 }
 
 impl RefusedByBackends {
-    /// The match of the rule, if its condition holds at `now`.
-    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
+    /// The verdict of the rule, if its condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let refused =
             fleet.counts.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
         let count: u64 = refused.clone().map(|(_, count)| count).sum();
@@ -47,16 +46,15 @@ impl RefusedByBackends {
         }
         self.debounce.since()?;
         let (status, window) = (self.status, fleet.window_seconds);
-        Some(FleetMatch {
-            rule: &REFUSED_BY_BACKENDS,
-            backend: None,
-            severity: VerdictSeverity::Warning,
-            cause: Some(format!("the backends that were asked answer {status}")),
+        let cause = format!("the backends that were asked answer {status}");
+        let remedy = if status == 429 { RATE_LIMIT_REMEDY } else { REFUSED_BY_BACKENDS.remedy };
+        Some(Verdict {
             evidence: vec![
                 Evidence::new("refused_by_backends", count as f64, "requests", window),
                 Evidence::new("requests", fleet.counts.requests as f64, "requests", window),
             ],
-            remedy: (status == 429).then(|| RATE_LIMIT_REMEDY.to_owned()),
+            remedy: remedy.to_owned(),
+            ..REFUSED_BY_BACKENDS.verdict(VerdictSeverity::Warning, Some(cause))
         })
     }
 }

@@ -1,8 +1,7 @@
 //! The rule about a backend that repeatedly restarts, or repeatedly goes down and comes up again.
 
-use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -51,7 +50,7 @@ struct Interruptions {
 
 impl Restarts {
     /// The backends that match [`BACKEND_RESTARTING`] at `now`.
-    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
@@ -61,10 +60,10 @@ impl Restarts {
             let Some((count, cause)) = interruptions.repeated(now) else { continue };
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
-            matches.push(FleetMatch {
-                backend: Some(backend.id.to_string()),
+            matches.push(Verdict {
+                backend: backend.id.to_string(),
                 evidence: vec![evidence],
-                ..FleetMatch::new(&BACKEND_RESTARTING, severity, Some(cause.to_owned()))
+                ..BACKEND_RESTARTING.verdict(severity, Some(cause.to_owned()))
             });
         }
         matches

@@ -2,7 +2,6 @@
 
 use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
-use super::fleet_match::FleetMatch;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
@@ -11,7 +10,8 @@ use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservat
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::harm::is_critical_harm;
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
 
@@ -136,14 +136,23 @@ pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &SLOW_CLIENTS,
 ];
 
-/// The matches of the rules of this module. They are about missing capacity, and about backends that are
+impl Verdict {
+    /// Whether the condition is a state of a backend, of the fleet or of the gateway.
+    pub fn is_about_state(&self) -> bool {
+        FLEET_RULES.iter().any(|rule| rule.is_about_state && rule.name == self.verdict)
+    }
+}
+
+/// The verdicts of the rules of this module. They are about missing capacity, and about backends that are
 /// down, ejected or drained.
-pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
-    let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
-    let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
+pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
+    let may_get_requests =
+        |backend: &FleetBackend| backend.is_up || backend.state == Availability::Unknown;
+    let has_no_capacity = !fleet.backends.iter().any(may_get_requests);
+    let is_critical = |harmed: u64| is_critical_harm(harmed, fleet.counts.requests);
     let is_harmful = has_no_capacity
-        || is_shedding(fleet) && fleet.is_refusal_critical()
-        || fleet.is_wait_critical();
+        || is_shedding(fleet) && is_critical(fleet.counts.refused)
+        || is_critical(fleet.counts.waited);
     let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
     let mut matches = Vec::new();
     if has_no_capacity {
@@ -155,9 +164,9 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     }
     matches.extend(backend_awaited(&fleet.awaited_models));
     for backend in &fleet.backends {
-        let at_backend = |rule, severity, cause| FleetMatch {
-            backend: Some(backend.id.to_string()),
-            ..FleetMatch::new(rule, severity, cause)
+        let at_backend = |rule: &VerdictDescription, severity, cause| Verdict {
+            backend: backend.id.to_string(),
+            ..rule.verdict(severity, cause)
         };
         matches.extend(match backend.state {
             Availability::Down
@@ -166,9 +175,10 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             | Availability::Retired => {
                 let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
                 let cause = kind.map(|kind| kind.cause.to_owned());
+                let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
                 let down =
                     at_backend(&BACKEND_DOWN, severity, cause.or_else(|| backend.reason.clone()));
-                Some(FleetMatch { remedy: kind.map(|kind| kind.remedy.to_owned()), ..down })
+                Some(Verdict { remedy: remedy.to_owned(), ..down })
             }
             Availability::Ejected => {
                 let panic = "it gets requests nevertheless, because most backends are ejected";
@@ -195,8 +205,8 @@ fn is_shedding(fleet: &FleetObservation) -> bool {
     fleet.counts.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
 }
 
-/// The match of [`BACKEND_AWAITED`]. `None`: `models` is empty.
-fn backend_awaited(models: &[AwaitedModel]) -> Option<FleetMatch> {
+/// The verdict of [`BACKEND_AWAITED`]. `None`: `models` is empty.
+fn backend_awaited(models: &[AwaitedModel]) -> Option<Verdict> {
     let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
     let causes = models.iter().take(MAX_NAMED).map(|AwaitedModel { model, requests, seconds }| {
         let requests =
@@ -210,23 +220,23 @@ fn backend_awaited(models: &[AwaitedModel]) -> Option<FleetMatch> {
     }
     let waiting = models.iter().map(|model| model.requests).sum::<usize>();
     let evidence = vec![Evidence::new("waiting_in_gateway", waiting as f64, "requests", longest)];
-    let found = FleetMatch::new(&BACKEND_AWAITED, VerdictSeverity::Warning, Some(cause));
-    (!models.is_empty()).then_some(FleetMatch { evidence, ..found })
+    let found = BACKEND_AWAITED.verdict(VerdictSeverity::Warning, Some(cause));
+    (!models.is_empty()).then_some(Verdict { evidence, ..found })
 }
 
 fn for_all(
-    rule: &'static VerdictDescription,
+    rule: &VerdictDescription,
     severity: VerdictSeverity,
     cause: String,
     fleet: &FleetObservation,
-) -> FleetMatch {
+) -> Verdict {
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
     let evidence = vec![
         evidence("refused_share", fleet.refused_share(), "ratio"),
         evidence("refused", fleet.counts.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
     ];
-    FleetMatch { evidence, ..FleetMatch::new(rule, severity, Some(cause)) }
+    Verdict { evidence, ..rule.verdict(severity, Some(cause)) }
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {

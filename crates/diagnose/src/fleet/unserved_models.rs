@@ -1,8 +1,7 @@
 //! The rule about a model that no backend lists any more, although clients still send requests for it.
 
-use super::fleet_match::FleetMatch;
 use super::observation::FleetObservation;
-use crate::verdict::{Evidence, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -42,8 +41,8 @@ struct UnservedModel {
 }
 
 impl UnservedModels {
-    /// The match of the rule, if its condition holds at `now`.
-    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
+    /// The verdict of the rule, if its condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let age = |at: Instant| now.saturating_duration_since(at);
         self.0.retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));
         for (name, total) in &fleet.unserved_models {
@@ -72,9 +71,9 @@ impl UnservedModels {
         }
         let (failed, seconds) = (sum(FORGET_AFTER) as f64, FORGET_AFTER.as_secs_f64());
         let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
-        Some(FleetMatch {
+        Some(Verdict {
             evidence: vec![Evidence::new("failed_requests", failed, "requests", seconds)],
-            ..FleetMatch::new(&MODEL_GONE, severity, Some(cause))
+            ..MODEL_GONE.verdict(severity, Some(cause))
         })
     }
 }

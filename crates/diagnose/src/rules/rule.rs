@@ -45,9 +45,4 @@ impl DiagnosisRule {
         missing.dedup();
         if missing.is_empty() { Ok((self.judge)(evaluation)) } else { Err(missing) }
     }
-
-    /// Link to the documentation of the rule.
-    pub fn runbook(&self) -> String {
-        format!("docs/operate/diagnose.md#{}", self.name)
-    }
 }

@@ -64,9 +64,6 @@ pub(super) fn start(facts: &DoctorFacts) -> Vec<Remark> {
 /// Reports listeners that other machines can reach without a key or token. Also reports backends to which the
 /// gateway sends keys without TLS.
 pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
-    if !facts.is_configured {
-        return Vec::new();
-    }
     let GatewaySettings { listen, admin, backends, .. } = &facts.config;
     let mut remarks = Vec::new();
     if !listen.ip().is_loopback() && !facts.config.has_keys {

@@ -152,17 +152,7 @@ fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
 }
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
-    let Some(collector) = &facts.collector else {
-        // A running gateway may have the URL of a collector from its environment variables, which are unknown
-        // here.
-        if !facts.is_configured || facts.gateway.is_some() {
-            return Vec::new();
-        }
-        let remark = Remark::note("no trace collector is configured");
-        let reason = "The cause of one slow request is then known only from its log line.";
-        let remedy = "tracing.endpoint: http://127.0.0.1:4317, or OTEL_EXPORTER_OTLP_ENDPOINT";
-        return vec![remark.because(reason).remedy(remedy)];
-    };
+    let Some(collector) = &facts.collector else { return Vec::new() };
     let endpoint = &collector.endpoint;
     if let Some(problem) = &collector.problem {
         let observation = format!(

@@ -1,6 +1,7 @@
 //! The values on a metrics page that change only when the engine computes.
 
-use memchr::{memchr_iter, memmem};
+use super::metric_sample::lines;
+use memchr::memmem;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Prefixes of the names of metrics of the process and its web server. These metrics also change while the
@@ -16,14 +17,7 @@ const FINISHED_PART: &[u8] = b"success";
 /// are known to change at other times are left out. A change of an unknown metric counts as a sign of work.
 pub fn hash_engine_values(page: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let mut start = 0;
-    for end in memchr_iter(b'\n', page).chain([page.len()]) {
-        let line = &page[start.min(end)..end];
-        start = end + 1;
-        if shows_work(line) {
-            line.hash(&mut hasher);
-        }
-    }
+    lines(page).filter(|line| shows_work(line)).for_each(|line| line.hash(&mut hasher));
     hasher.finish()
 }
 

@@ -1,7 +1,7 @@
 //! Parses a sample, that is, a line in the Prometheus text format, after its metric name: the labels and the
 //! value.
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 use tokenweir_protocol::json::find_string_end;
 
 /// The labels and the value of a sample.
@@ -12,6 +12,16 @@ pub struct MetricSample<'a> {
 }
 
 impl<'a> MetricSample<'a> {
+    /// The samples of a metrics page, with the names of their metrics.
+    pub fn of_page(page: &'a [u8]) -> impl Iterator<Item = (&'a str, Self)> {
+        let lines = page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
+        lines.filter_map(|line| {
+            let name_end = memchr2(b'{', b' ', line).unwrap_or(line.len());
+            let (name, labels_and_value) = line.split_at(name_end);
+            Some((std::str::from_utf8(name).ok()?, Self::parse(labels_and_value)?))
+        })
+    }
+
     /// Parses the part of a line after the metric name. `None`: the labels have no closing brace.
     pub fn parse(labels_and_value: &'a [u8]) -> Option<Self> {
         let labels_and_value = labels_and_value.trim_ascii_start();
@@ -54,6 +64,16 @@ impl<'a> MetricSample<'a> {
 /// Greatest number that is accepted from a page. Counters of tokens and bytes, and timestamps in
 /// milliseconds, stay below it. The bound keeps sums and products of such numbers finite.
 pub(super) const MAX_NUMBER: f64 = 1e15;
+
+/// The lines of a page, without their line feeds.
+pub(crate) fn lines(page: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    memchr_iter(b'\n', page).chain([page.len()]).map(move |end| {
+        let line = &page[start..end];
+        start = end + 1;
+        line
+    })
+}
 
 /// Parses a number of the Prometheus text format. `None`: the text is no number, or the number is
 /// NaN, infinite or above [`MAX_NUMBER`].

@@ -3,10 +3,9 @@
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
 use super::lora_adapters::LoraAdapters;
-use super::metric_sample::{MAX_NUMBER, MetricSample};
+use super::metric_sample::{MAX_NUMBER, MetricSample, lines};
 use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 use super::tables::{DIALECT_COUNT, DIALECTS};
-use memchr::memchr_iter;
 
 /// The parser of one metrics page.
 pub(super) struct PageParser {
@@ -28,12 +27,7 @@ impl EngineLoad {
     /// Parses a metrics page. Lines with unknown metrics are ignored.
     pub fn read(page: &[u8]) -> Self {
         let mut parser = PageParser::new();
-        let mut start = 0;
-        for end in memchr_iter(b'\n', page) {
-            parser.parse_line(&page[start..end]);
-            start = end + 1;
-        }
-        parser.parse_line(&page[start..]);
+        lines(page).for_each(|line| parser.parse_line(line));
         parser.finish()
     }
 }
@@ -114,7 +108,7 @@ impl PageParser {
             load.waiting =
                 load.waiting.map(|waiting| waiting + load.waiting_deferred.unwrap_or(0.0));
         }
-        for dialect in DIALECTS {
+        for dialect in &DIALECTS {
             for row in dialect.rows {
                 if let RowTarget::Number { field, .. } = row.target {
                     let field = field(&mut load);

@@ -1,7 +1,7 @@
 //! The loads of the data-parallel ranks of one backend, from the time series that have the label `engine`.
 
 use super::engine_load::EngineLoad;
-use super::metric_sample::MetricSample;
+use super::metric_sample::{MetricSample, lines};
 use super::page_parser::PageParser;
 use memchr::memmem;
 
@@ -28,7 +28,7 @@ impl RankLoad {
     /// if the page names no ranks, or more than 64.
     pub fn read_all(page: &[u8]) -> Vec<Self> {
         let mut ranks: Vec<(u32, PageParser, Option<f64>)> = Vec::new();
-        for line in page.split(|byte| *byte == b'\n') {
+        for line in lines(page) {
             let Some(rank) = rank_of(line) else { continue };
             let index = ranks.binary_search_by_key(&rank, |(rank, ..)| *rank);
             let index = index.unwrap_or_else(|index| {

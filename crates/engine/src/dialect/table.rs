@@ -194,6 +194,15 @@ impl MetricRow {
         Self::number(names, Aggregation::Max, ValueSource::Value, field)
     }
 
+    /// A row whose value is summed over the samples that have the label `label` with the value `value`.
+    pub(super) const fn sum_with(
+        names: &'static [&'static str],
+        (label, value): (&'static str, &'static str),
+        field: fn(&mut EngineLoad) -> &mut Option<f64>,
+    ) -> Self {
+        Self::number(names, Aggregation::Sum, ValueSource::ValueWithLabel(label, value), field)
+    }
+
     /// The row of the highest KV cache usage of the engines.
     pub(super) const fn kv_usage(names: &'static [&'static str]) -> Self {
         Self::max(names, |load| &mut load.kv_usage)

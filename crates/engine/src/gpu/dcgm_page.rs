@@ -6,8 +6,7 @@
 
 use super::gpu_values::{GpuIndex, GpuValues};
 use super::throttle_reason::ThrottleReasons;
-use crate::dialect::MetricSample;
-use memchr::memchr_iter;
+use crate::dialect::{MetricSample, lines};
 
 /// The GPUs of one page of dcgm-exporter.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -93,10 +92,7 @@ impl GpuPage {
         // Older versions of dcgm-exporter state violations (times of slowing) in microseconds, newer versions
         // in nanoseconds. The help text before the samples states the unit.
         let mut violation_unit = 1e-6;
-        let mut start = 0;
-        for end in memchr_iter(b'\n', page).chain([page.len()]) {
-            let line = &page[start..end.max(start)];
-            start = end + 1;
+        for line in lines(page) {
             match line.strip_prefix(b"# HELP ") {
                 Some(help) => {
                     let is_nanoseconds = help.trim_ascii_end().ends_with(b"(in ns).");

@@ -62,15 +62,20 @@ pub struct GpuValues {
 pub const THROTTLE_CAUSES: [&str; 6] =
     ["power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"];
 
-/// A group of values that the page of an exporter can lack.
+/// A group of values that the page of an exporter can lack. It is written as the status of an exporter
+/// lists a missing group.
+#[derive(Debug, Serialize)]
 pub struct GpuSignal {
     /// The name of the group in `/status`.
+    #[serde(rename = "signal")]
     pub name: &'static str,
-    /// The effect on the gateway if no GPU of a page has the values.
-    pub missing_impact: &'static str,
     /// The DCGM fields to add to the counters file of the exporter (`--collectors`).
     pub fields: &'static str,
+    /// The effect on the gateway if no GPU of a page has the values.
+    #[serde(rename = "impact")]
+    pub missing_impact: &'static str,
     /// Whether the values of a GPU include this group.
+    #[serde(skip)]
     pub is_available: fn(&GpuValues) -> bool,
 }
 

@@ -254,19 +254,13 @@ impl Backend {
         now: Instant,
     ) {
         match failure.effect() {
-            BreakerAction::Nothing => {}
-            BreakerAction::MarkDown => self.mark_down(why),
-            BreakerAction::BackOff => {
-                self.health.breaker.on_overload(rest, now);
-                self.health.request_check();
-                self.on_change(now);
-            }
-            action => {
-                self.health.apply_to_breaker(action, &self.identity.id, why, now);
-                self.health.request_check();
-                self.on_change(now);
-            }
+            BreakerAction::Nothing => return,
+            BreakerAction::MarkDown => return self.mark_down(why),
+            BreakerAction::BackOff => self.health.breaker.on_overload(rest, now),
+            action => self.health.apply_to_breaker(action, &self.identity.id, why, now),
         }
+        self.health.request_check();
+        self.on_change(now);
     }
 
     /// Records that the backend refused a request with the HTTP status `status`, and that another

@@ -41,7 +41,7 @@ pub struct BackendHealth {
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct HealthSignals {
     /// Wakes the health checker before its interval is over.
     check_requested: Notify,
@@ -81,17 +81,7 @@ impl BackendHealth {
             has_unserved: AtomicBool::new(false),
             breaker: CircuitBreaker::new(settings, now),
             state: ArcSwap::default(),
-            signals: Box::new(HealthSignals {
-                check_requested: Notify::new(),
-                first_check_completed: SetOnce::new(),
-                is_declared_down: AtomicBool::new(false),
-                went_down: Notify::new(),
-                is_down_logged: AtomicBool::new(false),
-                is_wake_requested: AtomicBool::new(false),
-                sleep_counts: Default::default(),
-                drain: Mutex::new(None),
-                unserved: Mutex::default(),
-            }),
+            signals: Box::default(),
         }
     }
 
@@ -348,16 +338,12 @@ mod tests {
     use super::*;
     use crate::backend::DrainInitiator;
     use crate::backend::Health;
+    use crate::backend::routes::tests::model_list;
     use futures_util::FutureExt;
-    use tokenweir_engine::model::ModelList;
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
         BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
-    }
-
-    fn set_health(health: &BackendHealth, value: Health) {
-        health.update_state(|state| state.health = value);
     }
 
     #[test]
@@ -367,7 +353,7 @@ mod tests {
         let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
         health.update_drain(|_| Some(drain));
         for value in [Health::Unknown, Health::Up, Health::Down] {
-            set_health(&health, value);
+            health.update_state(|state| state.health = value);
             assert_eq!(health.availability(1, now), Availability::Drained);
         }
         health.update_drain(|_| None);
@@ -382,7 +368,7 @@ mod tests {
         assert!(health.is_model_list_stale() && is_check_requested());
         health.mark_models_stale();
         assert!(!is_check_requested(), "it was requested before");
-        let models = ModelList::read(br#"{"data":[{"id":"a"}]}"#).unwrap().models;
+        let models = model_list(&["a"]);
         assert!(health.has_new_models(&models) && !health.is_model_list_stale());
         health.update_state(|state| state.models = Some(models.clone()));
         assert!(!health.has_new_models(&models), "the list is known");

@@ -4,6 +4,8 @@
 //! changes nothing: the last valid list stays in use while a name server fails or returns no addresses,
 //! a file is missing, or the Kubernetes API server is unreachable.
 
+pub mod kubernetes_settings;
+
 #[cfg(feature = "dns")]
 pub mod dns;
 #[cfg(feature = "dns")]

@@ -46,7 +46,7 @@ impl ScrapedExporter {
     }
 
     /// Scrapes the exporter until the future is dropped.
-    pub(super) async fn run(&self, client: HttpClient, settings: &GpuSettings) {
+    pub(super) async fn run(self: Arc<Self>, client: HttpClient, settings: GpuSettings) {
         let url = &self.settings.url;
         let (timeout, max_page) = (settings.timeout, settings.max_page);
         let mut fetcher = PageFetcher::new(client, url.address.clone(), None, timeout, max_page);

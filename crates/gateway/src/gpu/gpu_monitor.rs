@@ -1,12 +1,12 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
-use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus, MissingGpuSignal};
+use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus};
 use super::settings::{GpuExporter, GpuSettings};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
+use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
@@ -33,9 +33,7 @@ impl GpuMonitor {
             let exporter = Arc::new(ScrapedExporter::new(exporter.clone(), latest));
             let (scraped, settings, client) = (exporter.clone(), settings.clone(), client.clone());
             let task = supervise::spawn(BackgroundTask::GpuScrape, move || {
-                let (scraped, settings) = (scraped.clone(), settings.clone());
-                let client = client.clone();
-                async move { scraped.run(client, &settings).await }
+                scraped.clone().run(client.clone(), settings.clone())
             });
             (exporter, task)
         };
@@ -55,12 +53,19 @@ impl GpuMonitor {
             GpuAssignment { backends: vec![Vec::new(); backends.len()], exporters: Vec::new() };
         for (exporter, latest) in self.latest_scrapes() {
             let mut status = exporter_status(&exporter, &latest, now);
+            let place = GpuSourcePlace { host: &exporter.host, rules: &exporter.settings.rules };
             let page =
                 latest.page.iter().flat_map(|(at, page)| page.gpus.iter().map(|it| (*at, it)));
             for (scraped_at, reading) in page {
-                let owners = exporter.place().owners(reading, &backends);
-                status.count(reading, &owners);
-                let GpuOwners::Backends(owners) = owners else { continue };
+                let owners = match place.owners(reading, &backends) {
+                    GpuOwners::Backends(owners) => owners,
+                    owners => {
+                        status.is_ambiguous |= owners == GpuOwners::Ambiguous;
+                        status.unassigned.push(reading.index.to_string());
+                        continue;
+                    }
+                };
+                status.assigned += 1;
                 for owner in owners {
                     assignment.backends[owner].push(BackendGpu {
                         exporter: exporter.name.to_string(),
@@ -87,11 +92,6 @@ fn exporter_status(
     latest: &LatestScrape,
     now: Instant,
 ) -> GpuExporterStatus {
-    let missing = |signal: &GpuSignal| MissingGpuSignal {
-        signal: signal.name,
-        fields: signal.fields,
-        impact: signal.missing_impact,
-    };
     let page = latest.page.as_ref();
     let age = page.map(|(at, _)| now.saturating_duration_since(*at).as_secs_f64());
     GpuExporterStatus {
@@ -99,29 +99,7 @@ fn exporter_status(
         scrape_age_seconds: age,
         scrape_error: latest.error.map(ScrapeError::as_str),
         is_truncated: page.is_some_and(|(_, page)| page.is_truncated),
-        missing: page.iter().flat_map(|(_, page)| page.missing_signals().map(missing)).collect(),
+        missing: page.iter().flat_map(|(_, page)| page.missing_signals()).collect(),
         ..GpuExporterStatus::default()
-    }
-}
-
-// === impl ScrapedExporter, GpuExporterStatus ===
-
-impl ScrapedExporter {
-    fn place(&self) -> GpuSourcePlace<'_> {
-        GpuSourcePlace { host: &self.host, rules: &self.settings.rules }
-    }
-}
-
-impl GpuExporterStatus {
-    /// Counts a GPU as assigned or as unassigned, by its owners.
-    fn count(&mut self, gpu: &GpuReading, owners: &GpuOwners) {
-        match owners {
-            GpuOwners::Backends(_) => self.assigned += 1,
-            GpuOwners::None => self.unassigned.push(gpu.index.to_string()),
-            GpuOwners::Ambiguous => {
-                self.is_ambiguous = true;
-                self.unassigned.push(gpu.index.to_string());
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::time::Duration;
-use tokenweir_engine::gpu::{GpuCondition, GpuValues};
+use tokenweir_engine::gpu::{GpuCondition, GpuSignal, GpuValues};
 
 /// One GPU of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,7 +33,7 @@ pub struct GpuAssignment {
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// The state of one DCGM exporter.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct GpuExporterStatus {
     /// Host and port of the URL of the exporter.
     pub exporter: String,
@@ -52,18 +52,7 @@ pub struct GpuExporterStatus {
     pub is_truncated: bool,
     /// The groups of values that no GPU of the page has, each with the DCGM fields that the exporter
     /// must export and the effect of their lack on the gateway.
-    pub missing: Vec<MissingGpuSignal>,
-}
-
-/// A group of values that no GPU of a page has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct MissingGpuSignal {
-    /// The name of the group.
-    pub signal: &'static str,
-    /// The DCGM fields to add to the counters file of the exporter.
-    pub fields: &'static str,
-    /// The effect of the missing values on the gateway.
-    pub impact: &'static str,
+    pub missing: Vec<&'static GpuSignal>,
 }
 
 // === impl GpuAssignment ===

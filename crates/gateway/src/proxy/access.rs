@@ -155,7 +155,7 @@ impl AccessControl {
             }
             _ => (RateLimitStatus::default(), Ok(None)),
         };
-        let permissions = self.permissions | key.allowed();
+        let permissions = self.permissions | key.tenant.permissions;
         (Principal { key: Some(key), permissions, rate_limit_status }, permit)
     }
 }
@@ -219,13 +219,13 @@ impl Principal {
 
     /// The mode in which the streams of the principal are continued. `None`: the key file states no mode.
     pub(super) fn continuation(&self) -> Option<ContinuationMode> {
-        self.key.as_ref().and_then(|key| key.continuation())
+        self.key.as_ref().and_then(|key| key.tenant.continuation)
     }
 
     /// The models that the principal may use.
     pub(super) fn allowed_models(&self) -> &ModelAllowlist {
         static ALL: ModelAllowlist = ModelAllowlist::ALL;
-        self.key.as_ref().map_or(&ALL, |key| key.models())
+        self.key.as_ref().map_or(&ALL, |key| &key.tenant.models)
     }
 
     /// Writes the identity and the tier of the principal into the record. Removes the API key from
@@ -233,7 +233,7 @@ impl Principal {
     pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
-        if let Some(tier) = key.tier() {
+        if let Some(tier) = &key.tenant.tier {
             record.tier = tier.clone();
         }
         remove_credentials(headers);

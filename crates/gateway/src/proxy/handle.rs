@@ -225,6 +225,7 @@ async fn forward_read<B: IncomingBody>(
     control.strip_headers(&mut head.headers);
     deadlines.apply(&route.policy, exchange.policy());
     let prepared = PreparedRequest {
+        context,
         head,
         fields: &fields,
         body,
@@ -235,7 +236,7 @@ async fn forward_read<B: IncomingBody>(
         early: Some(early),
         response_headers_timeout: route.policy.response_headers,
     };
-    let (mut response, lease) = relay::send(context, exchange, &prepared, lease).await?;
+    let (mut response, lease) = relay::send(exchange, &prepared, lease).await?;
     routing_headers::write(response.headers_mut(), exchange.record(), is_explained);
     if exchange.is_spliced() {
         *continuation = Some(Box::new(StreamContinuation {

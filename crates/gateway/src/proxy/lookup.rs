@@ -40,6 +40,7 @@ pub(super) async fn forward<B: IncomingBody>(
     let lease = state.pool.lease(requirements, &[], clock::now())?;
     let model_route = state.pool.routes().lookup(None).clone();
     let prepared = PreparedRequest {
+        context,
         head,
         fields: &fields,
         body: UpstreamBody::new(body, exchange.record(), head, &fields, &model_route, Vec::new())?,
@@ -55,5 +56,5 @@ pub(super) async fn forward<B: IncomingBody>(
         early: None,
         response_headers_timeout: None,
     };
-    relay::send(context, exchange, &prepared, lease).await
+    relay::send(exchange, &prepared, lease).await
 }

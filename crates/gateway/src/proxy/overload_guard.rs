@@ -30,7 +30,7 @@ pub struct OverloadLimits {
 
 /// Decides whether the gateway accepts a new request, from the numbers of open requests and
 /// connections and the memory of the process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OverloadGuard {
     limits: OverloadLimits,
     descriptors: FileDescriptorPool,
@@ -42,21 +42,13 @@ pub struct OverloadGuard {
     is_memory_full: AtomicBool,
 }
 
-impl Default for OverloadGuard {
-    fn default() -> Self {
-        Self::new(OverloadLimits::default())
-    }
-}
-
 impl OverloadGuard {
     /// A guard with these limits.
     pub fn new(limits: OverloadLimits) -> Self {
         Self {
             limits,
             descriptors: FileDescriptorPool::new(limits.max_descriptors),
-            client_connections: AtomicUsize::new(0),
-            health_checkers: AtomicUsize::new(0),
-            is_memory_full: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 

@@ -88,9 +88,7 @@ impl StoredResponses {
         let tenant = principal.tenant();
         match self.owner(id) {
             Some(Owner { backend, tenant: of }) if of.as_deref() == tenant => {
-                let is_present =
-                    pool.backends().iter().any(|present| present.identity.id == backend);
-                Ok(Some(backend).filter(|_| is_present))
+                Ok(Some(backend).filter(|backend| pool.find_backend(backend.as_str()).is_some()))
             }
             None if tenant.is_none()
                 || principal.permissions.allow(Permission::StoredResponses) =>

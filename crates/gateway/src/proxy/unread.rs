@@ -117,6 +117,7 @@ async fn forward(
     deadlines.apply(policy, stream_policy);
     stream_policy.idle = limits.idle.or(stream_policy.idle);
     let prepared = PreparedRequest {
+        context,
         head,
         fields: &fields,
         body,
@@ -127,7 +128,7 @@ async fn forward(
         early: None,
         response_headers_timeout: policy.response_headers,
     };
-    relay::send_unread(context, exchange, &prepared, stream, lease).await
+    relay::send_unread(exchange, &prepared, stream, lease).await
 }
 
 /// The first value of a parameter in a query, percent-decoded.

@@ -19,7 +19,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::future::Future;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
 use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tower::ServiceExt;
 
 /// Timeout of the TLS handshake.
@@ -43,8 +42,8 @@ const MAX_STREAMS: u32 = 32;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The open connections of the admin listener.
+#[derive(Default)]
 struct AdminConnections {
-    max_connections: usize,
     /// One task for each open connection.
     tasks: JoinSet<()>,
     /// The open connections, from the oldest to the newest.
@@ -67,16 +66,10 @@ pub(super) async fn serve(
     limits: ServerLimits,
     limiter: Arc<ConnectionLimiter>,
 ) {
-    let mut connections = AdminConnections::new(limits.max_admin_connections);
+    let mut connections = AdminConnections::default();
     loop {
-        let (stream, peer) = tokio::select! {
-            accepted = accept(&listener, &limiter) => accepted,
-            Some(ended) = connections.tasks.join_next_with_id() => {
-                connections.remove(ended);
-                continue;
-            }
-        };
-        connections.wait_for_capacity().await;
+        let (stream, peer) = accept(&listener, &limiter).await;
+        connections.wait_for_capacity(limits.max_admin_connections.max(1)).await;
         let requests = Arc::new(());
         let connection = serve_connection(
             stream,
@@ -86,7 +79,8 @@ pub(super) async fn serve(
             limits,
             requests.clone(),
         );
-        connections.add(connection, requests);
+        let task = connections.tasks.spawn(connection);
+        connections.connections.push(AdminConnection { task, requests });
     }
 }
 
@@ -157,35 +151,22 @@ async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<May
 // === impl AdminConnections ===
 
 impl AdminConnections {
-    fn new(max_connections: usize) -> Self {
-        let max_connections = max_connections.max(1);
-        Self { max_connections, tasks: JoinSet::new(), connections: Vec::new() }
-    }
-
-    fn add(&mut self, connection: impl Future<Output = ()> + Send + 'static, requests: Arc<()>) {
-        let task = self.tasks.spawn(connection);
-        self.connections.push(AdminConnection { task, requests });
-    }
-
-    fn remove(&mut self, ended: Result<(Id, ()), tokio::task::JoinError>) {
-        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-        self.connections.retain(|connection| connection.task.id() != id);
-    }
-
-    /// Waits until the number of connections is below the limit. At the limit, closes the oldest
+    /// Waits until the number of connections is below `limit`. At the limit, closes the oldest
     /// connection without an open request. If every connection has an open request, waits until one
     /// of them ends. So idle connections cannot keep probes out.
-    async fn wait_for_capacity(&mut self) {
-        while self.connections.len() >= self.max_connections {
+    async fn wait_for_capacity(&mut self, limit: usize) {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            self.connections.retain(|connection| !connection.task.is_finished());
+            if self.connections.len() < limit {
+                return;
+            }
             let is_idle =
                 |connection: &&AdminConnection| Arc::strong_count(&connection.requests) <= 2;
             if let Some(oldest) = self.connections.iter().find(is_idle) {
                 oldest.task.abort();
             }
-            match self.tasks.join_next_with_id().await {
-                Some(ended) => self.remove(ended),
-                None => self.connections.clear(),
-            }
+            self.tasks.join_next().await;
         }
     }
 }

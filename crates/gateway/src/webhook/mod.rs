@@ -12,6 +12,7 @@ mod sender;
 
 mod notifier;
 
-pub use notifier::{WebhookNotifier, WebhookStatus};
+pub use notifier::WebhookNotifier;
+pub use sender::WebhookStatus;
 pub use settings::{RetryTimes, WebhookEndpoint, WebhookSettings};
 pub use verdict_tracker::{BEGINS_AFTER, ENDS_AFTER};

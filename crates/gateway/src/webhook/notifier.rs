@@ -1,10 +1,9 @@
 //! Passes the events of the diagnosis to the senders of all webhooks.
 
-use super::sender::WebhookSender;
+use super::sender::{WebhookSender, WebhookStatus};
 use super::settings::{WebhookEndpoint, WebhookSettings};
 use super::verdict_tracker::VerdictTracker;
 use bytes::Bytes;
-use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
@@ -27,20 +26,6 @@ struct RunningSenders {
     runbooks: String,
 }
 
-/// The state of the requests to one webhook.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct WebhookStatus {
-    /// Host and port of the URL. The path can be a secret.
-    pub webhook: String,
-    /// Number of messages that the webhook accepted.
-    pub ok: u64,
-    /// Number of messages that the webhook did not accept, or that did not fit into the queue.
-    pub failed: u64,
-    /// Why the webhook did not accept the last request. `None`: the webhook accepted the request, or no
-    /// request was sent.
-    pub error: Option<String>,
-}
-
 impl WebhookNotifier {
     /// Starts the senders with these settings, in place of the previous ones. Messages that wait for a
     /// webhook with the same URL are kept. Must be called inside a Tokio runtime.
@@ -59,10 +44,7 @@ impl WebhookNotifier {
             let state = state_of(&endpoint);
             let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
             let running = sender.clone();
-            let task = supervise::spawn(BackgroundTask::Webhook, move || {
-                let sender = running.clone();
-                async move { sender.run().await }
-            });
+            let task = supervise::spawn(BackgroundTask::Webhook, move || running.clone().run());
             (sender, task)
         };
         let senders = endpoints.into_iter().map(start).collect();
@@ -85,11 +67,7 @@ impl WebhookNotifier {
 
     /// The state of the requests to each webhook.
     pub fn status(&self) -> Vec<WebhookStatus> {
-        let status = |sender: &WebhookSender| {
-            let state = sender.state();
-            let webhook = sender.endpoint.address.authority().to_owned();
-            WebhookStatus { webhook, ok: state.ok, failed: state.failed, error: state.error }
-        };
-        lock(&self.running).senders.iter().map(|(sender, _)| status(sender)).collect()
+        let running = lock(&self.running);
+        running.senders.iter().map(|(sender, _)| sender.state().status).collect()
     }
 }

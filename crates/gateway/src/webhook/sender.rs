@@ -5,8 +5,9 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use serde::Serialize;
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
@@ -29,11 +30,21 @@ pub(super) struct WebhookSender {
 #[derive(Debug, Clone, Default)]
 pub(super) struct SenderState {
     waiting: VecDeque<Bytes>,
-    pub(super) ok: u64,
-    pub(super) failed: u64,
-    /// Why the webhook did not accept the last message. `None`: it accepted the message, or no message
-    /// was sent.
-    pub(super) error: Option<String>,
+    pub(super) status: WebhookStatus,
+}
+
+/// The state of the requests to one webhook.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct WebhookStatus {
+    /// Host and port of the URL. The path can be a secret.
+    pub webhook: String,
+    /// Number of messages that the webhook accepted.
+    pub ok: u64,
+    /// Number of messages that the webhook did not accept, or that did not fit into the queue.
+    pub failed: u64,
+    /// Why the webhook did not accept the last request. `None`: the webhook accepted the request, or no
+    /// request was sent.
+    pub error: Option<String>,
 }
 
 /// Why a webhook did not accept a request. No text contains the path of the URL.
@@ -69,7 +80,12 @@ impl PostError {
 
 impl WebhookSender {
     /// A sender. `state`: the messages and results of the sender with the previous settings.
-    pub(super) fn new(endpoint: WebhookEndpoint, retries: RetryTimes, state: SenderState) -> Self {
+    pub(super) fn new(
+        endpoint: WebhookEndpoint,
+        retries: RetryTimes,
+        mut state: SenderState,
+    ) -> Self {
+        endpoint.address.authority().clone_into(&mut state.status.webhook);
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
         let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
         let (idle, state, added) = (IdlePool::default(), Mutex::new(state), Notify::new());
@@ -85,13 +101,13 @@ impl WebhookSender {
     pub(super) fn push(&self, message: Bytes) {
         let mut state = lock(&self.state);
         let replaced = push_bounded(&mut state.waiting, message, MAX_WAITING);
-        state.failed += u64::from(replaced.is_some());
+        state.status.failed += u64::from(replaced.is_some());
         drop(state);
         self.added.notify_one();
     }
 
     /// Sends the messages until the future is dropped.
-    pub(super) async fn run(&self) {
+    pub(super) async fn run(self: Arc<Self>) {
         loop {
             let next = lock(&self.state).waiting.pop_front();
             match next {
@@ -141,10 +157,10 @@ impl WebhookSender {
         let error = result.err().map(|error| error.to_string());
         let mut state = lock(&self.state);
         match &error {
-            None => state.ok += 1,
-            Some(_) => state.failed += u64::from(is_last),
+            None => state.status.ok += 1,
+            Some(_) => state.status.failed += u64::from(is_last),
         }
-        let previous = std::mem::replace(&mut state.error, error.clone());
+        let previous = std::mem::replace(&mut state.status.error, error.clone());
         drop(state);
         let webhook = self.endpoint.address.authority();
         match (previous, error) {

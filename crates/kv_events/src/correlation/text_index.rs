@@ -28,9 +28,9 @@ pub struct TextIndex {
 
 /// An engine block, with its position in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(Rust, packed(4))] // an alignment to 8 bytes would take 16 bytes
 pub struct ChainBlock {
-    /// The hash in two halves, so that the struct is aligned to 4 bytes.
-    hash: [u32; 2],
+    hash: BlockHash,
     /// Number of engine blocks of the prompt up to and including this block. 0: the text is shorter than one
     /// engine block. The bit [`EXPECTED`] is set if this block was estimated from an outline.
     blocks: u32,
@@ -231,12 +231,12 @@ impl TextIndex {
 
 impl ChainBlock {
     fn new(hash: BlockHash, blocks: u32) -> Self {
-        Self { hash: [(hash >> 32) as u32, hash as u32], blocks }
+        Self { hash, blocks }
     }
 
     /// The hash of the block.
     pub fn hash(self) -> BlockHash {
-        u64::from(self.hash[0]) << 32 | u64::from(self.hash[1])
+        self.hash
     }
 
     /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter

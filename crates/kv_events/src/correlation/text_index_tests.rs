@@ -6,7 +6,7 @@ use super::*;
 use crate::decoder::EventBatch;
 use crate::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use crate::residency::CacheContents;
-use std::collections::HashMap;
+use lru::LruCache;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const BLOCK_SIZE: u32 = 16;
@@ -93,10 +93,9 @@ struct Fixture {
     contents: CacheContents,
     chains: RequestChains,
     index: TextIndex,
-    /// The time of the last use of each cached engine block, by its hash.
-    cache: HashMap<u64, u64>,
+    /// The cached engine blocks, by their hashes.
+    cache: LruCache<u64, ()>,
     max_blocks: usize,
-    time: u64,
     request_count: u64,
 }
 
@@ -106,9 +105,8 @@ impl Fixture {
             contents: CacheContents::new(1 << 20, 1),
             chains: RequestChains::default(),
             index: TextIndex::new(1 << 16, 1 << 18, 2),
-            cache: HashMap::new(),
+            cache: LruCache::unbounded(),
             max_blocks,
-            time: 0,
             request_count: 0,
         }
     }
@@ -118,7 +116,7 @@ impl Fixture {
         let reusable = (prompt.tokens() - 1) / u64::from(BLOCK_SIZE);
         let blocks = prompt.engine_blocks(0);
         let reused = blocks.iter().take(reusable as usize);
-        let count = reused.take_while(|block| self.cache.contains_key(block)).count();
+        let count = reused.take_while(|block| self.cache.contains(block)).count();
         count as u64 * u64::from(BLOCK_SIZE)
     }
 
@@ -146,15 +144,12 @@ impl Fixture {
         let blocks = prompt.engine_blocks(0);
         let reused = (cached / u64::from(BLOCK_SIZE)) as usize;
         // The first block of a prompt is used last, so it is evicted last.
-        self.time += blocks.len() as u64 + 1;
-        for (index, block) in blocks.iter().enumerate() {
-            self.cache.insert(*block, self.time - index as u64);
+        for block in blocks.iter().rev() {
+            self.cache.put(*block, ());
         }
-        let mut oldest: Vec<(u64, u64)> = self.cache.iter().map(|(b, t)| (*t, *b)).collect();
-        oldest.sort_unstable();
-        oldest.truncate(self.cache.len().saturating_sub(self.max_blocks));
-        let removed: Vec<u64> = oldest.iter().map(|(_, block)| *block).collect();
-        self.cache.retain(|block, _| !removed.contains(block));
+        let excess = self.cache.len().saturating_sub(self.max_blocks);
+        let removed: Vec<u64> =
+            (0..excess).filter_map(|_| self.cache.pop_lru()).map(|it| it.0).collect();
         let mut events: Vec<_> = removed.into_iter().map(PublishedEvent::Removed).collect();
         if reused < blocks.len() {
             events.push(PublishedEvent::Stored(StoredBlocks {

@@ -70,10 +70,13 @@ impl<'a> Reader<'a> {
                 Value::Float
             }
             0xcc..=0xcf => Value::Unsigned(self.number(1 << (head - 0xcc))?),
-            0xd0 => Self::signed(i8::from_be_bytes(self.array_of()?).into()),
-            0xd1 => Self::signed(i16::from_be_bytes(self.array_of()?).into()),
-            0xd2 => Self::signed(i32::from_be_bytes(self.array_of()?).into()),
-            0xd3 => Self::signed(i64::from_be_bytes(self.array_of()?)),
+            0xd0..=0xd3 => {
+                // The shifts extend the sign to 64 bits.
+                let unused_bits = 64 - (8 << (head - 0xd0));
+                let number = self.number(1 << (head - 0xd0))? << unused_bits;
+                let number = number.cast_signed() >> unused_bits;
+                u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned)
+            }
             0xd4..=0xd8 => {
                 self.bytes(1 + (1 << (head - 0xd4)))?;
                 Value::Extension
@@ -115,10 +118,6 @@ impl<'a> Reader<'a> {
         Ok(&start[..start.len() - self.rest.len()])
     }
 
-    fn signed(number: i64) -> Value<'a> {
-        u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned)
-    }
-
     fn text(&mut self, length: u64) -> Result<Value<'a>, DecodeError> {
         let bytes = self.bytes(length)?;
         std::str::from_utf8(bytes).map(Value::Text).map_err(|_| DecodeError::NotMessagePack)
@@ -142,12 +141,6 @@ impl<'a> Reader<'a> {
     /// Reads a big-endian number of `size` bytes. `size` is at most 8.
     fn number(&mut self, size: u64) -> Result<u64, DecodeError> {
         Ok(self.bytes(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-    }
-
-    fn array_of<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
-        self.rest = rest;
-        Ok(*bytes)
     }
 
     fn bytes(&mut self, length: u64) -> Result<&'a [u8], DecodeError> {

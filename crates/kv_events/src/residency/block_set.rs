@@ -23,11 +23,11 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes: its depth and group, and its hash in two halves, so that the struct is aligned to 4
-/// bytes.
+/// A block in 12 bytes: its hash, depth and group.
 #[derive(Debug, Clone, Copy)]
+#[repr(Rust, packed(4))] // an alignment to 8 bytes would take 16 bytes
 struct Block {
-    hash: [u32; 2],
+    hash: BlockHash,
     place: BlockPlace,
 }
 
@@ -76,8 +76,7 @@ impl BlockSet {
 
     /// The depth and the group of a block. `None`: the set does not contain the block.
     pub fn place(&self, hash: BlockHash) -> Option<BlockPlace> {
-        let key = halves(hash);
-        let block = self.blocks.find(position(hash, self.seed), |block| block.hash == key);
+        let block = self.blocks.find(position(hash, self.seed), |block| block.hash == hash);
         block.map(|block| block.place)
     }
 
@@ -89,8 +88,9 @@ impl BlockSet {
         place: BlockPlace,
         counts_copy: bool,
     ) -> Result<bool, TooManyBlocks> {
-        let (key, seed) = (halves(hash), self.seed);
-        if let Some(block) = self.blocks.find_mut(position(hash, seed), |block| block.hash == key) {
+        let seed = self.seed;
+        if let Some(block) = self.blocks.find_mut(position(hash, seed), |block| block.hash == hash)
+        {
             if block.place.depth() == UNKNOWN_DEPTH {
                 block.place = BlockPlace::new(place.depth(), block.place.group());
             }
@@ -103,8 +103,8 @@ impl BlockSet {
         if self.blocks.len() >= self.max_blocks {
             return Err(TooManyBlocks(self.max_blocks));
         }
-        let rehash = |block: &Block| position(block.hash(), seed);
-        self.blocks.insert_unique(position(hash, seed), Block { hash: key, place }, rehash);
+        let rehash = |block: &Block| position(block.hash, seed);
+        self.blocks.insert_unique(position(hash, seed), Block { hash, place }, rehash);
         Ok(true)
     }
 
@@ -118,8 +118,7 @@ impl BlockSet {
             }
             return None;
         }
-        let key = halves(hash);
-        let found = self.blocks.find_entry(position(hash, self.seed), |block| block.hash == key);
+        let found = self.blocks.find_entry(position(hash, self.seed), |block| block.hash == hash);
         found.ok().map(|entry| entry.remove().0.place.group())
     }
 
@@ -151,16 +150,6 @@ impl BlockPlace {
     pub fn group(self) -> GroupNumber {
         GroupNumber(self.0 as u8)
     }
-}
-
-impl Block {
-    fn hash(self) -> BlockHash {
-        u64::from(self.hash[0]) << 32 | u64::from(self.hash[1])
-    }
-}
-
-fn halves(hash: BlockHash) -> [u32; 2] {
-    [(hash >> 32) as u32, hash as u32]
 }
 
 #[cfg(test)]

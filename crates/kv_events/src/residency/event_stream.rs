@@ -108,19 +108,13 @@ impl EventStream {
 
     /// Records that a message could not be decoded or applied. The known contents must be cleared.
     pub fn on_damage(&mut self) -> StreamStep {
-        self.after_replay = StreamState::FromHere;
-        if self.phase == Phase::Live {
-            self.state = StreamState::FromHere;
-        }
+        self.set_state(StreamState::FromHere);
         StreamStep { clears: true, ..StreamStep::default() }
     }
 
     /// Records that the engine emptied its cache: from now on, the contents of the cache are known.
     pub fn on_all_cleared(&mut self) {
-        self.after_replay = StreamState::Exact;
-        if self.phase == Phase::Live {
-            self.state = StreamState::Exact;
-        }
+        self.set_state(StreamState::Exact);
     }
 
     /// Records that no message arrived for a while. Requests a replay, because the last messages
@@ -139,7 +133,7 @@ impl EventStream {
         self.last_published = Some(number);
         if has_restarted {
             let step = self.restart();
-            return if self.has_replay { step } else { self.apply_live(number, digest, true) };
+            return if self.has_replay { step } else { self.apply(number, digest, true) };
         }
         if self.phase != Phase::Live {
             // The current replay should contain this message. If the replay ends without it, another one is
@@ -152,8 +146,8 @@ impl EventStream {
                 self.after_replay = self.state;
                 self.replay(Some(expected))
             }
-            Some(expected) => self.apply_live(number, digest, number > expected),
-            None => self.apply_live(number, digest, false),
+            Some(expected) => self.apply(number, digest, number > expected),
+            None => self.apply(number, digest, false),
         }
     }
 
@@ -162,7 +156,7 @@ impl EventStream {
         match self.phase {
             // The replay was requested after an idle time. If the replay lacks a message, the
             // number of the next published message shows the gap.
-            Phase::Live if self.expected == Some(number) => self.apply_live(number, digest, false),
+            Phase::Live if self.expected == Some(number) => self.apply(number, digest, false),
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
                 let is_same = self.expected == Some(number + 1) && self.last_digest == digest;
@@ -170,22 +164,11 @@ impl EventStream {
                 self.asked_from = self.expected;
                 StreamStep::default()
             }
-            Phase::Replaying => {
-                let (is_known, clears) = match self.expected {
-                    Some(expected) => (number < expected, number > expected),
-                    None => (false, false),
-                };
-                if is_known {
-                    return StreamStep::default();
-                }
-                if clears || self.expected.is_none() {
-                    let is_start = number == 0;
-                    self.after_replay =
-                        if is_start { StreamState::Exact } else { StreamState::FromHere };
-                }
-                self.applied(number, digest);
-                StreamStep { clears, applies: true, replay_from: None }
-            }
+            Phase::Replaying => match self.expected {
+                Some(expected) if number < expected => StreamStep::default(),
+                Some(expected) => self.apply(number, digest, number > expected),
+                None => self.apply(number, digest, false),
+            },
         }
     }
 
@@ -242,18 +225,22 @@ impl EventStream {
         StreamStep { replay_from: Some(from), ..StreamStep::default() }
     }
 
-    fn apply_live(&mut self, number: u64, digest: u64, clears: bool) -> StreamStep {
+    fn apply(&mut self, number: u64, digest: u64, clears: bool) -> StreamStep {
         if clears || self.expected.is_none() {
             let is_start = number == 0;
-            self.state = if is_start { StreamState::Exact } else { StreamState::FromHere };
+            self.set_state(if is_start { StreamState::Exact } else { StreamState::FromHere });
         }
-        self.applied(number, digest);
+        self.expected = Some(number.saturating_add(1));
+        self.last_digest = digest;
         StreamStep { clears, applies: true, replay_from: None }
     }
 
-    fn applied(&mut self, number: u64, digest: u64) {
-        self.expected = Some(number.saturating_add(1));
-        self.last_digest = digest;
+    /// Sets the state, or during a replay the state that follows the replay.
+    fn set_state(&mut self, state: StreamState) {
+        self.after_replay = state;
+        if self.phase == Phase::Live {
+            self.state = state;
+        }
     }
 }
 
@@ -287,13 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_from_the_first_message_makes_the_contents_exact() {
-        let mut stream = exact();
-        assert_eq!(stream.on_published(10, 10), apply());
-        assert_eq!(stream.state(), StreamState::Exact);
-    }
-
-    #[test]
     fn without_a_replay_only_the_first_message_makes_the_contents_exact() {
         for (first, state) in [(0, StreamState::Exact), (7, StreamState::FromHere)] {
             let mut stream = EventStream::default();
@@ -316,6 +296,7 @@ mod tests {
         assert_eq!(stream.on_replay_end(), StreamStep::default());
         assert_eq!(stream.state(), StreamState::Exact);
         assert_eq!(stream.on_published(14, 14), apply());
+        assert_eq!(stream.state(), StreamState::Exact);
     }
 
     #[test]
@@ -395,14 +376,6 @@ mod tests {
         let _ = without_replay.on_connect(false);
         let _ = without_replay.on_published(0, 0);
         assert_eq!(without_replay.on_idle(), StreamStep::default());
-    }
-
-    #[test]
-    fn a_damaged_message_clears_the_contents() {
-        let mut stream = exact();
-        assert_eq!(stream.on_published(10, 10), apply());
-        assert_eq!(stream.on_damage(), clearing(StreamStep::default()));
-        assert_eq!(stream.state(), StreamState::FromHere);
     }
 
     /// A publisher, its lossy connection to a subscriber, and what the subscriber applied.

@@ -173,4 +173,4 @@ impl Publisher {
 
 #[cfg(test)]
 #[path = "publisher_tests.rs"]
-mod tests;
+pub(super) mod tests;

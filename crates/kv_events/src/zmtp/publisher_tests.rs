@@ -4,22 +4,45 @@ use super::super::connection::ZmqEndpoint;
 use super::super::subscriber::tests::{endpoint, listener};
 use super::*;
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 
 /// A publisher that serves until the end of the test.
-struct Served {
+pub(in crate::zmtp) struct Served {
     publisher: Arc<Publisher>,
-    live: ZmqEndpoint,
-    replay: ZmqEndpoint,
+    pub(in crate::zmtp) live: ZmqEndpoint,
+    pub(in crate::zmtp) replay: ZmqEndpoint,
+    serving: JoinHandle<Infallible>,
 }
 
 impl Served {
-    async fn start() -> Self {
+    pub(in crate::zmtp) async fn start() -> Self {
+        Self::with(listener().await, listener().await)
+    }
+
+    fn with(live: TcpListener, replay: TcpListener) -> Self {
         let publisher = Arc::new(Publisher::new("kv@x".into()));
-        let [live, replay] = [listener().await, listener().await];
         let [live_endpoint, replay_endpoint] = [&live, &replay].map(endpoint);
         let serving = Arc::clone(&publisher);
-        tokio::spawn(async move { serving.serve(live, replay).await });
-        Self { publisher, live: live_endpoint, replay: replay_endpoint }
+        let serving = tokio::spawn(async move { serving.serve(live, replay).await });
+        Self { publisher, live: live_endpoint, replay: replay_endpoint, serving }
+    }
+
+    pub(in crate::zmtp) fn publish(&self, payload: &str) {
+        self.publisher.publish(payload.into());
+    }
+
+    /// Replaces the publisher by a new process on the same ports, whose messages have numbers from 0 on.
+    pub(in crate::zmtp) async fn restart(self) -> Self {
+        self.serving.abort();
+        let _ = self.serving.await;
+        let bind = async |endpoint: &ZmqEndpoint| loop {
+            if let Ok(listener) = TcpListener::bind((endpoint.host.as_str(), endpoint.port)).await {
+                break listener;
+            }
+            tokio::task::yield_now().await;
+        };
+        let live = bind(&self.live).await;
+        Self::with(live, bind(&self.replay).await)
     }
 
     /// A connection whose subscription the publisher has handled.
@@ -56,10 +79,10 @@ fn parts(number: u64, payload: &str) -> Vec<Bytes> {
 #[tokio::test]
 async fn a_subscriber_gets_the_messages_after_its_subscription_whose_topic_matches() {
     let served = Served::start().await;
-    served.publisher.publish(b"before".into());
+    served.publish("before");
     let (mut matching, mut other) = (served.subscribe("kv@").await, served.subscribe("else").await);
-    served.publisher.publish(b"a".into());
-    served.publisher.publish(b"b".into());
+    served.publish("a");
+    served.publish("b");
     assert_eq!(matching.receive().await.unwrap(), Some(parts(1, "a")));
     assert_eq!(matching.receive().await.unwrap(), Some(parts(2, "b")));
     other.ping().await.unwrap();
@@ -71,7 +94,7 @@ async fn the_last_messages_are_replayed_from_a_number_on() {
     let served = Served::start().await;
     assert_eq!(served.replayed(0).await, [0; 0]);
     for _ in 0..BUFFER_MESSAGES + 5 {
-        served.publisher.publish(b"x".into());
+        served.publish("x");
     }
     let end = BUFFER_MESSAGES as u64 + 5;
     assert_eq!(served.replayed(0).await, (5..end).collect::<Vec<_>>());

@@ -2,12 +2,11 @@
 
 use super::super::frame::write_command;
 use super::super::handshake::greeting;
+use super::super::publisher::tests::Served;
 use super::*;
-use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::mpsc;
 
 /// A call that the subscriber made to its event sink.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,17 +47,6 @@ impl EventSink for Sink {
     }
 }
 
-/// A publisher with a replay socket.
-struct Publisher {
-    messages: Messages,
-    /// Number of published messages.
-    published: watch::Sender<usize>,
-    tasks: Vec<JoinHandle<()>>,
-    endpoint: ZmqEndpoint,
-    replay_endpoint: ZmqEndpoint,
-    with_topic: bool,
-}
-
 pub(in crate::zmtp) async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
@@ -77,112 +65,22 @@ async fn shake(stream: &mut TcpStream, socket: &str) {
     stream.read_exact(&mut [0; 64]).await.unwrap();
 }
 
-/// The payloads of all messages, each with whether it is lost on the way to a subscriber.
-type Messages = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
-
-/// Sends the published messages to the subscriber on one connection.
-async fn publish_to(stream: TcpStream, messages: Messages, mut published: watch::Receiver<usize>) {
-    let Ok(mut connection) = Connection::accept(stream, SocketType::Pub).await else { return };
-    let mut sent = None;
-    loop {
-        tokio::select! {
-            received = connection.receive() => match received {
-                Err(_) => return,
-                Ok(None) => {}
-                Ok(Some(parts)) => {
-                    assert_eq!(&parts[0][..], b"\x01kv");
-                    sent = Some(*published.borrow_and_update());
-                }
-            },
-            changed = published.changed() => {
-                let (Ok(()), Some(first)) = (changed, &mut sent) else { continue };
-                let end = *published.borrow_and_update();
-                let arriving = messages.lock().unwrap().clone().into_iter().enumerate();
-                for (number, (payload, is_lost)) in arriving.take(end).skip(*first) {
-                    if !is_lost {
-                        let number = (number as u64).to_be_bytes();
-                        connection.write(&[b"kv@x", &number, &payload]);
-                    }
-                }
-                *first = end;
-                if connection.flush().await.is_err() {
-                    return;
-                }
+/// A replay socket of vLLM up to 0.22: the messages `a` and `b` without their topic.
+async fn replay_without_topic() -> ZmqEndpoint {
+    let listener = listener().await;
+    let replay = endpoint(&listener);
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut connection = Connection::accept(stream, SocketType::Router).await.unwrap();
+        while let Ok(Some(request)) = connection.receive().await {
+            let from = number_of(&request[1]).unwrap();
+            for (number, payload) in (0_u64..).zip(["a", "b"]).skip(from as usize) {
+                connection.write(&[b"", &number.to_be_bytes(), payload.as_bytes()]);
             }
+            connection.send(&[b"", &REPLAY_END.to_be_bytes(), b""]).await.unwrap();
         }
-    }
-}
-
-/// Answers the replay requests of the subscriber on one connection.
-async fn replay_to(stream: TcpStream, messages: Messages, with_topic: bool) {
-    let Ok(mut connection) = Connection::accept(stream, SocketType::Router).await else { return };
-    let parts: &[&[u8]] = if with_topic { &[b"", b"kv@x"] } else { &[b""] };
-    while let Ok(received) = connection.receive().await {
-        let Some(request) = received else { continue };
-        let from = number_of(&request[1]).unwrap() as usize;
-        let replayed = messages.lock().unwrap().clone();
-        for (number, (payload, _)) in (0_u64..).zip(&replayed).skip(from) {
-            connection.write(&[parts, &[&number.to_be_bytes(), payload]].concat());
-        }
-        connection.write(&[parts, &[&REPLAY_END.to_be_bytes(), b""]].concat());
-        connection.flush().await.unwrap();
-    }
-}
-
-impl Publisher {
-    async fn start() -> Self {
-        Self::with(listener().await, listener().await, true)
-    }
-
-    fn with(live: TcpListener, replay: TcpListener, with_topic: bool) -> Self {
-        let (messages, published) = (Messages::default(), watch::Sender::new(0));
-        let (endpoint, replay_endpoint) = (endpoint(&live), endpoint(&replay));
-        let (shared, receiver) = (Arc::clone(&messages), published.subscribe());
-        let publishing = tokio::spawn(async move {
-            let mut connections = tokio::task::JoinSet::new();
-            while let Ok((stream, _)) = live.accept().await {
-                connections.spawn(publish_to(stream, Arc::clone(&shared), receiver.clone()));
-            }
-        });
-        let shared = Arc::clone(&messages);
-        let replaying = tokio::spawn(async move {
-            let mut connections = tokio::task::JoinSet::new();
-            while let Ok((stream, _)) = replay.accept().await {
-                connections.spawn(replay_to(stream, Arc::clone(&shared), with_topic));
-            }
-        });
-        let tasks = vec![publishing, replaying];
-        Self { messages, published, tasks, endpoint, replay_endpoint, with_topic }
-    }
-
-    /// Publishes a message. If `is_lost`, the message reaches no subscriber, but can be replayed.
-    fn publish(&self, payload: &str, is_lost: bool) {
-        self.messages.lock().unwrap().push((payload.into(), is_lost));
-        self.published.send_modify(|published| *published += 1);
-    }
-
-    /// Replaces the publisher by a new process on the same ports, whose messages have numbers from 0 on.
-    async fn restart(self) -> Self {
-        for task in &self.tasks {
-            task.abort();
-        }
-        for task in self.tasks {
-            let _ = task.await;
-        }
-        let bind = async |endpoint: &ZmqEndpoint| loop {
-            if let Ok(listener) = TcpListener::bind((endpoint.host.as_str(), endpoint.port)).await {
-                break listener;
-            }
-            tokio::task::yield_now().await;
-        };
-        let live = bind(&self.endpoint).await;
-        Self::with(live, bind(&self.replay_endpoint).await, self.with_topic)
-    }
-
-    fn subscribe(&self, with_replay: bool) -> Subscription {
-        let replay_endpoint = with_replay.then(|| self.replay_endpoint.clone());
-        Subscription::start(self.endpoint.clone(), replay_endpoint)
-    }
+    });
+    replay
 }
 
 /// A running subscriber.
@@ -191,6 +89,10 @@ struct Subscription {
 }
 
 impl Subscription {
+    fn to(served: &Served) -> Self {
+        Self::start(served.live.clone(), Some(served.replay.clone()))
+    }
+
     fn start(endpoint: ZmqEndpoint, replay_endpoint: Option<ZmqEndpoint>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         let sink = Sink { told: sender, state: None };
@@ -229,53 +131,62 @@ impl Subscription {
 #[tokio::test]
 async fn events_before_and_after_the_subscription_are_applied_in_order() {
     for with_topic in [true, false] {
-        let publisher = Publisher::with(listener().await, listener().await, with_topic);
-        publisher.publish("a", true);
-        publisher.publish("b", true);
-        let mut subscription = publisher.subscribe(true);
+        let served = Served::start().await;
+        served.publish("a");
+        served.publish("b");
+        let replay = if with_topic { served.replay.clone() } else { replay_without_topic().await };
+        let mut subscription = Subscription::start(served.live.clone(), Some(replay));
         assert_eq!(subscription.until(StreamState::Exact, 2).await, ["a", "b"]);
-        publisher.publish("c", false);
+        served.publish("c");
         assert_eq!(subscription.told.recv().await, Some(Told::Apply("c".into())));
     }
 }
 
 #[tokio::test]
 async fn a_lost_message_is_replayed() {
-    let publisher = Publisher::start().await;
-    publisher.publish("a", true);
-    let mut subscription = publisher.subscribe(true);
-    assert_eq!(subscription.until(StreamState::Exact, 1).await, ["a"]);
-    publisher.publish("lost", true);
-    publisher.publish("c", false);
+    let (served, live) = (Served::start().await, listener().await);
+    served.publish("a");
+    let mut subscription = Subscription::start(endpoint(&live), Some(served.replay.clone()));
+    let (stream, _) = live.accept().await.unwrap();
+    let mut connection = Connection::accept(stream, SocketType::Pub).await.unwrap();
+    assert_eq!(connection.receive().await.unwrap().unwrap(), ["\x01kv"]);
+    tokio::select! {
+        // The connection answers the ping of the subscriber.
+        received = connection.receive() => panic!("{received:?}"),
+        applied = subscription.until(StreamState::Exact, 1) => assert_eq!(applied, ["a"]),
+    }
+    served.publish("lost");
+    served.publish("c");
+    connection.send(&[b"kv@x", &2_u64.to_be_bytes(), b"c"]).await.unwrap();
     assert_eq!(subscription.until(StreamState::Exact, 2).await, ["lost", "c"]);
 }
 
 #[tokio::test]
 async fn after_a_restart_of_the_publisher_the_contents_are_those_of_the_new_process() {
-    let publisher = Publisher::start().await;
+    let served = Served::start().await;
     for payload in ["a", "b", "c"] {
-        publisher.publish(payload, true);
+        served.publish(payload);
     }
-    let mut subscription = publisher.subscribe(true);
+    let mut subscription = Subscription::to(&served);
     subscription.until(StreamState::Exact, 3).await;
-    let publisher = publisher.restart().await;
-    publisher.publish("new", false);
+    let served = served.restart().await;
+    served.publish("new");
     assert_eq!(subscription.until(StreamState::Exact, 1).await, ["new"]);
-    publisher.publish("newer", false);
+    served.publish("newer");
     assert_eq!(subscription.told.recv().await, Some(Told::Apply("newer".into())));
 }
 
 #[tokio::test]
 async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
-    let publisher = Publisher::start().await;
-    publisher.publish("a", true);
-    let mut subscription = publisher.subscribe(false);
+    let served = Served::start().await;
+    served.publish("a");
+    let mut subscription = Subscription::start(served.live.clone(), None);
     assert_eq!(subscription.told.recv().await, Some(Told::Clear));
     assert_eq!(subscription.told.recv().await, Some(Told::State(StreamState::Gap)));
     // A message may be published before the subscription reaches the publisher, so the test sends many.
     let publishing = async {
         loop {
-            publisher.publish("b", false);
+            served.publish("b");
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -287,13 +198,13 @@ async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
 
 #[tokio::test]
 async fn a_damaged_message_clears_the_contents_and_a_cleared_cache_makes_them_exact() {
-    let publisher = Publisher::start().await;
-    publisher.publish("a", true);
-    let mut subscription = publisher.subscribe(true);
+    let served = Served::start().await;
+    served.publish("a");
+    let mut subscription = Subscription::to(&served);
     subscription.until(StreamState::Exact, 1).await;
-    publisher.publish("damaged", false);
+    served.publish("damaged");
     subscription.until(StreamState::FromHere, 0).await;
-    publisher.publish("clear", false);
+    served.publish("clear");
     subscription.until(StreamState::Exact, 1).await;
 }
 

@@ -43,19 +43,18 @@ impl PemFile {
 
     /// The certificates of the file. Fails if the file has no certificate, or an invalid one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let missing_error =
-            || TlsError::MissingPemItem { path: self.path(), wanted: "certificate" };
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
-        match certificates {
-            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(missing_error()),
-        }
+        let certificates = certificates.ok().filter(|certificates| !certificates.is_empty());
+        certificates.ok_or_else(|| self.missing("certificate"))
     }
 
     /// The first private key of the file. Fails if the file has none.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(&self.bytes)
-            .map_err(|_| TlsError::MissingPemItem { path: self.path(), wanted: "private key" })
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|_| self.missing("private key"))
+    }
+
+    fn missing(&self, wanted: &'static str) -> TlsError {
+        TlsError::MissingPemItem { path: self.path(), wanted }
     }
 
     /// The certificates of the file as trusted authorities.

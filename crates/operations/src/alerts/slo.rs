@@ -11,7 +11,6 @@
 //! share and 100 %.
 
 use super::alert::{Alert, AlertSeverity, Runbook};
-use std::fmt::Write;
 
 /// A long and a short window, and the burn rate that must be exceeded over both.
 struct BurnRateWindow {
@@ -47,7 +46,7 @@ fn fast_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloFastBurn",
         severity: AlertSeverity::Page,
-        expr: burn_rate_condition(&FAST_BURN).into(),
+        expr: burn_rate_condition(FAST_BURN).into(),
         holds_for: "2m",
         stays_for: Some("5m"),
         summary: "SLO {{ $labels.slo }} burns its error budget fast",
@@ -71,7 +70,7 @@ fn slow_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloSlowBurn",
         severity: AlertSeverity::Ticket,
-        expr: burn_rate_condition(&SLOW_BURN).into(),
+        expr: burn_rate_condition(SLOW_BURN).into(),
         holds_for: "15m",
         stays_for: Some("30m"),
         summary: "SLO {{ $labels.slo }} will exceed its 30-day error budget",
@@ -90,24 +89,20 @@ fn slow_burn_alert() -> Alert {
 
 /// The Prometheus query of the condition that an objective exceeds the burn rate over both windows of any
 /// element of `windows`. The value of the query is the share of bad requests in the short window.
-fn burn_rate_condition(windows: &[BurnRateWindow]) -> String {
-    let mut condition = String::new();
-    for BurnRateWindow { long, short, rate } in windows {
-        let or = if condition.is_empty() { "" } else { "or\n" };
+fn burn_rate_condition(windows: [BurnRateWindow; 2]) -> String {
+    let conditions = windows.map(|BurnRateWindow { long, short, rate }| {
         let budget = "tokenweir:slo_budget:ratio";
         let threshold =
             format!("(\n    {rate} * {budget} < (1 + {budget}) / 2 or (1 + {budget}) / 2\n  )");
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            condition,
-            "{or}(\n  \
+        format!(
+            "(\n  \
              tokenweir:slo_bad:ratio_rate{short} > on (slo) {threshold}\n  \
              and on (slo) tokenweir:slo_bad:ratio_rate{long} > on (slo) {threshold}\n  \
              and on (slo) sum by (slo) \
              (increase(tokenweir_slo_requests_total{{result=\"bad\"}}[{long}])) >= \
              {MIN_BAD_REQUESTS}\n\
              )"
-        );
-    }
-    condition.trim_end().to_owned()
+        )
+    });
+    conditions.join("\nor\n")
 }

@@ -34,12 +34,16 @@ const OTHER_MEMBERS: &str = "*";
 // === impl PathTable ===
 
 impl<S: Copy> PathTable<S> {
-    /// Compiles the paths of several tables into one trie. Each entry is a path and its signal.
-    pub fn new(tables: &[&[(&'static str, S)]]) -> Self {
+    /// Compiles the paths of several tables into one trie. Each table has the path of an object, which is
+    /// empty for the document itself, and paths that begin at this object, each with its signal.
+    pub fn new(tables: &[(&'static str, &[(&'static str, S)])]) -> Self {
         let mut paths = Self { nodes: vec![TrieNode::empty()] };
-        for &(path, signal) in tables.iter().copied().flatten() {
-            let node = paths.node_or_insert(path);
-            paths.nodes[usize::from(node)].signal = Some(signal);
+        for &(object, rows) in tables {
+            let object = if object.is_empty() { 0 } else { paths.node_or_insert(0, object) };
+            for &(path, signal) in rows {
+                let node = paths.node_or_insert(object, path);
+                paths.nodes[usize::from(node)].signal = Some(signal);
+            }
         }
         paths
     }
@@ -48,13 +52,13 @@ impl<S: Copy> PathTable<S> {
     #[must_use]
     pub fn with_skipped(mut self, paths: &[&'static str]) -> Self {
         for path in paths {
-            self.node_or_insert(path);
+            self.node_or_insert(0, path);
         }
         self
     }
 
-    fn node_or_insert(&mut self, path: &'static str) -> TrieNodeId {
-        let mut node = 0;
+    fn node_or_insert(&mut self, object: TrieNodeId, path: &'static str) -> TrieNodeId {
+        let mut node = object;
         for segment in path.split('.') {
             let name = segment.trim_end_matches("[]");
             node = self.child_or_insert(node, Some(name));

@@ -22,13 +22,9 @@ fn scanned_values(paths: &PathTable<&'static str>, pieces: &[&[u8]]) -> (Vec<Str
 }
 
 fn path_table() -> PathTable<&'static str> {
-    PathTable::new(&[&[
-        ("choices[]", "choice"),
-        ("choices[].delta.content", "content"),
-        ("choices[].token_ids[]", "token"),
-        ("usage.total", "total"),
-        ("error", "error"),
-    ]])
+    let choice = [("delta.content", "content"), ("token_ids[]", "token")];
+    let document = [("choices[]", "choice"), ("usage.total", "total"), ("error", "error")];
+    PathTable::new(&[("", &document), ("choices[]", &choice)])
 }
 
 #[test]
@@ -52,7 +48,7 @@ fn only_the_named_values_are_reported() {
 
 #[test]
 fn a_star_means_the_members_that_no_other_path_names() {
-    let paths = PathTable::new(&[&[("a.b", "named"), ("a.*", "other"), ("*", "outer")]])
+    let paths = PathTable::new(&[("", &[("a.b", "named"), ("a.*", "other"), ("*", "outer")])])
         .with_skipped(&["id", "a.c"]);
     let document = br#"{"id":[1],"a":{"b":1,"c":"x","d":{"e":[2]},"f":[ ],"\u0062":2},"z":null}"#;
     let (values, is_complete) = scanned_values(&paths, &[document]);

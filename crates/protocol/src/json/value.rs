@@ -100,7 +100,7 @@ impl<'a> JsonValue<'a> {
 
 impl<'a> JsonText<'a> {
     /// A text of `len` bytes, of which `raw` is stored.
-    pub(super) fn new(raw: &'a [u8], len: usize) -> Self {
+    pub fn new(raw: &'a [u8], len: usize) -> Self {
         debug_assert!(raw.len() <= len);
         Self { raw, len }
     }
@@ -129,7 +129,7 @@ impl<'a> JsonText<'a> {
 
     /// The text, unescaped. `None`: the text has no escapes, or [`JsonText::decode`] returns
     /// `None`.
-    pub(super) fn decode_if_escaped(self) -> Option<Cow<'a, str>> {
+    pub fn decode_if_escaped(self) -> Option<Cow<'a, str>> {
         memchr::memchr(b'\\', self.raw).and_then(|_| self.decode())
     }
 

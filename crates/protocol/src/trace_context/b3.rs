@@ -64,7 +64,7 @@ fn parse_remote_context(
 }
 
 /// The value of a header. `None`: the header does not occur exactly once, or is not visible ASCII.
-fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+pub(super) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let value = values.next()?.ok()?;
     values.next().is_none().then(|| value.trim())

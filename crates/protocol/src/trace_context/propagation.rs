@@ -126,11 +126,7 @@ impl Default for PropagationFormats {
 
 /// Extracts W3C trace context. `None`: there is no valid `traceparent`, or there are several.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
-    let mut values = headers.get_all(&TRACEPARENT).iter();
-    let parent = TraceParent::parse(values.next()?.to_str().ok()?)?;
-    if values.next().is_some() {
-        return None;
-    }
+    let parent = TraceParent::parse(b3::single_value(headers, &TRACEPARENT)?)?;
     let state = list_headers::filter_trace_state(header_texts(headers, &TRACESTATE));
     Some(RemoteTraceContext {
         parent,

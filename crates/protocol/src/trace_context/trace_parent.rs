@@ -43,9 +43,7 @@ impl TraceParent {
         let flags = parse_hex(flags, 2)?;
         Some(Self { trace_id, span_id, is_sampled: flags & 1 == 1 })
     }
-}
 
-impl TraceParent {
     /// Formats the `traceparent` header without [`fmt`], which takes several times as long. The gateway
     /// sends this header with every upstream request.
     pub(super) fn to_header_bytes(self) -> [u8; 55] {
@@ -88,16 +86,6 @@ pub(super) fn parse_hex(digits: &str, len: usize) -> Option<u128> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const HEADER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-    #[test]
-    fn a_header_survives_the_round_trip() {
-        assert_eq!(
-            TraceParent::parse(HEADER).map(|parent| parent.to_string()),
-            Some(HEADER.into())
-        );
-    }
 
     #[test]
     fn malformed_headers_are_none() {

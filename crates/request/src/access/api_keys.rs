@@ -33,18 +33,23 @@ pub struct ApiKey {
     digest: KeyDigest,
     /// Principal of requests with this key: the names of the tenant and of the key.
     pub caller: Arc<ClientIdentity>,
-    tenant: Arc<Tenant>,
+    /// Tenant of the key.
+    pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone.
     usage_limiter: UsageLimiter,
 }
 
+/// A tenant of the key file, with the usage of all its keys.
 #[derive(Debug)]
-struct Tenant {
-    tier: Option<Tier>,
-    models: ModelAllowlist,
-    permissions: Permissions,
+pub struct Tenant {
+    /// Tier of the tenant. `None`: the key file has no tier for the tenant.
+    pub tier: Option<Tier>,
+    /// Models that the tenant may use.
+    pub models: ModelAllowlist,
+    /// Permissions for engine-control fields that the tenant may use.
+    pub permissions: Permissions,
     /// How streams of the tenant are continued at another backend. `None`: the setting of the model applies.
-    continuation: Option<ContinuationMode>,
+    pub continuation: Option<ContinuationMode>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: UsageLimiter,
     /// Limits and usage of each key, by key name.
@@ -168,26 +173,6 @@ impl ApiKey {
     fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
         let usage_limiter = tenant.key_usage_limiters.get(&caller.key).cloned().unwrap_or_default();
         Self { digest: entry.hash, caller, tenant, usage_limiter }
-    }
-
-    /// Tier of the tenant. `None`: the key file has no tier for the tenant.
-    pub fn tier(&self) -> Option<&Tier> {
-        self.tenant.tier.as_ref()
-    }
-
-    /// Models that requests with this key may use.
-    pub fn models(&self) -> &ModelAllowlist {
-        &self.tenant.models
-    }
-
-    /// Permissions for engine-control fields that requests with this key may use.
-    pub fn allowed(&self) -> Permissions {
-        self.tenant.permissions
-    }
-
-    /// How streams of the tenant are continued at another backend. `None`: the key file does not state it.
-    pub fn continuation(&self) -> Option<ContinuationMode> {
-        self.tenant.continuation
     }
 
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota

@@ -96,23 +96,31 @@ mod tests {
         assert!(charge.input > 0 && charge.output > 0);
     }
 
+    /// The gateway has counted 7 tokens of output.
     #[test]
-    fn a_client_disconnect_is_charged_for_the_prompt_and_the_output_so_far() {
-        let mut record = fixtures::streamed();
-        let predicted = record.selected_candidate().unwrap().candidate.prompt.round() as u64;
-        record.outcome = Outcome::Cancelled;
-        record.observed.usage.input = None;
-        record.observed.usage.output = None;
-        record.observed.usage_source = UsageSource::Estimated;
-        record.observed.estimated_tokens = 7;
-        assert_eq!(TokenCharge::from_record(&record), TokenCharge { input: predicted, output: 7 });
-        record.attempts.clear();
-        record.observed.estimated_tokens = 0;
-        assert_eq!(
-            TokenCharge::from_record(&record),
-            TokenCharge::default(),
-            "no backend received it"
-        );
+    fn without_usage_the_prompt_is_charged_if_the_client_ended_the_request() {
+        use UsageSource::{Estimated, Missing};
+        let fixture = fixtures::streamed();
+        let predicted = fixture.selected_candidate().unwrap().candidate.prompt.round() as u64;
+        for (outcome, failure, source, [input, output]) in [
+            (Outcome::Cancelled, None, Estimated, [predicted, 7]),
+            (Outcome::Timeout, Some(FailureKind::SlowOutput), Missing, [0, 0]),
+            (Outcome::Timeout, Some(FailureKind::ClientTimeout), Missing, [predicted, 0]),
+            (Outcome::Truncated, None, Estimated, [0, 7]),
+            (Outcome::UpstreamError, None, Missing, [0, 0]),
+        ] {
+            let mut record = RequestRecord { outcome, ..fixtures::streamed() };
+            record.observed.usage = Usage::default();
+            record.observed.usage_source = source;
+            record.observed.estimated_tokens = 7;
+            record.attempts[0].failure = failure.map(FailureKind::as_str);
+            let charge = TokenCharge::from_record(&record);
+            assert_eq!(charge, TokenCharge { input, output }, "{outcome:?} {failure:?}");
+            record.attempts.clear();
+            record.observed.estimated_tokens = 0;
+            let charge = TokenCharge::from_record(&record);
+            assert_eq!(charge, TokenCharge::default(), "no backend received it: {outcome:?}");
+        }
     }
 
     #[test]
@@ -157,32 +165,5 @@ mod tests {
         assert_eq!(charge.output, 1_000);
         record.outcome = Outcome::UpstreamError;
         assert_eq!(TokenCharge::from_record(&record), TokenCharge::default());
-    }
-
-    #[test]
-    fn a_client_timeout_is_charged_for_the_prompt() {
-        let mut record = fixtures::streamed();
-        let predicted = record.selected_candidate().unwrap().candidate.prompt.round() as u64;
-        record.outcome = Outcome::Timeout;
-        record.observed.usage.input = None;
-        record.observed.usage.output = None;
-        record.observed.usage_source = UsageSource::Missing;
-        record.attempts.last_mut().unwrap().failure = Some(FailureKind::SlowOutput.as_str());
-        assert_eq!(TokenCharge::from_record(&record).input, 0, "the backend was too slow");
-        record.attempts.last_mut().unwrap().failure = Some(FailureKind::ClientTimeout.as_str());
-        assert_eq!(TokenCharge::from_record(&record).input, predicted);
-    }
-
-    #[test]
-    fn a_backend_failure_is_charged_only_for_reported_usage_and_output() {
-        let mut record = fixtures::streamed();
-        record.outcome = Outcome::Truncated;
-        record.observed.usage.input = None;
-        record.observed.usage_source = UsageSource::Estimated;
-        record.observed.estimated_tokens = 3;
-        assert_eq!(TokenCharge::from_record(&record), TokenCharge { input: 0, output: 3 });
-        record.observed.usage_source = UsageSource::Missing;
-        record.outcome = Outcome::UpstreamError;
-        assert_eq!(TokenCharge::from_record(&record).total(), 0);
     }
 }

@@ -29,7 +29,7 @@ mod tests;
 mod usage_limits;
 mod usage_meter;
 
-pub use api_keys::{ApiKey, ApiKeys, bearer, remove_credentials};
+pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, remove_credentials};
 pub use charge::TokenCharge;
 pub use cors::Cors;
 pub use digest::{KeyDigest, mint};

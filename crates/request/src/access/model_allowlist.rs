@@ -2,13 +2,7 @@
 
 /// Allowed model names, and prefixes of allowed model names. A prefix is written with a final `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ModelAllowlist(Option<Vec<ModelPattern>>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum ModelPattern {
-    Name(Box<str>),
-    Prefix(Box<str>),
-}
+pub struct ModelAllowlist(Option<Box<[String]>>);
 
 impl ModelAllowlist {
     /// Allows all models.
@@ -16,7 +10,7 @@ impl ModelAllowlist {
 
     /// Allows the models of a list: names, or prefixes with a final `*`. `None`: allows all models.
     pub(super) fn new(list: Option<&[String]>) -> Self {
-        Self(list.map(|list| list.iter().map(|text| ModelPattern::parse(text)).collect()))
+        Self(list.map(Into::into))
     }
 
     /// Whether a request for `model` is allowed. `None`: the requested model is not known. The
@@ -25,23 +19,12 @@ impl ModelAllowlist {
         match (&self.0, model) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(patterns), Some(model)) => patterns.iter().any(|pattern| pattern.matches(model)),
-        }
-    }
-}
-
-impl ModelPattern {
-    fn parse(text: &str) -> Self {
-        match text.strip_suffix('*') {
-            Some(prefix) => Self::Prefix(prefix.into()),
-            None => Self::Name(text.into()),
-        }
-    }
-
-    fn matches(&self, model: &str) -> bool {
-        match self {
-            Self::Name(name) => **name == *model,
-            Self::Prefix(prefix) => model.starts_with(&**prefix),
+            (Some(patterns), Some(model)) => {
+                patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+                    Some(prefix) => model.starts_with(prefix),
+                    None => pattern == model,
+                })
+            }
         }
     }
 }

@@ -64,73 +64,25 @@ struct PlanReader {
 
 impl PlanReader {
     fn on_field(&mut self, name: &[u8], value: &[u8]) {
-        use ContinuationRefusal as R;
-        let (is_chat, is_exact) = (self.plan.is_chat, self.plan.is_exact);
         let is_set = is_set(value);
-        let refused = match name {
-            b"n" | b"best_of" => (is_set && number(value) != Some(1.0)).then_some(R::Choices),
-            b"use_beam_search" => is_set.then_some(R::Choices),
-            b"logprobs" if is_chat => {
-                self.plan.has_logprobs |= is_set;
-                None
-            }
-            b"logprobs" | b"prompt_logprobs" => is_set.then_some(R::Logprobs),
-            b"temperature" => {
-                self.plan.is_greedy |= number(value) == Some(0.0);
-                None
-            }
-            b"top_k" => {
-                self.plan.is_greedy |= number(value) == Some(1.0);
-                None
-            }
-            b"seed" => {
-                self.has_seed = is_set;
-                None
-            }
-            b"presence_penalty" | b"frequency_penalty" => {
-                (is_set && number(value) != Some(0.0)).then_some(R::Penalties)
-            }
-            b"bad_words" => is_set.then_some(R::Penalties),
-            b"stop" => is_set.then_some(R::StopStrings),
-            b"response_format" => (is_set && !is_text_format(value)).then_some(R::StructuredOutput),
-            b"tool_choice" => (is_set && !matches!(value, b"\"auto\"" | b"\"none\""))
-                .then_some(R::StructuredOutput),
-            b"structured_outputs" => is_set.then_some(R::StructuredOutput),
-            b"store" => is_set.then_some(R::Stored),
-            b"echo"
-            | b"suffix"
-            | b"kv_transfer_params"
-            | b"prompt_embeds"
-            | b"logits_processors"
-            | b"thinking_token_budget" => is_set.then_some(R::Field),
-            b"skip_special_tokens" => (value == b"false").then_some(R::Field),
-            b"truncate_prompt_tokens" | b"continue_final_message" => {
-                (is_set && !is_exact).then_some(R::Field)
-            }
-            b"return_token_ids" => {
-                self.plan.shows_ids = is_set;
-                None
-            }
-            b"max_completion_tokens" if is_chat => {
+        match name {
+            b"logprobs" if self.plan.is_chat => self.plan.has_logprobs |= is_set,
+            b"temperature" => self.plan.is_greedy |= number(value) == Some(0.0),
+            b"top_k" => self.plan.is_greedy |= number(value) == Some(1.0),
+            b"seed" => self.has_seed = is_set,
+            b"return_token_ids" => self.plan.shows_ids = is_set,
+            b"max_completion_tokens" if self.plan.is_chat => {
                 self.has_max_completion_tokens = is_set;
                 self.plan.max_tokens = number(value).or(self.plan.max_tokens);
-                None
             }
             b"max_tokens" => {
                 self.has_max_tokens = true;
                 if !self.has_max_completion_tokens {
                     self.plan.max_tokens = number(value);
                 }
-                None
             }
-            b"messages" => (is_exact && has_media(value)).then_some(R::Media),
-            b"prompt" => prompt_refusal(value, is_exact),
-            // An escaped name could be any of the names above.
-            _ if name.contains(&b'\\') => Some(R::Field),
-            _ if name.starts_with(b"guided_") => is_set.then_some(R::StructuredOutput),
-            _ => None,
-        };
-        self.refusal = self.refusal.or(refused);
+            _ => self.refusal = self.refusal.or_else(|| refusal(name, value, self.plan.is_exact)),
+        }
     }
 
     fn finish(mut self, is_greedy_only: bool) -> Result<ContinuationPlan, ContinuationRefusal> {
@@ -145,6 +97,42 @@ impl PlanReader {
         }
         self.refusal.or(of_sampling).map_or(Ok(self.plan), Err)
     }
+}
+
+/// Why a request with this field cannot be continued. `None`: the field does not prevent it.
+fn refusal(name: &[u8], value: &[u8], is_exact: bool) -> Option<ContinuationRefusal> {
+    use ContinuationRefusal as R;
+    let is_set = is_set(value);
+    let (is_refused, reason) = match name {
+        b"n" | b"best_of" => (is_set && number(value) != Some(1.0), R::Choices),
+        b"use_beam_search" => (is_set, R::Choices),
+        b"logprobs" | b"prompt_logprobs" => (is_set, R::Logprobs),
+        b"presence_penalty" | b"frequency_penalty" => {
+            (is_set && number(value) != Some(0.0), R::Penalties)
+        }
+        b"bad_words" => (is_set, R::Penalties),
+        b"stop" => (is_set, R::StopStrings),
+        b"response_format" => (is_set && !is_text_format(value), R::StructuredOutput),
+        b"tool_choice" => {
+            (is_set && !matches!(value, b"\"auto\"" | b"\"none\""), R::StructuredOutput)
+        }
+        b"structured_outputs" => (is_set, R::StructuredOutput),
+        b"store" => (is_set, R::Stored),
+        b"echo"
+        | b"suffix"
+        | b"kv_transfer_params"
+        | b"prompt_embeds"
+        | b"logits_processors"
+        | b"thinking_token_budget" => (is_set, R::Field),
+        b"skip_special_tokens" => (value == b"false", R::Field),
+        b"truncate_prompt_tokens" | b"continue_final_message" => (is_set && !is_exact, R::Field),
+        b"messages" => (is_exact && has_media(value), R::Media),
+        b"prompt" => return prompt_refusal(value, is_exact),
+        // An escaped name could be any of the names above.
+        _ if name.contains(&b'\\') => (true, R::Field),
+        _ => (is_set && name.starts_with(b"guided_"), R::StructuredOutput),
+    };
+    is_refused.then_some(reason)
 }
 
 /// Whether a `response_format` asks for plain text.

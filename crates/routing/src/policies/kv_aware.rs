@@ -367,29 +367,19 @@ mod tests {
 
     #[test]
     fn a_session_stays_on_its_backend_until_that_is_busy() {
-        let mut fleet = [1, 2, 3].map(|key| Candidate { key, ..idle_candidate() });
-        let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
-        let first = choose_for(&request, &fleet);
-        assert_eq!(first.reason, "session");
-        for sequence in 0..10 {
-            assert_eq!(choose_for(&RoutingRequest { sequence, ..request }, &fleet), first);
+        for prompt in [1_000.0, 5.0] {
+            let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
+            let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
+            let first = choose_for(&request, &fleet);
+            assert_eq!(first.reason, "session", "{prompt} tokens");
+            for sequence in 0..10 {
+                assert_eq!(choose_for(&RoutingRequest { sequence, ..request }, &fleet), first);
+            }
+            fleet[first.index].backlog = 50_000.0;
+            let moved = choose_for(&request, &fleet);
+            assert_ne!(moved.index, first.index, "{prompt} tokens");
+            assert_eq!(moved.reason, "session_too_busy", "{prompt} tokens");
         }
-        fleet[first.index].backlog = 50_000.0;
-        let moved = choose_for(&request, &fleet);
-        assert_ne!(moved.index, first.index);
-        assert_eq!(moved.reason, "session_too_busy");
-    }
-
-    #[test]
-    fn a_session_of_short_prompts_does_not_move_among_equal_candidates() {
-        let fleet = [1, 2, 3].map(|key| Candidate { key, prompt: 5.0, ..idle_candidate() });
-        let at = |sequence| {
-            let request =
-                RoutingRequest { sequence, session: Some(77), ..RoutingRequest::default() };
-            choose_for(&request, &fleet)
-        };
-        assert!((0..10).all(|sequence| at(sequence) == at(0)));
-        assert_eq!(at(0).reason, "session");
     }
 
     #[test]

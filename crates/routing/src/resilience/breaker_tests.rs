@@ -20,12 +20,6 @@ fn fail(breaker: &CircuitBreaker, times: u32, now: Instant) -> u32 {
     (0..times).map(|_| u32::from(breaker.on_failure(now))).sum()
 }
 
-/// Sends a request to an ejected backend. The request succeeds.
-fn recover(breaker: &CircuitBreaker, now: Instant) {
-    breaker.on_pick(now);
-    assert!(breaker.on_answer(now));
-}
-
 #[test]
 fn consecutive_failures_eject_and_a_success_between_them_resets_the_count() {
     let (breaker, now) = breaker();
@@ -123,7 +117,8 @@ fn the_ejection_time_doubles_up_to_five_minutes_and_resets_after_a_healthy_perio
         assert!(breaker.on_failure(now), "the half-open request fails");
     }
     now += MAX_EJECTION_TIME;
-    recover(&breaker, now);
+    breaker.on_pick(now);
+    assert!(breaker.on_answer(now), "the half-open request succeeds");
     now += MAX_EJECTION_TIME + SECOND;
     fail(&breaker, 5, now);
     assert!(admits(&breaker, now + 10 * SECOND, 0.99), "the ejection time is reset");

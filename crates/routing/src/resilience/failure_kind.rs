@@ -156,62 +156,46 @@ impl FailureKind {
 
     /// Whether the request may fail over to another backend.
     pub const fn elsewhere(self) -> FailoverPolicy {
-        match self {
-            Self::Unreachable
-            | Self::NotStored
-            | Self::TooLong
-            | Self::RankRefused
-            | Self::TransferFailed => FailoverPolicy::Always,
-            // No connection to another backend can be opened either.
-            Self::GatewayExhausted
-            | Self::ResponseHeadTimeout
-            | Self::SlowOutput
-            | Self::ClientTimeout
-            | Self::TotalTimeout => FailoverPolicy::Never,
-            Self::Died
-            | Self::Down
-            | Self::Garbage
-            | Self::Busy
-            | Self::EngineDead
-            | Self::ServerError
-            | Self::UnknownModel
-            | Self::InBandError
-            | Self::Draining
-            | Self::Empty
-            | Self::Unauthorized
-            | Self::RateLimited
-            | Self::MissingPath
-            | Self::UnexpectedStatus => FailoverPolicy::Conditional,
-        }
+        self.failover_and_effect().0
     }
 
-    /// Effect of the failure on the backend. Failures that a client can cause at will have no effect, so
-    /// a client cannot eject a backend.
+    /// Effect of the failure on the backend.
     pub const fn effect(self) -> BreakerAction {
+        self.failover_and_effect().1
+    }
+
+    /// Whether the request may fail over, and the effect on the backend. Failures that a client can cause
+    /// at will have no effect, so a client cannot eject a backend.
+    #[expect(clippy::match_same_arms, reason = "a table with one row for each kind")]
+    const fn failover_and_effect(self) -> (FailoverPolicy, BreakerAction) {
+        use BreakerAction as Effect;
+        use FailoverPolicy::{Always, Conditional, Never};
         match self {
-            Self::GatewayExhausted
-            | Self::ClientTimeout
-            | Self::TotalTimeout
-            | Self::Down
-            | Self::NotStored
-            | Self::MissingPath
-            | Self::TooLong
-            | Self::RankRefused
-            | Self::TransferFailed => BreakerAction::Nothing,
-            Self::Unreachable => BreakerAction::MarkDown,
-            Self::Busy | Self::RateLimited => BreakerAction::BackOff,
-            Self::EngineDead => BreakerAction::Eject,
-            Self::Draining => BreakerAction::Drain,
-            Self::UnknownModel | Self::Unauthorized | Self::UnexpectedStatus => {
-                BreakerAction::CountUnlessServing
-            }
-            Self::Died
-            | Self::Garbage
-            | Self::ResponseHeadTimeout
-            | Self::SlowOutput
-            | Self::ServerError
-            | Self::InBandError
-            | Self::Empty => BreakerAction::CountFailure,
+            Self::Unreachable => (Always, Effect::MarkDown),
+            // No connection to another backend can be opened either.
+            Self::GatewayExhausted => (Never, Effect::Nothing),
+            Self::Died => (Conditional, Effect::CountFailure),
+            Self::Garbage => (Conditional, Effect::CountFailure),
+            Self::Down => (Conditional, Effect::Nothing),
+            Self::ResponseHeadTimeout => (Never, Effect::CountFailure),
+            Self::SlowOutput => (Never, Effect::CountFailure),
+            Self::ClientTimeout => (Never, Effect::Nothing),
+            Self::TotalTimeout => (Never, Effect::Nothing),
+            Self::Busy => (Conditional, Effect::BackOff),
+            Self::EngineDead => (Conditional, Effect::Eject),
+            Self::ServerError => (Conditional, Effect::CountFailure),
+            Self::UnknownModel => (Conditional, Effect::CountUnlessServing),
+            Self::InBandError => (Conditional, Effect::CountFailure),
+            Self::Draining => (Conditional, Effect::Drain),
+            Self::Empty => (Conditional, Effect::CountFailure),
+            Self::NotStored => (Always, Effect::Nothing),
+            Self::Unauthorized => (Conditional, Effect::CountUnlessServing),
+            Self::RateLimited => (Conditional, Effect::BackOff),
+            Self::MissingPath => (Conditional, Effect::Nothing),
+            Self::TooLong => (Always, Effect::Nothing),
+            Self::RankRefused => (Always, Effect::Nothing),
+            Self::TransferFailed => (Always, Effect::Nothing),
+            Self::UnexpectedStatus => (Conditional, Effect::CountUnlessServing),
         }
     }
 

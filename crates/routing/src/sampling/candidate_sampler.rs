@@ -245,19 +245,13 @@ mod tests {
         assert_eq!(sample(1), sample(2));
     }
 
-    /// A backend with the default prefill cost and a backlog.
-    fn with_backlog(backlog: f64) -> Candidate {
-        Candidate { backlog, ..crate::tests::idle_candidate() }
-    }
-
     #[test]
     fn positions_with_the_least_hints_are_sampled_and_unavailable_ones_are_not() {
         let (sampler, now) = (sampler(64 * 4), clock::epoch());
         for position in 0..256 {
-            let is_available = position % 2 == 1;
-            sampler.show(position, now, || {
-                is_available.then(|| with_backlog(if position % 8 == 1 { 100.0 } else { 1e4 }))
-            });
+            let backlog = if position % 8 == 1 { 100.0 } else { 1e4 };
+            let candidate = Candidate { backlog, ..crate::tests::idle_candidate() };
+            sampler.show(position, now, || (position % 2 == 1).then_some(candidate));
         }
         for seed in 0..100 {
             let sample = sample(&sampler, KV_AWARE, 256, seed);

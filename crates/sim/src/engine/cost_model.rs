@@ -39,8 +39,6 @@ pub struct CostModel {
 pub(super) struct BatchWork {
     pub(super) prefill_tokens: u32,
     pub(super) decoded_sequences: u32,
-    /// Prompt tokens that are copied from the memory of the host.
-    pub(super) loaded_tokens: u32,
     /// Number of computed tokens of all sequences of the batch.
     pub(super) context: u32,
     /// Pairs of a computed prompt token and a token of its context.

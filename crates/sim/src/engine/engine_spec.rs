@@ -22,10 +22,6 @@ pub struct EngineSpec {
     pub decode_sequence: Duration,
     /// Time added by each token of context that attention reads.
     pub kv_token: Duration,
-    /// Number of evicted KV blocks that the memory of the host holds. 0: no second tier.
-    pub offload_blocks: u32,
-    /// Time added by each prompt token that is copied from the memory of the host.
-    pub load_token: Duration,
     /// Effects beyond the linear terms above.
     pub cost_model: CostModel,
 }
@@ -42,8 +38,6 @@ impl EngineSpec {
         prefill_token: Duration::from_micros(100),
         decode_sequence: Duration::from_micros(80),
         kv_token: Duration::from_nanos(100),
-        offload_blocks: 0,
-        load_token: Duration::ZERO,
         cost_model: CostModel::LINEAR,
     };
 
@@ -58,9 +52,7 @@ impl EngineSpec {
         let memory = self.step_base
             + self.decode_sequence * model.padded(work.decoded_sequences)
             + self.kv_token * work.context;
-        let compute = self.prefill_token * work.prefill_tokens
-            + self.load_token * work.loaded_tokens
-            + model.attention(work);
+        let compute = self.prefill_token * work.prefill_tokens + model.attention(work);
         model.combine(compute, memory, random)
     }
 }

@@ -3,8 +3,7 @@
 //! [`Engine::step`] computes one batch and returns the time that a GPU would need for it. The
 //! driver of the engine waits for this time, real or virtual, and then publishes the tokens.
 //!
-//! vLLM reserves one block as its null block; here all blocks can be used. vLLM copies offloaded blocks
-//! while batches run; here the copy lengthens the step that admits the sequence.
+//! vLLM reserves one block as its null block; here all blocks can be used.
 
 pub mod cost_model;
 mod engine_spec;
@@ -28,10 +27,6 @@ pub struct EngineStep {
     pub tokens: Vec<GeneratedToken>,
     /// The sequences that produced their last token in this step.
     pub finished: Vec<FinishedSequence>,
-    /// Number of prompt tokens computed.
-    pub prefill_tokens: u32,
-    /// Number of sequences that decoded in this step.
-    pub decoded_sequences: u32,
 }
 
 /// Gauges and counters of the engine, as vLLM defines them.
@@ -76,8 +71,6 @@ pub struct Engine {
     waiting: VecDeque<Sequence>,
     /// The counters. The gauges are not set here; [`Engine::load`] adds them.
     totals: SimulatedEngineLoad,
-    /// Prompt tokens that the next batch copies from the memory of the host.
-    loading_tokens: u32,
     /// Random numbers for the jitter, the pauses and the accepted drafts of the cost model.
     random: fastrand::Rng,
 }
@@ -99,12 +92,11 @@ impl Engine {
             ..spec
         };
         Self {
-            pool: BlockPool::new(spec.blocks, spec.offload_blocks),
+            pool: BlockPool::new(spec.blocks),
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),
             totals: SimulatedEngineLoad::default(),
-            loading_tokens: 0,
             random: fastrand::Rng::with_seed(seed),
         }
     }
@@ -128,8 +120,7 @@ impl Engine {
 
     /// Number of prompt tokens of a request that are in the prefix cache now and can be reused.
     pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
-        let reusable = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
-        let hashes = &request.block_hashes[..request.block_hashes.len().min(reusable as usize)];
+        let hashes = request.reusable_block_hashes(request.prompt_tokens, self.spec.block_size);
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
     }
 
@@ -224,19 +215,13 @@ impl Engine {
         let block_size = self.spec.block_size;
         while *budget > 0 && self.running.len() < self.spec.max_num_seqs as usize {
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            let hashes = sequence.reusable_block_hashes(block_size);
-            let mut hits = self.pool.cached_prefix(hashes);
+            let hits = self.pool.cached_prefix(sequence.reusable_block_hashes(block_size));
             let total_blocks = sequence.len().div_ceil(block_size) as usize;
             if self.pool.free_after_pinning(&hits) < total_blocks - hits.len() {
                 self.waiting.push_front(sequence);
                 return;
             }
             self.pool.pin(&hits);
-            let offloaded = self.pool.offloaded_prefix(&hashes[hits.len()..]);
-            let found = &hashes[..hits.len() + offloaded];
-            if self.pool.load_offloaded(found, sequence.id.0, &mut hits) {
-                self.loading_tokens += offloaded as u32 * block_size;
-            }
             let cached = sequence.admit(hits, block_size, now);
             if let Some(cached) = cached {
                 self.totals.prefix_queries += u64::from(sequence.len());
@@ -248,9 +233,9 @@ impl Engine {
         }
     }
 
-    /// The work of the batch. `loaded_tokens`: number of tokens that it loads from the offload tier.
-    fn batch_work(&self, loaded_tokens: u32) -> BatchWork {
-        let mut work = BatchWork { loaded_tokens, ..BatchWork::default() };
+    /// The work of the batch.
+    fn batch_work(&self) -> BatchWork {
+        let mut work = BatchWork::default();
         for sequence in &self.running {
             work.context += sequence.computed;
             if sequence.is_decoding() {
@@ -264,9 +249,7 @@ impl Engine {
 
     /// Executes the batch: computes its duration, its tokens and the finished sequences.
     fn execute(&mut self, now: Duration) -> EngineStep {
-        let loaded_tokens = std::mem::take(&mut self.loading_tokens);
-        let work = self.batch_work(loaded_tokens);
-        let duration = self.spec.step_duration(&work, &mut self.random);
+        let duration = self.spec.step_duration(&self.batch_work(), &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();
@@ -292,13 +275,7 @@ impl Engine {
             finished.extend(done);
             done.is_none()
         });
-        EngineStep {
-            duration,
-            tokens,
-            finished,
-            prefill_tokens: work.prefill_tokens,
-            decoded_sequences: work.decoded_sequences,
-        }
+        EngineStep { duration, tokens, finished }
     }
 }
 

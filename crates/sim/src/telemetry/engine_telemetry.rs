@@ -3,6 +3,8 @@
 
 use crate::engine::{EngineStep, FinishedSequence};
 use crate::text::SimulatedFinishReason;
+use std::time::Duration;
+use tokenweir_protocol::histogram::{BucketBounds, BucketLayout, FixedBucketHistogram};
 
 const FIRST_TOKEN_BOUNDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -12,69 +14,38 @@ const INTER_TOKEN_BOUNDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,
 ];
-const REQUEST_BOUNDS: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-];
 
-/// A Prometheus histogram of seconds.
-#[derive(Debug, Clone)]
-pub struct PrometheusHistogram {
-    bounds: &'static [f64],
-    /// Counts per bucket, not cumulative. The last bucket is unbounded.
-    bucket_counts: Vec<u64>,
-    sum: f64,
+/// A phase of a request, as a kind of measured value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnginePhase;
+
+impl BucketLayout for EnginePhase {
+    const BOUNDS: &'static [f64] = &[
+        0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+        240.0, 480.0, 960.0, 1920.0, 7680.0,
+    ];
 }
 
-impl PrometheusHistogram {
-    fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, bucket_counts: vec![0; bounds.len() + 1], sum: 0.0 }
-    }
-
-    fn observe(&mut self, time: std::time::Duration) {
-        let seconds = time.as_secs_f64();
-        self.sum += seconds;
-        self.bucket_counts[self.bounds.partition_point(|&bound| bound < seconds)] += 1;
-    }
-
-    /// The upper bound of each bucket, with the number of observations up to this bound. The last
-    /// bound is `+Inf`.
-    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
-        bounds.zip(self.bucket_counts.iter().scan(0, |total, count| {
-            *total += count;
-            Some(*total)
-        }))
-    }
-
-    /// Number of observations.
-    pub fn count(&self) -> u64 {
-        self.bucket_counts.iter().sum()
-    }
-
-    /// Sum of the observations in seconds.
-    pub fn sum(&self) -> f64 {
-        self.sum
-    }
-}
+/// A histogram of seconds. The default bounds are those of vLLM for the phases of a request.
+pub type EngineHistogram = FixedBucketHistogram<EnginePhase>;
 
 /// The histograms and finish reasons of one engine. Times are simulated.
 #[derive(Debug, Clone)]
 pub struct EngineTelemetry {
     /// Time from the submission of a sequence to its first token.
-    pub time_to_first_token: PrometheusHistogram,
+    pub time_to_first_token: EngineHistogram,
     /// Time between two consecutive tokens of a sequence.
-    pub inter_token_latency: PrometheusHistogram,
+    pub inter_token_latency: EngineHistogram,
     /// Time from the submission of a sequence to its last token.
-    pub e2e_request_latency: PrometheusHistogram,
+    pub e2e_request_latency: EngineHistogram,
     /// Time from the submission of a sequence to its first admission.
-    pub request_queue_time: PrometheusHistogram,
+    pub request_queue_time: EngineHistogram,
     /// Time from the first admission of a sequence to its last token.
-    pub request_inference_time: PrometheusHistogram,
+    pub request_inference_time: EngineHistogram,
     /// Time from the first admission of a sequence to its first token.
-    pub request_prefill_time: PrometheusHistogram,
+    pub request_prefill_time: EngineHistogram,
     /// Time from the first token of a sequence to its last token.
-    pub request_decode_time: PrometheusHistogram,
+    pub request_decode_time: EngineHistogram,
     /// Number of sequences that ended with the finish reason `stop`.
     pub stopped: u64,
     /// Number of sequences that ended with the finish reason `length`.
@@ -83,14 +54,16 @@ pub struct EngineTelemetry {
 
 impl Default for EngineTelemetry {
     fn default() -> Self {
+        let with_bounds =
+            |bounds| EngineHistogram::with_bounds(&BucketBounds::from_static(bounds), false);
         Self {
-            time_to_first_token: PrometheusHistogram::new(FIRST_TOKEN_BOUNDS),
-            inter_token_latency: PrometheusHistogram::new(INTER_TOKEN_BOUNDS),
-            e2e_request_latency: PrometheusHistogram::new(REQUEST_BOUNDS),
-            request_queue_time: PrometheusHistogram::new(REQUEST_BOUNDS),
-            request_inference_time: PrometheusHistogram::new(REQUEST_BOUNDS),
-            request_prefill_time: PrometheusHistogram::new(REQUEST_BOUNDS),
-            request_decode_time: PrometheusHistogram::new(REQUEST_BOUNDS),
+            time_to_first_token: with_bounds(FIRST_TOKEN_BOUNDS),
+            inter_token_latency: with_bounds(INTER_TOKEN_BOUNDS),
+            e2e_request_latency: EngineHistogram::default(),
+            request_queue_time: EngineHistogram::default(),
+            request_inference_time: EngineHistogram::default(),
+            request_prefill_time: EngineHistogram::default(),
+            request_decode_time: EngineHistogram::default(),
             stopped: 0,
             length_limited: 0,
         }
@@ -102,8 +75,8 @@ impl EngineTelemetry {
     pub fn record_step(&mut self, step: &EngineStep) {
         for token in &step.tokens {
             match token.nth {
-                1 => self.time_to_first_token.observe(token.gap),
-                _ => self.inter_token_latency.observe(token.gap),
+                1 => observe(&mut self.time_to_first_token, token.gap),
+                _ => observe(&mut self.inter_token_latency, token.gap),
             }
         }
     }
@@ -111,11 +84,11 @@ impl EngineTelemetry {
     /// Records a finished sequence.
     pub fn record_finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
         let &FinishedSequence { arrived, queued, scheduled, first_token, last_token, .. } = times;
-        self.e2e_request_latency.observe(last_token.saturating_sub(arrived));
-        self.request_queue_time.observe(scheduled.saturating_sub(queued));
-        self.request_inference_time.observe(last_token.saturating_sub(scheduled));
-        self.request_prefill_time.observe(first_token.saturating_sub(scheduled));
-        self.request_decode_time.observe(last_token.saturating_sub(first_token));
+        observe(&mut self.e2e_request_latency, last_token.saturating_sub(arrived));
+        observe(&mut self.request_queue_time, scheduled.saturating_sub(queued));
+        observe(&mut self.request_inference_time, last_token.saturating_sub(scheduled));
+        observe(&mut self.request_prefill_time, first_token.saturating_sub(scheduled));
+        observe(&mut self.request_decode_time, last_token.saturating_sub(first_token));
         match finish {
             SimulatedFinishReason::Stop => self.stopped += 1,
             SimulatedFinishReason::Length => self.length_limited += 1,
@@ -123,21 +96,7 @@ impl EngineTelemetry {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_bucket_counts_values_up_to_and_including_its_bound() {
-        let mut histogram = PrometheusHistogram::new(INTER_TOKEN_BOUNDS);
-        for millis in [10, 11, 90_000] {
-            histogram.observe(Duration::from_millis(millis));
-        }
-        let buckets: Vec<_> = histogram.buckets().collect();
-        assert_eq!(buckets[..2], [(0.01, 1), (0.025, 2)]);
-        assert_eq!(buckets[19], (f64::INFINITY, 3));
-        assert_eq!(histogram.count(), 3);
-    }
+/// Adds a time to a histogram.
+fn observe(histogram: &mut EngineHistogram, time: Duration) {
+    histogram.record_n(time.as_secs_f64(), 1);
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::engine_telemetry::{EngineTelemetry, PrometheusHistogram};
+use super::engine_telemetry::{EngineHistogram, EngineTelemetry};
 use crate::engine::{EngineSpec, SimulatedEngineLoad};
 
 /// The metric names of a vLLM version.
@@ -148,7 +148,7 @@ const FAMILIES: &[VllmMetricFamily] = &[
 /// Name, name in [`MetricNaming::V0`], measured quantity (for the help text), and the function that
 /// reads the histogram.
 type HistogramFamily =
-    (&'static str, &'static str, &'static str, fn(&EngineTelemetry) -> &PrometheusHistogram);
+    (&'static str, &'static str, &'static str, fn(&EngineTelemetry) -> &EngineHistogram);
 
 #[rustfmt::skip] // a table
 const HISTOGRAMS: &[HistogramFamily] = &[
@@ -201,16 +201,19 @@ fn write_histogram(
     name: &str,
     help: &str,
     model: &str,
-    histogram: &PrometheusHistogram,
+    histogram: &EngineHistogram,
 ) {
     write_header(page, name, "histogram", help);
     let bucket = format!("{name}_bucket");
-    for (bound, count) in histogram.buckets() {
+    let bounds = histogram.bounds().iter().copied().chain([f64::INFINITY]);
+    let mut cumulative = 0;
+    for (bound, count) in bounds.zip(histogram.bucket_counts()) {
+        cumulative += count;
         let labels = format!(r#"engine="0",le="{}",model_name="{model}""#, format_number(bound));
-        write_sample(page, &bucket, &labels, count as f64);
+        write_sample(page, &bucket, &labels, cumulative.into());
     }
     let labels = format!(r#"engine="0",model_name="{model}""#);
-    write_sample(page, &format!("{name}_count"), &labels, histogram.count() as f64);
+    write_sample(page, &format!("{name}_count"), &labels, histogram.count().into());
     write_sample(page, &format!("{name}_sum"), &labels, histogram.sum());
 }
 
@@ -251,7 +254,11 @@ mod tests {
             prompt_tokens: 1_500_000,
             ..SimulatedEngineLoad::default()
         };
-        let (spec, telemetry) = (EngineSpec::DEFAULT, EngineTelemetry::default());
+        let mut telemetry = EngineTelemetry::default();
+        for seconds in [0.01, 0.011, 90.0] {
+            telemetry.inter_token_latency.record_n(seconds, 1);
+        }
+        let spec = EngineSpec::DEFAULT;
         let source =
             MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
         render(&source, naming)
@@ -271,6 +278,10 @@ mod tests {
             r#"vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="tiny"} 0.0"#,
             r#"vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 0.0"#,
             r#"vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 0.0"#,
+            r#"vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="tiny"} 1.0"#,
+            r#"vllm:inter_token_latency_seconds_bucket{engine="0",le="0.025",model_name="tiny"} 2.0"#,
+            r#"vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 3.0"#,
+            r#"vllm:inter_token_latency_seconds_count{engine="0",model_name="tiny"} 3.0"#,
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }

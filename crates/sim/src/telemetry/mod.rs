@@ -6,7 +6,7 @@ mod spans;
 
 mod metrics_page;
 
-pub use engine_telemetry::{EngineTelemetry, PrometheusHistogram};
+pub use engine_telemetry::{EngineHistogram, EngineTelemetry};
 pub(crate) use kv_events::{KvEventPublisher, SequenceOrigin};
 pub use metrics_page::{MetricNaming, MetricsSource, render as render_metrics_page};
 pub(crate) use spans::{RequestSpan, RequestSpanExporter};

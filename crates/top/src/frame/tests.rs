@@ -4,9 +4,10 @@ mod harm;
 mod verdicts;
 
 use super::*;
-use crate::{KeyPress, UserAction};
+use crate::UserAction;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 use tokenweir_api::{
     BackendCondition, BackendSummary, EndedRequest, GatewaySnapshot, GatewayState, Harm,
@@ -234,7 +235,7 @@ fn a_wide_screen_has_more_columns_than_a_narrow_one() {
 fn a_low_screen_shows_only_the_current_pane() {
     let mut state = state_with_snapshot();
     assert_shown(&render_screen(&state, 80, 15), &["gpu-0"], &["req-old"]);
-    state.on_key(KeyPress::Tab);
+    state.on_key(KeyCode::Tab);
     assert_shown(&render_screen(&state, 80, 15), &["req-old"], &["97%"]);
 }
 
@@ -289,15 +290,15 @@ fn lists_are_sorted_and_filtered_by_keys() {
         position(first) < position(second)
     };
     assert!(order(&state, "gpu-0", "gpu-1") && order(&state, "req-old", "req-youn"));
-    state.on_key(KeyPress::Char('r'));
+    state.on_key(KeyCode::Char('r'));
     assert!(order(&state, "gpu-1", "gpu-0"));
     for letter in "/GPU-0".chars() {
-        state.on_key(KeyPress::Char(letter));
+        state.on_key(KeyCode::Char(letter));
     }
-    state.on_key(KeyPress::Enter);
+    state.on_key(KeyCode::Enter);
     let lines = render_screen(&state, 80, 40);
     assert_shown(&lines, &["12%", "filter: GPU-0", "no row matches the filter"], &["97%"]);
-    state.on_key(KeyPress::Escape);
+    state.on_key(KeyCode::Esc);
     assert!(has_line_with(&render_screen(&state, 80, 40), "97%"));
 }
 
@@ -305,50 +306,50 @@ fn lists_are_sorted_and_filtered_by_keys() {
 fn a_backend_is_drained_only_after_confirmation() {
     let backends = ["gpu-1", "gpu-0", "gpu-2"].map(|name| backend(name, 0.1)).to_vec();
     let mut state = state_with(GatewaySnapshot { backends, ..document() });
-    assert_eq!(state.on_key(KeyPress::Char('d')), None);
+    assert_eq!(state.on_key(KeyCode::Char('d')), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
-    assert_eq!(state.on_key(KeyPress::Char('n')), None);
-    state.on_key(KeyPress::Move(1));
-    state.on_key(KeyPress::Char('d'));
+    assert_eq!(state.on_key(KeyCode::Char('n')), None);
+    state.on_key(KeyCode::Down);
+    state.on_key(KeyCode::Char('d'));
     let action = UserAction::Drain { backend: "gpu-1".into(), is_drained: true };
-    assert_eq!(state.on_key(KeyPress::Char('y')), Some(action));
-    state.on_key(KeyPress::Char('2'));
-    assert_eq!(state.on_key(KeyPress::Char('d')), None);
+    assert_eq!(state.on_key(KeyCode::Char('y')), Some(action));
+    state.on_key(KeyCode::Char('2'));
+    assert_eq!(state.on_key(KeyCode::Char('d')), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "choose a backend"));
 }
 
 #[test]
 fn a_row_that_is_selected_can_be_explained_and_read() {
     let mut state = state_with_snapshot();
-    assert_eq!(state.on_key(KeyPress::Enter), None);
+    assert_eq!(state.on_key(KeyCode::Enter), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "circuit breaker closed"));
-    state.on_key(KeyPress::Escape);
-    state.on_key(KeyPress::Char('3'));
+    state.on_key(KeyCode::Esc);
+    state.on_key(KeyCode::Char('3'));
     let action = UserAction::ShowDecision { request_id: "req-ended".into() };
-    assert_eq!(state.on_key(KeyPress::Enter), Some(action));
+    assert_eq!(state.on_key(KeyCode::Enter), Some(action));
     state.on_text("why", (0..100).map(|line| format!("line {line}")).collect());
     assert!(has_line_with(&render_screen(&state, 80, 24), "line 0"));
-    state.on_key(KeyPress::Move(10));
+    state.on_key(KeyCode::PageDown);
     assert_shown(&render_screen(&state, 80, 24), &["line 10"], &["line 9"]);
-    state.on_key(KeyPress::Escape);
+    state.on_key(KeyCode::Esc);
     assert!(!has_line_with(&render_screen(&state, 80, 24), "line 10"));
 }
 
 #[test]
 fn the_selection_stays_on_a_row_when_rows_go_away() {
     let mut state = state_with_snapshot();
-    state.on_key(KeyPress::End);
+    state.on_key(KeyCode::End);
     state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
-    state.on_key(KeyPress::Char('d'));
+    state.on_key(KeyCode::Char('d'));
     let lines = render_screen(&state, 80, 24);
     assert!(has_line_with(&lines, "drain gpu-9? It is the LAST for all models"), "{lines:?}");
-    assert_eq!(state.on_key(KeyPress::Char('y')), None);
+    assert_eq!(state.on_key(KeyCode::Char('y')), None);
 }
 
 #[test]
 fn a_paused_screen_keeps_the_last_snapshot() {
     let mut state = state_with_snapshot();
-    state.on_key(KeyPress::Char('p'));
+    state.on_key(KeyCode::Char('p'));
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
     assert_shown(&render_screen(&state, 80, 40), &["paused", "gpu-0"], &[]);
 }

@@ -8,7 +8,7 @@ use super::rendering::millis;
 use super::report::{BenchReport, LatencySummaries};
 use super::samples::RequestSample;
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt;
 use tokenweir_protocol::histogram::sample_quantile;
 
 /// The comparison of an earlier and a later benchmark run.
@@ -62,17 +62,6 @@ pub enum ChangeVerdict {
     NotComparable,
 }
 
-/// A compared quantity: where its values come from, and how a change is judged.
-struct ComparedQuantity {
-    name: &'static str,
-    unit: &'static str,
-    measure: Measure,
-    /// Whether a larger value of the quantity is better.
-    is_higher_better: bool,
-    /// Minimum number of values in each run for a verdict.
-    min_values: usize,
-}
-
 /// How a quantity is measured. There is one value of the whole run. The values of single requests or time
 /// slots show the random variation within the run.
 #[derive(Clone, Copy)]
@@ -99,42 +88,24 @@ const MIN_VALUES_FOR_MEAN: usize = 20;
 /// the 99th percentile.
 const MIN_VALUES_FOR_P99: usize = 200;
 
-const QUANTITIES: [ComparedQuantity; 8] = [
-    latency("TTFT p50", 0.5, |all| all.ttft.p50, |sample| sample.ttft),
-    latency("TTFT p99", 0.99, |all| all.ttft.p99, |sample| sample.ttft),
-    latency("TPOT p50", 0.5, |all| all.tpot.p50, |sample| sample.tpot),
-    latency("TPOT p99", 0.99, |all| all.tpot.p99, |sample| sample.tpot),
-    latency("E2E p50", 0.5, |all| all.e2e.p50, |sample| sample.e2e),
-    latency("E2E p99", 0.99, |all| all.e2e.p99, |sample| sample.e2e),
-    ComparedQuantity {
-        name: "goodput",
-        unit: "share",
-        measure: Measure::Goodput,
-        is_higher_better: true,
-        min_values: MIN_VALUES_FOR_MEAN,
-    },
-    ComparedQuantity {
-        name: "output tokens/s",
-        unit: "1/s",
-        measure: Measure::OutputTokens,
-        is_higher_better: true,
-        min_values: MIN_VALUES_FOR_MEAN,
-    },
+/// The compared quantities with their names.
+const QUANTITIES: [(&str, Measure); 8] = [
+    ("TTFT p50", latency(0.5, |all| all.ttft.p50, |sample| sample.ttft)),
+    ("TTFT p99", latency(0.99, |all| all.ttft.p99, |sample| sample.ttft)),
+    ("TPOT p50", latency(0.5, |all| all.tpot.p50, |sample| sample.tpot)),
+    ("TPOT p99", latency(0.99, |all| all.tpot.p99, |sample| sample.tpot)),
+    ("E2E p50", latency(0.5, |all| all.e2e.p50, |sample| sample.e2e)),
+    ("E2E p99", latency(0.99, |all| all.e2e.p99, |sample| sample.e2e)),
+    ("goodput", Measure::Goodput),
+    ("output tokens/s", Measure::OutputTokens),
 ];
 
 const fn latency(
-    name: &'static str,
     quantile: f64,
     total: fn(&LatencySummaries) -> f64,
     sample: fn(&RequestSample) -> Option<f64>,
-) -> ComparedQuantity {
-    ComparedQuantity {
-        name,
-        unit: "s",
-        measure: Measure::Latency { quantile, total, sample },
-        is_higher_better: false,
-        min_values: if quantile > 0.5 { MIN_VALUES_FOR_P99 } else { MIN_VALUES_FOR_MEAN },
-    }
+) -> Measure {
+    Measure::Latency { quantile, total, sample }
 }
 
 /// The output tokens per second of each time slot of a run. The last slot is left out, because the run ended
@@ -151,23 +122,20 @@ impl Comparison {
     /// more than the share `limit`.
     pub fn new(before: &BenchReport, after: &BenchReport, limit: f64) -> Self {
         let is_comparable = before.run.scenario.is_same_load(&after.run.scenario);
-        let rows: Vec<ComparisonRow> =
-            QUANTITIES.iter().map(|quantity| quantity.row(before, after, is_comparable)).collect();
+        let row = |(quantity, measure): (&'static str, Measure)| {
+            measure.row(quantity, before, after, is_comparable)
+        };
+        let rows: Vec<ComparisonRow> = QUANTITIES.into_iter().map(row).collect();
         let is_regression =
             |row: &&ComparisonRow| row.verdict == ChangeVerdict::Worse && row.change.abs() > limit;
         let regressions = rows.iter().filter(is_regression).map(|row| row.quantity).collect();
         Self { differences: differences(before, after), is_comparable, regressions, rows }
     }
+}
 
-    /// Renders the comparison as text for a terminal.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write(&mut text);
-        text
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
+impl fmt::Display for Comparison {
+    /// Writes the comparison as text for a terminal.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_comparable {
             writeln!(to, "NOT COMPARABLE: the runs had different loads")?;
         }
@@ -236,52 +204,6 @@ fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
     setup_differences
 }
 
-// === impl ComparedQuantity ===
-
-impl ComparedQuantity {
-    fn row(&self, before: &BenchReport, after: &BenchReport, has_same_load: bool) -> ComparisonRow {
-        let [old, new] = [before, after].map(|report| self.measure.total(report));
-        let [a, b] = [before, after].map(|report| self.measure.values(report));
-        let is_comparable = has_same_load
-            && (!matches!(self.measure, Measure::Goodput)
-                || before.run.objectives == after.run.objectives);
-        let is_enough = a.len() >= self.min_values && b.len() >= self.min_values;
-        let change = self.measure.change(old, new);
-        let interval = (is_comparable && is_enough).then(|| self.interval(&a, &b, change));
-        let verdict = match interval {
-            None if !is_comparable => ChangeVerdict::NotComparable,
-            None => ChangeVerdict::TooFew,
-            Some([low, high]) if low <= 0.0 && high >= 0.0 => ChangeVerdict::Noise,
-            Some([low, _]) if (low > 0.0) == self.is_higher_better => ChangeVerdict::Better,
-            Some(_) => ChangeVerdict::Worse,
-        };
-        ComparisonRow {
-            quantity: self.name,
-            unit: self.unit,
-            before: old,
-            after: new,
-            change,
-            interval,
-            verdict,
-        }
-    }
-
-    /// The 95 % interval of the change between the runs. It comes from resamples of the sampled requests, and
-    /// is shifted so that it surrounds the change of all requests.
-    fn interval(&self, a: &[f64], b: &[f64], change: f64) -> [f64; 2] {
-        let mut random = fastrand::Rng::with_seed(BOOTSTRAP_SEED);
-        let change_of = |[old, new]: [Vec<f64>; 2]| {
-            let [old, new] = [old, new].map(|mut values| self.measure.statistic(&mut values));
-            self.measure.change(old, new)
-        };
-        let offset = change - change_of([a.to_vec(), b.to_vec()]);
-        let mut changes: Vec<f64> = (0..BOOTSTRAP_ROUNDS)
-            .map(|_| change_of([a, b].map(|values| resample_blocks(values, &mut random))) + offset)
-            .collect();
-        [0.025, 0.975].map(|q| sample_quantile(&mut changes, q).unwrap_or(0.0))
-    }
-}
-
 /// Draws a bootstrap resample with as many values as `values`, in blocks of consecutive values.
 fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     let count = values.len();
@@ -298,6 +220,72 @@ fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
 // === impl Measure ===
 
 impl Measure {
+    /// The row of the quantity with this name.
+    fn row(
+        self,
+        quantity: &'static str,
+        before: &BenchReport,
+        after: &BenchReport,
+        has_same_load: bool,
+    ) -> ComparisonRow {
+        let [old, new] = [before, after].map(|report| self.total(report));
+        let [a, b] = [before, after].map(|report| self.values(report));
+        let has_same_objectives = before.run.objectives == after.run.objectives;
+        let is_comparable =
+            has_same_load && (has_same_objectives || !matches!(self, Self::Goodput));
+        let is_enough = a.len().min(b.len()) >= self.min_values();
+        let is_higher_better = !matches!(self, Self::Latency { .. });
+        let change = self.change(old, new);
+        let interval = (is_comparable && is_enough).then(|| self.interval(&a, &b, change));
+        let verdict = match interval {
+            None if !is_comparable => ChangeVerdict::NotComparable,
+            None => ChangeVerdict::TooFew,
+            Some([low, high]) if low <= 0.0 && high >= 0.0 => ChangeVerdict::Noise,
+            Some([low, _]) if (low > 0.0) == is_higher_better => ChangeVerdict::Better,
+            Some(_) => ChangeVerdict::Worse,
+        };
+        ComparisonRow {
+            quantity,
+            unit: self.unit(),
+            before: old,
+            after: new,
+            change,
+            interval,
+            verdict,
+        }
+    }
+
+    /// The 95 % interval of the change between the runs. It comes from resamples of the sampled requests, and
+    /// is shifted so that it surrounds the change of all requests.
+    fn interval(self, a: &[f64], b: &[f64], change: f64) -> [f64; 2] {
+        let mut random = fastrand::Rng::with_seed(BOOTSTRAP_SEED);
+        let change_of = |[old, new]: [Vec<f64>; 2]| {
+            let [old, new] = [old, new].map(|mut values| self.statistic(&mut values));
+            self.change(old, new)
+        };
+        let offset = change - change_of([a.to_vec(), b.to_vec()]);
+        let mut changes: Vec<f64> = (0..BOOTSTRAP_ROUNDS)
+            .map(|_| change_of([a, b].map(|values| resample_blocks(values, &mut random))) + offset)
+            .collect();
+        [0.025, 0.975].map(|q| sample_quantile(&mut changes, q).unwrap_or(0.0))
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Latency { .. } => "s",
+            Self::Goodput => "share",
+            Self::OutputTokens => "1/s",
+        }
+    }
+
+    /// Minimum number of values in each run for a verdict.
+    fn min_values(self) -> usize {
+        match self {
+            Self::Latency { quantile, .. } if quantile > 0.5 => MIN_VALUES_FOR_P99,
+            _ => MIN_VALUES_FOR_MEAN,
+        }
+    }
+
     /// The value of the quantity over all requests of a run.
     fn total(self, report: &BenchReport) -> f64 {
         match self {
@@ -380,12 +368,7 @@ mod tests {
     #[test]
     fn two_runs_of_the_same_distribution_differ_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
-        assert_eq!(
-            row(&comparison, "TTFT p50").verdict,
-            ChangeVerdict::Noise,
-            "{}",
-            comparison.text()
-        );
+        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
@@ -447,7 +430,7 @@ mod tests {
         let comparison = Comparison::new(&before, &after, 0.1);
         assert!(!comparison.is_comparable && comparison.regressions.is_empty(), "{comparison:?}");
         assert!(comparison.rows.iter().all(|row| row.verdict == ChangeVerdict::NotComparable));
-        assert!(comparison.text().contains("NOT COMPARABLE"), "{}", comparison.text());
+        assert!(comparison.to_string().contains("NOT COMPARABLE"), "{comparison}");
     }
 
     #[test]
@@ -466,6 +449,6 @@ mod tests {
         other.generator.problems = vec!["late".to_owned()];
         let comparison = Comparison::new(&report(1, 50, 1.0), &other, 0.1);
         assert_eq!(comparison.differences.len(), 2, "{:?}", comparison.differences);
-        assert!(comparison.text().contains("bursts of 32"));
+        assert!(comparison.to_string().contains("bursts of 32"));
     }
 }

@@ -22,10 +22,9 @@ pub struct GatewayMetricsPage {
 /// A histogram of a metrics page, added up over all time series of one model.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct CumulativeBuckets {
-    /// Upper bounds of the buckets in seconds, ascending, without `+Inf`.
-    bounds: Vec<f64>,
-    /// Number of values up to each bound. The last entry is the number of all values.
-    cumulative_counts: Vec<f64>,
+    /// Upper bound of each bucket in seconds, ascending, and the number of values up to it. The last bound is
+    /// infinity.
+    buckets: Vec<(f64, f64)>,
     /// Sum of all values, in seconds.
     sum: f64,
 }
@@ -72,39 +71,17 @@ pub struct GatewayComparison {
     pub is_shared: bool,
 }
 
-/// A latency that is compared, and where the client and the gateway have its values.
-struct ComparedMetric {
-    /// Name of the latency.
-    quantity: &'static str,
-    /// Name of the gateway's histogram metric.
-    metric: &'static str,
-    /// Returns the histogram of the client.
-    client_histogram: fn(&RunStatistics) -> &LatencyHistogram,
-}
+/// A latency that is compared: its name, the name of the gateway's histogram metric, and the histogram of the
+/// client.
+type ComparedMetric = (&'static str, &'static str, fn(&RunStatistics) -> &LatencyHistogram);
 
 /// The compared latencies. The gateway measures from the arrival of a request, so the client's values count
 /// from the actual send time.
 const COMPARED_METRICS: [ComparedMetric; 4] = [
-    ComparedMetric {
-        quantity: "TTFT",
-        metric: "gen_ai_server_time_to_first_token_seconds",
-        client_histogram: |statistics| &statistics.service_ttft,
-    },
-    ComparedMetric {
-        quantity: "TBT",
-        metric: "tokenweir_inter_chunk_latency_seconds",
-        client_histogram: |statistics| &statistics.gaps,
-    },
-    ComparedMetric {
-        quantity: "TPOT",
-        metric: "gen_ai_server_time_per_output_token_seconds",
-        client_histogram: |statistics| &statistics.tpot,
-    },
-    ComparedMetric {
-        quantity: "E2E",
-        metric: "gen_ai_server_request_duration_seconds",
-        client_histogram: |statistics| &statistics.service_e2e,
-    },
+    ("TTFT", "gen_ai_server_time_to_first_token_seconds", |client| &client.service_ttft),
+    ("TBT", "tokenweir_inter_chunk_latency_seconds", |client| &client.gaps),
+    ("TPOT", "gen_ai_server_time_per_output_token_seconds", |client| &client.tpot),
+    ("E2E", "gen_ai_server_request_duration_seconds", |client| &client.service_e2e),
 ];
 const TOKENS_METRIC: &str = "tokenweir_tokens_total";
 const MODEL_LABEL: &str = "gen_ai_request_model";
@@ -120,16 +97,8 @@ impl GatewayMetricsPage {
             output_tokens: 0.0,
         };
         let mut is_gateway = false;
-        for line in page.split(|byte| *byte == b'\n') {
-            is_gateway |= line.starts_with(b"tokenweir_build_info");
-            if line.starts_with(b"#") {
-                continue;
-            }
-            let end =
-                line.iter().position(|byte| matches!(byte, b'{' | b' ')).unwrap_or(line.len());
-            let (name, labels_and_value) = line.split_at(end);
-            let Ok(name) = str::from_utf8(name) else { continue };
-            let Some(sample) = MetricSample::parse(labels_and_value) else { continue };
+        for (name, sample) in MetricSample::of_page(page) {
+            is_gateway |= name == "tokenweir_build_info";
             if sample.label(MODEL_LABEL).is_some_and(|label| label == model.as_bytes()) {
                 metrics.add_sample(name, &sample);
             }
@@ -143,8 +112,8 @@ impl GatewayMetricsPage {
             self.output_tokens += value;
         }
         let histograms = COMPARED_METRICS.iter().zip(&mut self.histograms);
-        for (row, buckets) in histograms {
-            match name.strip_prefix(row.metric) {
+        for ((_, metric, _), buckets) in histograms {
+            match name.strip_prefix(metric) {
                 Some("_sum") => buckets.sum += value,
                 Some("_bucket") => buckets.add(sample.label("le"), value),
                 _ => {}
@@ -170,19 +139,16 @@ impl GatewayMetricsPage {
     /// page.
     pub fn beside(&self, before: &Self, statistics: &RunStatistics) -> GatewayComparison {
         let increase = self.since(before);
-        let rows = COMPARED_METRICS.iter().zip(&increase.histograms).map(|(row, buckets)| {
-            let client = (row.client_histogram)(statistics);
+        let histograms = COMPARED_METRICS.iter().zip(&increase.histograms);
+        let rows = histograms.map(|((quantity, metric, client_histogram), buckets)| {
+            let client = client_histogram(statistics);
+            let bounds = buckets.finite_bounds();
+            let client_counts = count_in_buckets(client, &bounds);
             QuantityComparison {
-                quantity: row.quantity.to_owned(),
-                metric: row.metric.to_owned(),
-                client: BucketedSummary {
-                    mean: client.mean(),
-                    ..BucketedSummary::from_counts(
-                        &buckets.bounds,
-                        &count_in_buckets(client, &buckets.bounds),
-                    )
-                },
-                gateway: buckets.summary(),
+                quantity: (*quantity).to_owned(),
+                metric: (*metric).to_owned(),
+                client: BucketedSummary::new(&bounds, &client_counts, client.mean()),
+                gateway: BucketedSummary::new(&bounds, &buckets.counts(), buckets.mean()),
             }
         });
         let ended = increase.histograms.last().map_or(0, CumulativeBuckets::count);
@@ -213,66 +179,62 @@ impl CumulativeBuckets {
     fn add(&mut self, le: Option<&[u8]>, value: f64) {
         let bound: Option<f64> = le.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
         let Some(bound) = bound else { return };
-        let index = self.bounds.partition_point(|existing| *existing < bound);
-        if self.cumulative_counts.is_empty() {
-            self.cumulative_counts.push(0.0);
+        let index = self.buckets.partition_point(|(existing, _)| *existing < bound);
+        if self.buckets.get(index).is_none_or(|(existing, _)| *existing > bound) {
+            self.buckets.insert(index, (bound, 0.0));
         }
-        if bound.is_finite() && self.bounds.get(index) != Some(&bound) {
-            self.bounds.insert(index, bound);
-            self.cumulative_counts.insert(index, 0.0);
-        }
-        self.cumulative_counts[index] += value;
+        self.buckets[index].1 += value;
     }
 
     /// Returns the increase since an earlier page. The earlier page can lack some bounds, because a series
     /// appears on the page only with its first value.
     fn since(&self, before: &Self) -> Self {
-        let count_before = |bound: Option<&f64>| match bound {
-            Some(bound) => {
-                let index =
-                    before.bounds.iter().position(|existing| existing.total_cmp(bound).is_eq());
-                index.map_or(0.0, |index| before.cumulative_counts[index])
-            }
-            None => before.cumulative_counts.last().copied().unwrap_or(0.0),
+        let count_before = |bound: f64| {
+            let mut earlier = before.buckets.iter();
+            let bucket = earlier.find(|(existing, _)| existing.total_cmp(&bound).is_eq());
+            bucket.map_or(0.0, |(_, count)| *count)
         };
-        let cumulative_counts = self.cumulative_counts.iter().enumerate();
-        Self {
-            bounds: self.bounds.clone(),
-            cumulative_counts: cumulative_counts
-                .map(|(index, count)| count - count_before(self.bounds.get(index)))
-                .collect(),
-            sum: self.sum - before.sum,
-        }
+        let increase = |(bound, count): &(f64, f64)| (*bound, count - count_before(*bound));
+        let buckets = self.buckets.iter().map(increase).collect();
+        Self { buckets, sum: self.sum - before.sum }
     }
 
     fn count(&self) -> u64 {
-        self.cumulative_counts.last().copied().unwrap_or(0.0).round() as u64
+        self.buckets.last().map_or(0, |(_, count)| count.round() as u64)
     }
 
-    fn summary(&self) -> BucketedSummary {
+    fn mean(&self) -> f64 {
+        self.sum / self.count().max(1) as f64
+    }
+
+    fn finite_bounds(&self) -> Vec<f64> {
+        let bounds = self.buckets.iter().map(|(bound, _)| *bound);
+        bounds.filter(|bound| bound.is_finite()).collect()
+    }
+
+    /// Number of values in each bucket.
+    fn counts(&self) -> Vec<u64> {
         let mut below = 0.0;
-        let counts = self.cumulative_counts.iter().map(|cumulative| {
+        let counts = self.buckets.iter().map(|(_, cumulative)| {
             let count = cumulative - below;
             below = *cumulative;
             count.max(0.0).round() as u64
         });
-        let quantiles = BucketedSummary::from_counts(&self.bounds, &counts.collect::<Vec<_>>());
-        BucketedSummary { mean: self.sum / self.count().max(1) as f64, ..quantiles }
+        counts.collect()
     }
 }
 
 // === impl BucketedSummary ===
 
 impl BucketedSummary {
-    /// Computes the count and the quantiles from the counts of the buckets. The caller sets the mean, which
-    /// is 0 here.
-    fn from_counts(bounds: &[f64], counts: &[u64]) -> Self {
+    /// Computes the count and the quantiles from the counts of the buckets.
+    fn new(bounds: &[f64], counts: &[u64], mean: f64) -> Self {
         let to_u32 = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
         let counts_u32: Vec<u32> = counts.iter().map(to_u32).collect();
         let quantile = |q| {
             histogram::bucket_quantile(bounds, &counts_u32, q).filter(|value| value.is_finite())
         };
-        Self { count: counts.iter().sum(), mean: 0.0, p50: quantile(0.5), p99: quantile(0.99) }
+        Self { count: counts.iter().sum(), mean, p50: quantile(0.5), p99: quantile(0.99) }
     }
 }
 

@@ -116,16 +116,13 @@ impl LoadPlan {
 
     fn next_request(&mut self, recorded: Option<TraceRequest>) -> TraceRequest {
         let mut job = recorded.unwrap_or_else(|| TraceRequest {
-            at: Duration::ZERO,
             prompt_tokens: 1,
             output_tokens: 1,
             prompt: PromptFingerprint {
                 bytes: 1,
-                blocks: Box::default(),
                 block_bytes: BLOCK_TOKENS,
                 ..PromptFingerprint::default()
             },
-            session: None,
             ..TraceRequest::default()
         });
         if let Some(lengths) = self.scenario.prompt {
@@ -197,9 +194,7 @@ mod tests {
     fn poisson_gaps_have_the_mean_of_the_rate_and_an_equal_standard_deviation() {
         let at = millis(plan(ArrivalProcess::Poisson { rate: 100.0 }, 20_000, 3));
         let gaps: Vec<f64> = at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
-        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let square = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>();
-        let deviation = (square / gaps.len() as f64).sqrt();
+        let (mean, deviation) = tokenweir_replay::results::spread(&gaps);
         assert!((9.5..10.5).contains(&mean), "{mean}");
         assert!((0.9..1.1).contains(&(deviation / mean)), "{deviation}");
     }

@@ -49,7 +49,7 @@ fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64
     let requests = requests(&loads);
     let measured = requests.len() - MODERATE.clients * MODERATE.turns;
     let kind = RouterKind::Shipped(PolicyKind::KvAware);
-    let results: RunResults = Simulation::new(&setup, &requests, kind, 1).run(|_| ());
+    let results: RunResults = Simulation::new(&setup, &requests, kind, 1).run(|| ());
     let from = MODERATE.from_seconds as f64;
     let placements = results.placements.iter().filter(|(at, _)| *at >= from);
     let count = placements.clone().count() as f64;

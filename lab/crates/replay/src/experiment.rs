@@ -8,6 +8,7 @@ use super::sessions::SessionMetrics;
 use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use serde::Serialize;
+use tokenweir_routing::PolicyKind;
 
 /// An experiment: the parameters that all of its simulations share.
 #[derive(Debug, Clone)]
@@ -56,22 +57,15 @@ impl Experiment<'_> {
         by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
 
-    /// The speed of the trace at which a policy has a given goodput with seed 1, exact to about 0.1 %. The
-    /// bisection assumes that the goodput falls as the load grows.
-    pub fn calibrate(
-        &self,
-        kind: RouterKind,
-        goodput: f64,
-        on_progress: &(dyn Fn() + Sync),
-    ) -> f64 {
-        let (mut low, mut high) = (CALIBRATION_SPEED_RANGE.0.ln(), CALIBRATION_SPEED_RANGE.1.ln());
-        for _ in 0..CALIBRATION_STEPS {
-            let middle = f64::midpoint(low, high);
-            let setup = SimulationSetup { speed: middle.exp(), ..self.setup.clone() };
+    /// The speed of the trace at which round-robin routing has a given goodput with seed 1, exact to about
+    /// 0.1 %. The bisection assumes that the goodput falls as the load grows.
+    pub fn calibrate(&self, goodput: f64, on_progress: &(dyn Fn() + Sync)) -> f64 {
+        let kind = RouterKind::Shipped(PolicyKind::RoundRobin);
+        bisect_speed(CALIBRATION_SPEED_RANGE, CALIBRATION_STEPS, |speed| {
+            let setup = SimulationSetup { speed, ..self.setup.clone() };
             let (figures, _) = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
-            if figures.goodput > goodput { low = middle } else { high = middle }
-        }
-        f64::midpoint(low, high).exp()
+            figures.goodput > goodput
+        })
     }
 
     fn run_once(
@@ -82,11 +76,24 @@ impl Experiment<'_> {
     ) -> (RunMetrics, Option<SessionMetrics>) {
         let own = self.jobs.get((seed - 1) as usize).or(self.jobs.first());
         let jobs = own.map_or(&[][..], Vec::as_slice);
-        let simulation = Simulation::new(&self.setup, jobs, kind, seed);
-        let results = simulation.run(|_| on_progress());
+        let results = Simulation::new(&self.setup, jobs, kind, seed).run(on_progress);
         let sessions = SessionMetrics::new(jobs, &results.served, &self.objectives);
         (results.figures(&self.objectives), sessions)
     }
+}
+
+/// The speed in a range up to which a condition holds, by bisections of the logarithm of the speed.
+pub(super) fn bisect_speed(
+    (low, high): (f64, f64),
+    steps: u32,
+    holds: impl Fn(f64) -> bool,
+) -> f64 {
+    let (mut low, mut high) = (low.ln(), high.ln());
+    for _ in 0..steps {
+        let middle = f64::midpoint(low, high);
+        if holds(middle.exp()) { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high).exp()
 }
 
 impl PolicyOutcome {

@@ -43,7 +43,7 @@ fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64
     setup.admission = Some(SimulatedAdmission::default());
     setup.policy.kv_aware.ttft_objective_seconds = objective_seconds;
     let kind = RouterKind::Shipped(PolicyKind::KvAware);
-    let results = Simulation::new(&setup, &requests(), kind, 1).run(|_| ());
+    let results = Simulation::new(&setup, &requests(), kind, 1).run(|| ());
     results.figures(&LatencyObjectives::new(1.0, 0.1)).goodput
 }
 

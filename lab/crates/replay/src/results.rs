@@ -20,15 +20,11 @@ pub struct ServedRequest {
     pub output: u32,
     /// Predicted time to the first token in seconds. NaN: the router does not predict.
     pub predicted_ttft: f64,
-    /// Arrival of the request, in seconds of virtual time since the start of the run.
-    pub arrived_at: f64,
 }
 
 /// Raw results of a run.
 #[derive(Debug, Clone, Default)]
 pub struct RunResults {
-    /// Number of requests sent.
-    pub requests: usize,
     /// Requests that were served.
     pub served: Vec<ServedRequest>,
     /// Time in seconds at which each request arrived, by the number of the request.
@@ -105,7 +101,7 @@ impl RunResults {
         let mut ttft: Vec<f64> = self.served.iter().map(|served| served.ttft).collect();
         let mut tpot: Vec<f64> = self.served.iter().map(ServedRequest::tpot).collect();
         RunMetrics {
-            goodput: good as f64 / self.requests.max(1) as f64,
+            goodput: good as f64 / self.arrivals.len().max(1) as f64,
             ttft_p50: quantile(&mut ttft, 0.5),
             ttft_p99: quantile(&mut ttft, 0.99),
             tpot_p50: quantile(&mut tpot, 0.5),

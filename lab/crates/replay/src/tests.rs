@@ -8,7 +8,7 @@ use super::results::{LatencyObjectives, RunMetrics, RunResults};
 use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
-use super::workload::{TrafficShape, Workload};
+use super::workload::{self, TrafficShape};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn figures(
     kind: RouterKind,
     seed: u64,
 ) -> RunMetrics {
-    Simulation::new(setup, jobs, kind, seed).run(|_| ()).figures(&OBJECTIVES)
+    Simulation::new(setup, jobs, kind, seed).run(|| ()).figures(&OBJECTIVES)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn equal_seeds_give_equal_results_and_different_seeds_do_not() {
 fn every_request_is_served_once_with_all_its_tokens() {
     let (jobs, setup) = (jobs(), setup("3:kv=200000", 2.0));
     for kind in RouterKind::all() {
-        let score = Simulation::new(&setup, &jobs, kind, 1).run(|_| ());
+        let score = Simulation::new(&setup, &jobs, kind, 1).run(|| ());
         let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).sum::<u64>();
         assert_eq!(score.served.len(), jobs.len(), "{}", kind.name());
         assert_eq!(
@@ -74,7 +74,7 @@ fn every_request_is_served_once_with_all_its_tokens() {
 fn a_request_that_fits_no_backend_is_not_served() {
     let jobs = jobs();
     let small = setup("2:kv=20000", 0.2);
-    let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|_| ());
+    let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|| ());
     let fits =
         |job: &&TraceRequest| job.prompt_tokens + job.output_tokens <= small.specs[0].capacity();
     assert_eq!(score.served.len(), jobs.iter().filter(fits).count());
@@ -87,7 +87,7 @@ fn a_client_that_disconnects_is_served_until_then() {
     for job in &mut jobs {
         job.disconnect_after_tokens = Some(1);
     }
-    let score = Simulation::new(&setup("4", 1.0), &jobs, KV_AWARE, 1).run(|_| ());
+    let score = Simulation::new(&setup("4", 1.0), &jobs, KV_AWARE, 1).run(|| ());
     assert_eq!(score.served.len(), jobs.len());
     assert!(score.served.iter().all(|served| served.output == 1));
 }
@@ -114,7 +114,7 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
     let jobs = [jobs()[..300].to_vec()];
     let experiment =
         Experiment { setup: setup("4", 1.0), jobs: &jobs, objectives: OBJECTIVES, seeds: 2 };
-    let speed = experiment.calibrate(ROUND_ROBIN, 0.5, &|| ());
+    let speed = experiment.calibrate(0.5, &|| ());
     let calibrated =
         figures(&SimulationSetup { speed, ..experiment.setup.clone() }, &jobs[0], ROUND_ROBIN, 1);
     assert!((calibrated.goodput - 0.5).abs() < 0.02, "{speed} {calibrated:?}");
@@ -128,14 +128,9 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
     assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
 }
 
-/// Generated traffic of one kind.
-fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
-    Workload { shape, requests }.generate(1)
-}
-
 #[test]
 fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
-    let jobs = [workload(TrafficShape::Agents, 1_000)];
+    let jobs = [workload::generate(TrafficShape::Agents, 1_000, 1)];
     let setup = setup("4", 5.0);
     let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
         .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
@@ -181,7 +176,7 @@ fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() 
     let jobs: Vec<TraceRequest> = (0..600).map(|number| short_request(at(number), 20)).collect();
     let frozen = Some((1, Duration::from_mins(1)..Duration::from_secs(70)));
     let setup = SimulationSetup { frozen, ..pair("1:step=60", "1:step=20") };
-    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|| ());
     assert!(sent_to_second(&score, 0.0, 60.0) > 60, "{}", sent_to_second(&score, 0.0, 60.0));
     let during = sent_to_second(&score, 60.0, 70.0);
     assert!(during <= 3, "{during}: the first overdue request and two more");
@@ -197,7 +192,7 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
     let jobs: Vec<TraceRequest> =
         (0..800).map(|number| short_request(at(number), length(number))).collect();
     let setup = pair("1:seqs=16", "1:seqs=16,step=20");
-    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|| ());
     for burst in 2..20 {
         let from = f64::from(burst) * 20.0;
         let second = sent_to_second(&score, from, from + 1.0);
@@ -207,7 +202,7 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
 
 /// Metrics of `kv_aware` with several gateways in front of four backends, and traffic that shares prefixes.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
-    let jobs = workload(TrafficShape::SystemPrompts, 1_500);
+    let jobs = workload::generate(TrafficShape::SystemPrompts, 1_500, 1);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
     figures(&setup, &jobs, KV_AWARE, 1)
 }
@@ -283,7 +278,7 @@ fn a_delayed_message_is_worth_less() {
 fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
     let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
     let waits = |setup: &SimulationSetup| {
-        let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|_| ());
+        let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
         (results.served.len(), results.placements.len())
     };
     assert_eq!(waits(&setup), (400, 400));
@@ -302,7 +297,7 @@ fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
 #[test]
 fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_late() {
     let (jobs, mut setup) = (&jobs()[..400], setup("2", 5.0));
-    let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|_| ());
+    let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
     let max_wait = Duration::from_hours(1);
     setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::above(2) });

@@ -53,15 +53,6 @@ named_enum! {
     }
 }
 
-/// The properties of generated traffic.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Workload {
-    /// The kind of traffic.
-    pub shape: TrafficShape,
-    /// Number of requests.
-    pub requests: usize,
-}
-
 impl FromStr for TrafficShape {
     type Err = String;
 
@@ -94,43 +85,34 @@ struct Segment {
 
 struct Generator {
     random: fastrand::Rng,
-    workload: Workload,
     requests: Vec<TraceRequest>,
     next_id: u64,
     /// The tenant that sends the current session.
     tenant: u64,
 }
 
-impl Workload {
-    /// Generates the requests. At speed 1, about one request arrives per second: the mean time between the
-    /// starts of two sessions is one second for each request that a session has on average.
-    pub fn generate(&self, seed: u64) -> Vec<TraceRequest> {
-        let mut generator = Generator {
-            random: fastrand::Rng::with_seed(seed),
-            workload: *self,
-            requests: Vec::with_capacity(self.requests),
-            next_id: mix(seed, 1) | 1 << 63,
-            tenant: 0,
-        };
-        generator.run();
-        let mut requests = generator.requests;
-        requests.truncate(self.requests);
-        requests
+/// Generates this number of requests. At speed 1, about one request arrives per second: the mean time between
+/// the starts of two sessions is one second for each request that a session has on average.
+pub fn generate(shape: TrafficShape, count: usize, seed: u64) -> Vec<TraceRequest> {
+    let mut generator = Generator {
+        random: fastrand::Rng::with_seed(seed),
+        requests: Vec::with_capacity(count),
+        next_id: mix(seed, 1) | 1 << 63,
+        tenant: 0,
+    };
+    let mut at = 0.0;
+    while generator.requests.len() < count {
+        let before = generator.requests.len();
+        generator.tenant = popular(&mut fastrand::Rng::with_seed(generator.next_id), TENANTS);
+        generator.session(shape, Duration::from_secs_f64(at));
+        let added = (generator.requests.len() - before) as f64;
+        at += generator.gap() * added;
     }
+    generator.requests.truncate(count);
+    generator.requests
 }
 
 impl Generator {
-    fn run(&mut self) {
-        let mut at = 0.0;
-        while self.requests.len() < self.workload.requests {
-            let before = self.requests.len();
-            self.tenant = popular(&mut fastrand::Rng::with_seed(self.next_id), TENANTS);
-            self.session(self.workload.shape, Duration::from_secs_f64(at));
-            let count = (self.requests.len() - before) as f64;
-            at += self.gap() * count;
-        }
-    }
-
     /// Random time in seconds to the next session, for each request of this session. It is distributed
     /// exponentially with a mean of 1.
     fn gap(&mut self) -> f64 {
@@ -211,14 +193,6 @@ impl Generator {
         }
     }
 
-    /// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
-    /// prompts with a common prefix have the same value.
-    fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
-        let id = prompt.first().map_or(0, |segment| segment.id);
-        let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
-        BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
-    }
-
     /// Adds a request. Returns the segment of its output, for later prompts.
     fn push(
         &mut self,
@@ -227,7 +201,7 @@ impl Generator {
         at: Duration,
         after: Option<usize>,
     ) -> Segment {
-        let bytes_per_token = self.bytes_per_token(prompt);
+        let bytes_per_token = bytes_per_token(prompt);
         let answer = self.new_segment(output_tokens.round());
         let prompt_tokens: f64 = prompt.iter().map(|segment| segment.tokens.round()).sum();
         let bytes = (prompt_tokens * bytes_per_token) as u64;
@@ -255,6 +229,14 @@ impl Generator {
     }
 }
 
+/// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
+/// prompts with a common prefix have the same value.
+fn bytes_per_token(prompt: &[Segment]) -> f64 {
+    let id = prompt.first().map_or(0, |segment| segment.id);
+    let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
+    BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
+}
+
 /// Random index below `count`, by Zipf's law with an exponent of about 1.
 fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
     let total = f64::from(count + 1).ln();
@@ -279,7 +261,7 @@ mod tests {
     use super::*;
 
     fn generate(shape: TrafficShape) -> Vec<TraceRequest> {
-        Workload { shape, requests: 2_000 }.generate(1)
+        super::generate(shape, 2_000, 1)
     }
 
     fn common_blocks(a: &TraceRequest, b: &TraceRequest) -> usize {
@@ -321,8 +303,8 @@ mod tests {
 
     #[test]
     fn about_one_request_arrives_per_second() {
-        let workload = Workload { shape: TrafficShape::Chat, requests: 20_000 };
-        let last = workload.generate(1).last().unwrap().at.as_secs_f64();
+        let requests = super::generate(TrafficShape::Chat, 20_000, 1);
+        let last = requests.last().unwrap().at.as_secs_f64();
         assert!((16_000.0..26_000.0).contains(&last), "{last}");
     }
 

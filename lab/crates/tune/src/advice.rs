@@ -83,7 +83,7 @@ fn advise_max_model_len(
     let longest = model.longest?;
     let served = longest.min(budget.max_request_tokens());
     let concurrency = budget.max_concurrency(served);
-    report.lines.push(TuneReportLine::new(
+    report.add_line(
         "longest requests at once",
         &format!(
             "{} blocks ÷ {} for {served} tokens: vLLM logs this as Maximum concurrency, and a size \
@@ -94,7 +94,7 @@ fn advise_max_model_len(
         ),
         concurrency,
         format!("{concurrency:.2}"),
-    ));
+    );
     (served < longest).then(|| Advice {
         flag: "--max-model-len",
         value: served.to_string(),
@@ -115,19 +115,12 @@ fn advise_max_num_seqs(
 ) -> Advice {
     let (prompt, output) = (request.prompt, request.output);
     let fit = budget.concurrent_requests(request.mean_tokens());
-    report.lines.push(TuneReportLine::new(
-        "concurrent requests",
-        &format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean),
-        fit,
-        format!("{fit:.1}"),
-    ));
+    let formula = format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean);
+    report.add_line("concurrent requests", &formula, fit, format!("{fit:.1}"));
     let long_fit = budget.concurrent_requests(prompt.p95 + output.p95);
-    report.lines.push(TuneReportLine::new(
-        "concurrent, all at p95",
-        &format!("KV cache ÷ ({:.0} prompt + {:.0} output, both p95)", prompt.p95, output.p95),
-        long_fit,
-        format!("{long_fit:.1}"),
-    ));
+    let formula =
+        format!("KV cache ÷ ({:.0} prompt + {:.0} output, both p95)", prompt.p95, output.p95);
+    report.add_line("concurrent, all at p95", &formula, long_fit, format!("{long_fit:.1}"));
     if long_fit < 2.0 {
         report.warnings.push(
             "two requests of p95 length do not fit: one of them will be \
@@ -204,20 +197,10 @@ fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &Me
             }
         };
     let per_second = format!("{} tokens/s", format_thousands(backend_rate as u64));
-    report.lines.push(TuneReportLine::new(
-        "output of one backend",
-        &formula,
-        backend_rate,
-        per_second,
-    ));
+    report.add_line("output of one backend", &formula, backend_rate, per_second);
     let count = (throughput / backend_rate.max(1e-9)).ceil();
     let formula = format!("{throughput:.0} tokens/s ÷ {backend_rate:.0}");
-    report.lines.push(TuneReportLine::new(
-        "backends for the target",
-        &formula,
-        count,
-        format!("{count:.0}"),
-    ));
+    report.add_line("backends for the target", &formula, count, format!("{count:.0}"));
 }
 
 /// Cost of a million output tokens: price per GPU hour ÷ output tokens of a GPU per hour × 1,000,000. `None`:
@@ -239,11 +222,6 @@ pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64
         report.gpus,
         if report.gpus == 1 { "" } else { "s" }
     );
-    report.lines.push(TuneReportLine::new(
-        "cost per million tokens",
-        &formula,
-        cost,
-        format!("{cost:.4}"),
-    ));
+    report.add_line("cost per million tokens", &formula, cost, format!("{cost:.4}"));
     Some(cost)
 }

@@ -24,19 +24,13 @@ pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
 /// gateway, no request was served yet, or a mean is below 1.
 pub fn from_metrics_page(page: &[u8]) -> Option<[TokenLengths; 2]> {
     let (mut input, mut output, mut requests) = (0.0, 0.0, 0.0);
-    for line in page.split(|byte| *byte == b'\n') {
-        let parse = |name: &str| line.strip_prefix(name.as_bytes()).and_then(MetricSample::parse);
-        if let Some(sample) = parse("tokenweir_tokens_total") {
-            let tokens = sample.number().unwrap_or(0.0);
-            match sample.label("type") {
-                Some(b"input") => input += tokens,
-                Some(b"output") => output += tokens,
-                _ => {}
-            }
-        } else if let Some(sample) = parse("tokenweir_requests_total")
-            && sample.label("outcome") == Some(b"ok")
-        {
-            requests += sample.number().unwrap_or(0.0);
+    for (name, sample) in MetricSample::of_page(page) {
+        let number = sample.number().unwrap_or(0.0);
+        match (name, sample.label("type"), sample.label("outcome")) {
+            ("tokenweir_tokens_total", Some(b"input"), _) => input += number,
+            ("tokenweir_tokens_total", Some(b"output"), _) => output += number,
+            ("tokenweir_requests_total", _, Some(b"ok")) => requests += number,
+            _ => {}
         }
     }
     let lengths = |tokens: f64| {

@@ -2,7 +2,7 @@
 //! their reasons, and the unknown inputs.
 
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt;
 
 /// The recommended settings of vLLM for a model on a GPU, with their calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -86,7 +86,7 @@ impl TuneReportLine {
     }
 
     /// Creates a line. `shown` is the result as text.
-    pub(super) fn new(name: &str, formula: &str, value: f64, shown: String) -> Self {
+    fn new(name: &str, formula: &str, value: f64, shown: String) -> Self {
         Self { name: name.to_owned(), formula: formula.to_owned(), value, shown }
     }
 }
@@ -94,15 +94,15 @@ impl TuneReportLine {
 // === impl TuneReport ===
 
 impl TuneReport {
-    /// Renders the report as text for a terminal.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_to(&mut text);
-        text
+    /// Adds a line to the calculation. `shown` is the result as text.
+    pub(super) fn add_line(&mut self, name: &str, formula: &str, value: f64, shown: String) {
+        self.lines.push(TuneReportLine::new(name, formula, value, shown));
     }
+}
 
-    fn write_to(&self, out: &mut String) -> std::fmt::Result {
+impl fmt::Display for TuneReport {
+    /// Writes the report as text for a terminal.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
             "{}, {} GPU{}\n",

@@ -45,7 +45,7 @@ fn a_token_of_llama_8b_takes_128_kib_and_fp8_halves_it() {
     assert_eq!(rounded_value(&report, "KV cache per token"), 131_072);
     // 72 GiB, less 14.96 GiB of weights, 1.5 GiB of fixed overhead and the estimated activations: some
     // 440,000 tokens.
-    assert!((400_000..460_000).contains(&report.kv_tokens), "{}", report.text());
+    assert!((400_000..460_000).contains(&report.kv_tokens), "{report}");
     let fp8 = llama(&TuneRequest { kv_bytes: Some(1), ..request() });
     assert_eq!(rounded_value(&fp8, "KV cache per token"), 65_536);
     assert!(fp8.kv_tokens.abs_diff(2 * report.kv_tokens) <= 32);
@@ -91,9 +91,9 @@ fn the_kv_cache_is_that_of_the_log_of_vllm() {
             ..request()
         };
         let report = TuneReport::compute(&ModelShape::read(&text).unwrap(), &inputs).unwrap();
-        assert_eq!(report.kv_tokens, blocks * block, "{}", report.text());
+        assert_eq!(report.kv_tokens, blocks * block, "{report}");
         let longest = line(&report, "longest requests at once");
-        assert!((longest.value - concurrency).abs() < 0.005, "{}", report.text());
+        assert!((longest.value - concurrency).abs() < 0.005, "{report}");
         assert!(longest.formula.ends_with(&format!("a size of {size} tokens")), "{longest:?}");
     }
 }

@@ -1,15 +1,13 @@
 //! The metrics of a tokenweir gateway, for a gateway whose backend is another gateway. The values are sums
 //! over the backends of that gateway.
 
-use crate::dialect::EngineKind;
-use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::table::MetricRow;
 
-pub(super) static DIALECT: MetricsDialect =
-    MetricsDialect::new(Some(EngineKind::Gateway), "tokenweir", ROWS);
+const TOKENS: &[&str] = &["_engine_tokens_total"];
 
 /// The prefix `tokenweir` is one letter longer than the head that the table compares, so the names in the
 /// rows begin with `_`.
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(&["_backend_kv_usage_ratio"]),
     MetricRow::min_kv_usage(&["_backend_kv_usage_ratio"]),
     MetricRow::running(&["_backend_running_requests"]),
@@ -18,14 +16,6 @@ const ROWS: &[MetricRow] = &[
     // added to `waiting`.
     MetricRow::sum(&["_queue_requests"], |load| &mut load.waiting_deferred),
     MetricRow::sum(&["_backend_preemptions_total"], |load| &mut load.preemptions),
-    tokens("input", |load| &mut load.prompt_tokens),
-    tokens("output", |load| &mut load.generation_tokens),
+    MetricRow::sum_with(TOKENS, ("type", "input"), |load| &mut load.prompt_tokens),
+    MetricRow::sum_with(TOKENS, ("type", "output"), |load| &mut load.generation_tokens),
 ];
-
-const fn tokens(
-    direction: &'static str,
-    field: fn(&mut crate::dialect::EngineLoad) -> &mut Option<f64>,
-) -> MetricRow {
-    let source = ValueSource::ValueWithLabel("type", direction);
-    MetricRow::number(&["_engine_tokens_total"], Aggregation::Sum, source, field)
-}

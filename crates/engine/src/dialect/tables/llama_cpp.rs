@@ -1,16 +1,12 @@
 //! The metrics of the llama.cpp server with `--metrics`. Since llama.cpp has a unified KV cache, it
 //! does not report KV usage.
 
-use crate::dialect::EngineKind;
-use crate::dialect::table::{MetricRow, MetricsDialect};
-
-pub(super) static DIALECT: MetricsDialect =
-    MetricsDialect::new(Some(EngineKind::LlamaCpp), "llamacpp", ROWS);
+use crate::dialect::table::MetricRow;
 
 const KV_USAGE: &[&str] = &["kv_cache_usage_ratio"];
 const RUNNING: &[&str] = &["requests_processing"];
 
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(KV_USAGE),
     MetricRow::min_kv_usage(KV_USAGE),
     MetricRow::running(RUNNING),

@@ -1,8 +1,7 @@
 //! The `process_*` metrics that Prometheus client libraries export for any process. The gateway reads only
 //! the start time. A changed start time shows a restart even if all counters were 0 before it.
 
-use crate::dialect::table::{MetricRow, MetricsDialect};
+use crate::dialect::table::MetricRow;
 
-pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(None, "process", ROWS);
-
-const ROWS: &[MetricRow] = &[MetricRow::max(&["start_time_seconds"], |load| &mut load.started)];
+pub(super) const ROWS: &[MetricRow] =
+    &[MetricRow::max(&["start_time_seconds"], |load| &mut load.started)];

@@ -4,16 +4,12 @@
 //! With `--enable-metrics-for-all-schedulers`, every rank exports the metrics of its group, and the sums are
 //! too high.
 
-use crate::dialect::EngineKind;
-use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
-
-pub(super) static DIALECT: MetricsDialect =
-    MetricsDialect::new(Some(EngineKind::Sglang), "sglang", ROWS);
+use crate::dialect::table::{Aggregation, MetricRow, ValueSource};
 
 const KV_USAGE: &[&str] = &["token_usage"];
 const RUNNING: &[&str] = &["num_running_reqs"];
 
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(KV_USAGE),
     MetricRow::min_kv_usage(KV_USAGE),
     MetricRow::running(RUNNING),

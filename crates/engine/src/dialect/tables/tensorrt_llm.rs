@@ -1,15 +1,11 @@
 //! The metrics of TensorRT-LLM's `trtllm-serve`. The path of the page is `/prometheus/metrics`.
 
-use crate::dialect::EngineKind;
-use crate::dialect::table::{MetricRow, MetricsDialect};
-
-pub(super) static DIALECT: MetricsDialect =
-    MetricsDialect::new(Some(EngineKind::TensorRtLlm), "trtllm", ROWS);
+use crate::dialect::table::MetricRow;
 
 const KV_USAGE: &[&str] = &["kv_cache_utilization"];
 const RUNNING: &[&str] = &["num_requests_running"];
 
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(KV_USAGE),
     MetricRow::min_kv_usage(KV_USAGE),
     MetricRow::running(RUNNING),

@@ -1,14 +1,11 @@
 //! The metrics of Hugging Face's text-generation-inference (TGI). TGI does not report KV cache
 //! usage, and exports its gauges only after the first request.
 
-use crate::dialect::EngineKind;
-use crate::dialect::table::{MetricRow, MetricsDialect};
-
-pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(Some(EngineKind::Tgi), "tgi", ROWS);
+use crate::dialect::table::MetricRow;
 
 const RUNNING: &[&str] = &["batch_current_size"];
 
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::running(RUNNING),
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["queue_size"], |load| &mut load.waiting),

@@ -1,16 +1,14 @@
 //! The metrics of vLLM from 0.6 to 0.33, with its Python front end or its Rust front end. The names of
 //! counters end in `_total` with either front end.
 
-use crate::dialect::EngineKind;
 use crate::dialect::engine_load::{CACHE_SOURCES, EngineLoad};
-use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
-
-pub(super) static DIALECT: MetricsDialect =
-    MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
+use crate::dialect::table::{Aggregation, MetricRow, ValueSource};
 
 /// Names of the metric for KV cache usage. vLLM until 0.10 exported the second name.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
+/// Name of the metric of the waiting requests, divided by the reason of their wait.
+const WAITING: &[&str] = &["num_requests_waiting_by_reason"];
 /// Names of the metric for the sum of inter-token latencies. Older versions of vLLM export the second name.
 const INTER_TOKEN_SECONDS: &[&str] =
     &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
@@ -19,24 +17,14 @@ const INTER_TOKEN_SECONDS_COUNT: &[&str] =
 /// Name of the metric whose labels are the settings of the KV cache.
 const CACHE_CONFIG: &[&str] = &["cache_config_info"];
 
-const ROWS: &[MetricRow] = &[
+pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::kv_usage(KV_USAGE),
     MetricRow::min_kv_usage(KV_USAGE),
     MetricRow::running(RUNNING),
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
-    MetricRow::number(
-        &["num_requests_waiting_by_reason"],
-        Aggregation::Sum,
-        ValueSource::ValueWithLabel("reason", "capacity"),
-        |load| &mut load.waiting_capacity,
-    ),
-    MetricRow::number(
-        &["num_requests_waiting_by_reason"],
-        Aggregation::Sum,
-        ValueSource::ValueWithLabel("reason", "deferred"),
-        |load| &mut load.waiting_deferred,
-    ),
+    MetricRow::sum_with(WAITING, ("reason", "capacity"), |load| &mut load.waiting_capacity),
+    MetricRow::sum_with(WAITING, ("reason", "deferred"), |load| &mut load.waiting_deferred),
     // Only the engine V0, which vLLM had until 0.10, moves KV blocks to CPU memory (swapping).
     MetricRow::sum(&["num_requests_swapped"], |load| &mut load.swapped),
     MetricRow::max(&["cpu_cache_usage_perc"], |load| &mut load.cpu_cache_usage),
@@ -99,10 +87,5 @@ const fn cached_from(
     field: fn(&mut EngineLoad) -> &mut Option<f64>,
     source: &'static str,
 ) -> MetricRow {
-    MetricRow::number(
-        &["prompt_tokens_cached_by_source_total"],
-        Aggregation::Sum,
-        ValueSource::ValueWithLabel("source", source),
-        field,
-    )
+    MetricRow::sum_with(&["prompt_tokens_cached_by_source_total"], ("source", source), field)
 }

@@ -10,7 +10,7 @@ use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::CachedSource;
 
 /// The groups of prompts in the cache of one backend.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BackendGroups {
     pub(super) source: CachedSource,
     /// Number of tokens in a block. 0: not known.
@@ -28,13 +28,7 @@ impl BackendGroups {
     /// Reads the groups of a backend. `modelled`: the model of its cache, for a backend without
     /// exact KV events.
     pub(super) fn read(backend: &Backend, modelled: Option<&BackendUse>) -> Self {
-        let mut groups = Self {
-            source: CachedSource::Approximate,
-            block_tokens: 0.0,
-            blocks: HashMap::new(),
-            evictions: HashMap::new(),
-            texts: HashMap::new(),
-        };
+        let mut groups = Self::default();
         let events = backend.identity.kv_cache();
         if let Some(cache) = events.filter(|cache| cache.state() == StreamState::Exact) {
             groups.source = CachedSource::Exact;

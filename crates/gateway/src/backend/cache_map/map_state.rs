@@ -51,12 +51,11 @@ impl MapState {
     /// Adds a prompt that a backend of `pool` has computed.
     pub(super) fn add(&mut self, used: &PromptUse<'_>, pool: &BackendPool) {
         if !self.backends.contains_key(used.backend) {
-            let backends = pool.backends();
-            let listed = backends.iter().find(|backend| backend.identity.id == *used.backend);
+            let listed = pool.find_backend(used.backend.as_str());
             let Some(backend) = listed.filter(|_| self.backends.len() < MAX_BACKENDS) else {
                 return;
             };
-            self.backends.insert(used.backend.clone(), BackendUse::new(backend.clone()));
+            self.backends.insert(used.backend.clone(), BackendUse::new(backend));
         }
         if let Some(backend) = self.backends.get_mut(used.backend) {
             backend.add(used);

@@ -2,12 +2,11 @@
 //! evicting pairs for the diagnosis.
 
 use super::CacheMap;
-use crate::backend::Backend;
 use crate::backend::kv_events::{start_learner, tests as events};
 use crate::backend::pool::BackendPool;
 use std::sync::Arc;
 use tokenweir_api::CacheMapDocument;
-use tokenweir_engine::address::{BackendAddress, BackendId};
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Sink;
@@ -21,8 +20,7 @@ const BLOCK_TOKENS: u64 = 128;
 /// A pool of backends with caches of 100 text blocks each, and the cache map of the pool.
 fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
     let backend = |name: &&str| {
-        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
-        let backend = Backend::new(BackendId::new(name), address, None);
+        let backend = events::backend(name);
         let report = LoadReport { capacity: Some(100 * BLOCK_TOKENS), ..LoadReport::default() };
         backend.load.estimator.on_report(&report, &LocalLoad::default(), clock::now());
         backend

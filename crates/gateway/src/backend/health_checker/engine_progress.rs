@@ -73,28 +73,20 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn load(waiting: f64, generation_tokens: Option<f64>) -> EngineLoad {
-        EngineLoad {
-            running: Some(0.0),
-            waiting: Some(waiting),
-            prompt_tokens: Some(10.0),
-            generation_tokens,
-            ..EngineLoad::default()
-        }
-    }
-
     /// Returns the standstill in seconds after one scrape per second. A scrape consists of the count of
     /// generation tokens, the hash of the values, and whether a response had output since the previous
     /// scrape.
     fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
         let (mut progress, start) = (EngineProgress::default(), clock::now());
-        for ((tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {
-            progress.record_load(
-                &load(waiting, tokens),
-                values,
-                has_output,
-                start + second * SECOND,
-            );
+        for ((generation_tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {
+            let load = EngineLoad {
+                running: Some(0.0),
+                waiting: Some(waiting),
+                prompt_tokens: Some(10.0),
+                generation_tokens,
+                ..EngineLoad::default()
+            };
+            progress.record_load(&load, values, has_output, start + second * SECOND);
         }
         progress.standstill_duration().as_secs()
     }

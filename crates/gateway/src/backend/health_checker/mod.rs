@@ -83,25 +83,28 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// may be slow under load. After a refused connection or an error status the backend is down at once.
 const UNHEALTHY_THRESHOLD: u32 = 3;
 
-struct HealthChecker {
-    /// The pool of the backend, which receives the models that the backend lists.
+/// What the health checkers of all backends share.
+#[derive(Clone)]
+struct CheckContext {
+    /// The pool of the backends, which receives the models that each backend lists.
     pool: Arc<BackendPool>,
-    backend: Arc<Backend>,
-    /// The checks of all backends are aligned to a common time grid that starts at this moment.
-    alignment_origin: Instant,
-    fetcher: PageFetcher,
+    client: HttpClient,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
+    /// The checks of all backends are aligned to a common time grid that starts at this moment.
+    alignment_origin: Instant,
+}
+
+struct HealthChecker {
+    context: Arc<CheckContext>,
+    backend: Arc<Backend>,
+    fetcher: PageFetcher,
     metrics_page: MetricsPage,
-    /// Whether a scrape since the last start of the backend was checked for missing metrics.
-    has_checked_metrics: bool,
     /// Number of consecutive failed health checks.
     consecutive_failures: u32,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
-    /// Whether the backend may have an endpoint that tells whether its engine is paused. Unknown
-    /// counts as true.
-    may_tell_pause: bool,
+    findings: Findings,
     /// The last logged reason why the engine gets no requests: it is asleep or paused. `None`: the
     /// engine works.
     logged_rest: Option<Availability>,
@@ -116,10 +119,11 @@ struct HealthChecker {
     scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
-    /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
-    /// each data-parallel rank.
-    next_rank_search: Instant,
-    sleep: SleepState,
+    /// The last time at which the engine had work.
+    busy_at: Instant,
+    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
+    /// backend gets no requests. `None`: the engine does not fall asleep now.
+    falling_asleep: Option<OwnedSemaphorePermit>,
     engine_progress: EngineProgress,
     /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
@@ -128,45 +132,38 @@ struct HealthChecker {
     interval: Duration,
 }
 
-/// What the health checker knows about the sleep of one engine.
-struct SleepState {
-    /// The last time at which the engine had work.
-    busy_at: Instant,
-    /// When the engine was last told to wake. `None`: never since its last start.
+/// What the health checker found out about a server since its last start.
+#[derive(Default)]
+struct Findings {
+    /// Whether a scrape was checked for missing metrics.
+    has_checked_metrics: bool,
+    /// Whether the server has no endpoint that tells whether its engine is paused.
+    hides_pause: bool,
+    /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
+    /// each data-parallel rank. `None`: at the next check.
+    next_rank_search: Option<Instant>,
+    /// When the engine was last told to wake. `None`: never.
     woken_at: Option<Instant>,
-    /// Whether the engine has refused to sleep since its last start.
+    /// Whether the engine has refused to sleep.
     refuses_sleep: bool,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
-    falling_asleep: Option<OwnedSemaphorePermit>,
 }
 
 impl HealthChecker {
-    fn new(
-        pool: Arc<BackendPool>,
-        backend: Arc<Backend>,
-        client: HttpClient,
-        settings: ScrapeSettings,
-        scrape_observer: Arc<dyn ScrapeObserver>,
-        alignment_origin: Instant,
-    ) -> Self {
+    fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
+        let (client, settings) = (context.client.clone(), context.settings);
         let (timeout, max_page) = (settings.timeout, settings.max_page);
         let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
         let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();
         Self {
-            pool,
+            context,
             backend,
-            alignment_origin,
             fetcher,
-            settings,
-            scrape_observer,
             metrics_page,
-            has_checked_metrics: false,
             consecutive_failures: 0,
             unavailable_scrapes: 0,
-            may_tell_pause: true,
+            findings: Findings::default(),
             logged_rest: None,
             has_refused: false,
             last_healthy_at: None,
@@ -174,13 +171,8 @@ impl HealthChecker {
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
-            next_rank_search: now,
-            sleep: SleepState {
-                busy_at: now,
-                woken_at: None,
-                refuses_sleep: false,
-                falling_asleep: None,
-            },
+            busy_at: now,
+            falling_asleep: None,
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -210,16 +202,16 @@ impl HealthChecker {
     /// Waits for the next check: for the interval, or less after a first or a failed request.
     async fn wait_until_next_check(&mut self) {
         let started_at = clock::now();
-        let ScrapeSettings { min_interval, max_interval, .. } = self.settings;
+        let ScrapeSettings { min_interval, max_interval, .. } = self.context.settings;
         let min_interval =
-            scrape_interval::min_interval_for_pool(min_interval, self.pool.backend_count());
+            scrape_interval::min_interval_for_pool(min_interval, self.context.pool.backend_count());
         self.interval = scrape_interval::next_interval(
             self.interval,
             self.activity().scrape_urgency(),
             min_interval,
             max_interval,
         );
-        let since_origin = started_at.saturating_duration_since(self.alignment_origin);
+        let since_origin = started_at.saturating_duration_since(self.context.alignment_origin);
         let jittered = scrape_interval::with_jitter(self.interval, fastrand::f64());
         let pause = scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
         match wait_next_check(
@@ -260,7 +252,7 @@ impl HealthChecker {
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
-            self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+            self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
             self.number_ranks().await;
             if self.is_pause_likely() {
                 self.check_pause().await;
@@ -311,7 +303,7 @@ impl HealthChecker {
         self.has_refused = false;
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
-        self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+        self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
         self.number_ranks().await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
@@ -331,8 +323,9 @@ impl HealthChecker {
         }
     }
 
-    /// Handles a failed health check. Without `is_certain`, a backend that is up is declared down only
-    /// at the third failed check in a row ([`UNHEALTHY_THRESHOLD`]).
+    /// Handles a failed health check: the backend is down, and its open requests may fail over. Without
+    /// `is_certain`, a backend that is up is declared down only at the third failed check in a row
+    /// ([`UNHEALTHY_THRESHOLD`]).
     fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
         self.consecutive_failures += 1;
         let is_up = self.backend.health.state().health == Health::Up;
@@ -340,11 +333,6 @@ impl HealthChecker {
             return;
         }
         self.engine_progress = EngineProgress::default();
-        self.declare_down(reason);
-    }
-
-    /// Marks the backend down. Its open requests may fail over.
-    fn declare_down(&mut self, reason: &str) {
         self.last_healthy_at = None;
         self.reset_discovered_state();
         self.backend.set_down(DownCause::Other, reason);
@@ -358,9 +346,6 @@ impl HealthChecker {
         self.metrics_page.rediscover();
         self.backend.health.forget_unserved();
         self.backend.load.ranks.end(false);
-        self.next_rank_search = clock::now();
-        self.has_checked_metrics = false;
-        self.reset_sleep();
-        self.may_tell_pause = true;
+        self.findings = Findings::default();
     }
 }

@@ -36,7 +36,8 @@ impl HealthChecker {
         let ranks = &backend.load.ranks;
         let numbers: Vec<u32> = self.metrics_page.last.ranks.iter().map(|load| load.rank).collect();
         let is_done = ranks.count() > 0 || ranks.is_refused();
-        if numbers.len() < 2 || is_done || clock::now() < self.next_rank_search {
+        let is_later = self.findings.next_rank_search.is_some_and(|next| clock::now() < next);
+        if numbers.len() < 2 || is_done || is_later {
             return;
         }
         let mut found = self.search_ranks(Numbering::new(numbers.clone(), false)).await;
@@ -55,7 +56,7 @@ impl HealthChecker {
                 // The probes of two gateways that search at the same time disturb each other. The
                 // random wait prevents this at the next search.
                 let wait = RETRY_INTERVAL.mul_f64(0.5 + fastrand::f64());
-                self.next_rank_search = clock::now() + wait;
+                self.findings.next_rank_search = Some(clock::now() + wait);
             }
             Err(Failure::Ignored) => {
                 tracing::warn!(backend = %id, "the backend does not follow x-data-parallel-rank: it chooses the rank of each request itself");

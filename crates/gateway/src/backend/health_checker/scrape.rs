@@ -24,11 +24,12 @@ impl HealthChecker {
         let load = self.metrics_page.fetch(&mut self.fetcher, by_rank).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
-        self.scrape_observer.on_scrape(&self.backend, took, load.err());
+        self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
         let last_output = self.backend.load.last_output_at.get();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
         // The duration of a failed scrape does not show how long the backend renders the page.
-        let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
+        let max_backoff =
+            if load.is_ok() { Duration::MAX } else { self.context.settings.max_interval };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
         let state = self.backend.health.state();
         let is_new = |load: EngineLoad| state.sample.is_none_or(|previous| previous.load != load);
@@ -78,7 +79,7 @@ impl HealthChecker {
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }
-        if !std::mem::replace(&mut self.has_checked_metrics, true)
+        if !std::mem::replace(&mut self.findings.has_checked_metrics, true)
             && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
         {
             let dialect = load.server.map_or("unknown", EngineKind::as_str);

@@ -44,7 +44,7 @@ impl HealthChecker {
         if self.unavailable_scrapes < UNAVAILABLE_THRESHOLD {
             // The model list shows whether the backend answers 503 to other requests too.
             self.models.expire();
-            self.interval = self.settings.min_interval;
+            self.interval = self.context.settings.min_interval;
             return false;
         }
         if !self.models.is_unavailable() {
@@ -68,7 +68,7 @@ impl HealthChecker {
         let state = self.backend.health.state();
         let reports_sleep =
             state.sample.as_ref().is_some_and(|sample| sample.load.is_asleep().is_some());
-        if !self.may_tell_pause || !reports_sleep {
+        if self.findings.hides_pause || !reports_sleep {
             return;
         }
         let (path, field) = PAUSE_PATH;
@@ -79,7 +79,7 @@ impl HealthChecker {
         let answer = if status == StatusCode::OK { body } else { b"null" };
         let answer = serde_json::from_slice::<serde_json::Value>(answer).unwrap_or_default();
         let is_paused = answer.get(field).and_then(serde_json::Value::as_bool);
-        self.may_tell_pause = is_paused.is_some();
+        self.findings.hides_pause = is_paused.is_none();
         let is_paused = is_paused == Some(true);
         if is_paused != state.is_paused {
             self.backend.update_state(|state| state.is_paused = is_paused);
@@ -88,7 +88,7 @@ impl HealthChecker {
 
     /// Whether to ask the engine if it is paused, although `/health` passed a moment ago.
     pub(super) fn is_pause_likely(&self) -> bool {
-        self.may_tell_pause
+        !self.findings.hides_pause
             && (self.backend.health.state().is_paused
                 || self.engine_progress.standstill_duration() > Duration::ZERO)
     }

@@ -18,12 +18,12 @@ const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 impl HealthChecker {
     /// Wakes the engine if requests wait for it, or puts it to sleep if it is idle.
     pub(super) async fn tend_sleep(&mut self) {
-        let (settings, now) = (self.pool.sleep_settings(), clock::now());
+        let (settings, now) = (self.context.pool.sleep_settings(), clock::now());
         let health = &self.backend.health;
         let state = health.state();
         let is_asleep = state.engine_availability() == Some(Availability::Asleep);
-        if is_asleep && self.sleep.falling_asleep.is_none() {
-            self.sleep.busy_at = now;
+        if is_asleep && self.falling_asleep.is_none() {
+            self.busy_at = now;
             if health.is_wake_requested() && settings.wake {
                 self.wake(now).await;
             }
@@ -36,30 +36,30 @@ impl HealthChecker {
         let is_idle = self.backend.load.in_flight() == 0
             && load.is_idle() == Some(true)
             && !self.has_load_changed
-            && self.pool.capacity_notifier().waiting_requests() == 0;
+            && self.context.pool.capacity_notifier().waiting_requests() == 0;
         if !is_idle {
-            self.sleep.busy_at = now;
+            self.busy_at = now;
         }
-        let idle_time = now.saturating_duration_since(self.sleep.busy_at);
+        let idle_time = now.saturating_duration_since(self.busy_at);
         let is_due = settings.wake && settings.idle.is_some_and(|idle| idle_time >= idle);
         // Only an engine whose metrics show whether it sleeps is put to sleep.
         let may_sleep = state.health == Health::Up
             && load.is_asleep() == Some(false)
-            && !self.sleep.refuses_sleep;
+            && !self.findings.refuses_sleep;
         if is_idle && may_sleep && is_due {
             self.fall_asleep().await;
-        } else if self.sleep.falling_asleep.take().is_some() {
+        } else if self.falling_asleep.take().is_some() {
             self.backend.update_state(|state| state.falls_asleep = false);
         }
     }
 
     async fn wake(&mut self, now: Instant) {
         let is_recent = |at| now.saturating_duration_since(at) < WAKE_INTERVAL;
-        self.interval = self.settings.min_interval;
-        if self.sleep.woken_at.is_some_and(is_recent) {
+        self.interval = self.context.settings.min_interval;
+        if self.findings.woken_at.is_some_and(is_recent) {
             return;
         }
-        self.sleep.woken_at = Some(now);
+        self.findings.woken_at = Some(now);
         let backend = &self.backend.identity.id;
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
         match self.tell(WAKE_PATH).await {
@@ -79,10 +79,10 @@ impl HealthChecker {
     /// requests. If a request still reaches the backend, the second check finds it busy, and the engine
     /// stays awake.
     async fn fall_asleep(&mut self) {
-        self.interval = self.settings.min_interval;
-        if self.sleep.falling_asleep.is_none() {
-            self.sleep.falling_asleep = self.pool.sleep_permit();
-            if self.sleep.falling_asleep.is_some() {
+        self.interval = self.context.settings.min_interval;
+        if self.falling_asleep.is_none() {
+            self.falling_asleep = self.context.pool.sleep_permit();
+            if self.falling_asleep.is_some() {
                 self.backend.update_state(|state| state.falls_asleep = true);
                 self.scrape_backoff_until = clock::now();
             }
@@ -101,22 +101,16 @@ impl HealthChecker {
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %self.backend.identity.id, answer, "the engine cannot be put to sleep: it needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1");
-                self.sleep.refuses_sleep = true;
+                self.findings.refuses_sleep = true;
             }
         }
         self.backend.update_state(|state| state.falls_asleep = false);
-        self.sleep.falling_asleep = None;
+        self.falling_asleep = None;
     }
 
     async fn tell(&mut self, path: &'static str) -> Result<StatusCode, FetchError> {
         let post = PagePost { body: bytes::Bytes::new(), header: None };
         self.fetcher.post(path, &post).await.map(|(status, _)| status)
-    }
-
-    /// Forgets how the engine answered to requests to sleep and to wake, which may differ after a restart.
-    pub(super) fn reset_sleep(&mut self) {
-        self.sleep.refuses_sleep = false;
-        self.sleep.woken_at = None;
     }
 }
 

@@ -2,27 +2,22 @@
 //! backend whose events the gateway uses. A new backend is checked before it joins
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
-use super::{HealthChecker, ScrapeObserver, ScrapeSettings};
+use super::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::kv_events::{self, CacheKnowledge};
 use crate::backend::pool::BackendPool;
 use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 
 /// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
-    pool: Arc<BackendPool>,
-    client: HttpClient,
-    settings: ScrapeSettings,
-    scrape_observer: Arc<dyn ScrapeObserver>,
+    context: Arc<CheckContext>,
     cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
-    /// The checks of all backends are aligned to a common time grid that starts at this moment.
-    alignment_origin: Instant,
     _learner: SupervisedTask,
 }
 
@@ -44,15 +39,13 @@ impl HealthCheckSupervisor {
         scrape_observer: Arc<dyn ScrapeObserver>,
         cache_knowledge: Arc<CacheKnowledge>,
     ) -> Self {
+        let alignment_origin = clock::now();
+        let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
         let mut supervisor = Self {
             _learner: kv_events::start_learner(&cache_knowledge),
-            pool,
-            client,
-            settings,
-            scrape_observer,
+            context: Arc::new(context),
             cache_knowledge,
             checked_backends: Vec::new(),
-            alignment_origin: clock::now(),
         };
         supervisor.start_all_checkers();
         supervisor
@@ -78,14 +71,14 @@ impl HealthCheckSupervisor {
         settings: &PoolSettings,
         timeout: Duration,
     ) {
-        let update = self.pool.plan_update(backends);
+        let update = self.context.pool.plan_update(backends);
         let added: Vec<Arc<Backend>> = update.added_backends().cloned().collect();
         for backend in added {
             self.start_checker(backend);
         }
         self.wait_first_checks(timeout).await;
-        self.pool.apply_update(update, settings);
-        let backends = self.pool.backends();
+        self.context.pool.apply_update(update, settings);
+        let backends = self.context.pool.backends();
         let is_member =
             |backend: &Arc<Backend>| backends.iter().any(|other| Arc::ptr_eq(other, backend));
         self.checked_backends.retain(|checked| is_member(&checked.backend));
@@ -93,14 +86,14 @@ impl HealthCheckSupervisor {
 
     /// Restarts all health checkers with another HTTP client and other settings.
     pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
-        self.client = client;
-        self.settings = settings;
+        let previous = CheckContext::clone(&self.context);
+        self.context = Arc::new(CheckContext { client, settings, ..previous });
         self.checked_backends.clear();
         self.start_all_checkers();
     }
 
     fn start_all_checkers(&mut self) {
-        for backend in self.pool.backends().iter() {
+        for backend in self.context.pool.backends().iter() {
             self.start_checker(backend.clone());
         }
     }
@@ -109,7 +102,7 @@ impl HealthCheckSupervisor {
     fn start_event_receiver(&self, backend: &Arc<Backend>) -> Option<SupervisedTask> {
         let source = backend.identity.kv_events.clone()?;
         let (backend, knowledge) = (backend.clone(), self.cache_knowledge.clone());
-        let (client, timeout) = (self.client.clone(), self.settings.timeout);
+        let (client, timeout) = (self.context.client.clone(), self.context.settings.timeout);
         let run = move || {
             let (backend, knowledge) = (backend.clone(), knowledge.clone());
             kv_event_receiver::run(backend, knowledge, source.clone(), client.clone(), timeout)
@@ -118,15 +111,9 @@ impl HealthCheckSupervisor {
     }
 
     fn start_checker(&mut self, backend: Arc<Backend>) {
-        let (pool, client) = (self.pool.clone(), self.client.clone());
-        let (settings, observer) = (self.settings, self.scrape_observer.clone());
-        let origin = self.alignment_origin;
-        let checked_backend = backend.clone();
-        let run_checker = move || {
-            let (pool, observer) = (pool.clone(), observer.clone());
-            let (backend, client) = (checked_backend.clone(), client.clone());
-            HealthChecker::new(pool, backend, client, settings, observer, origin).run()
-        };
+        let (context, checked_backend) = (self.context.clone(), backend.clone());
+        let run_checker =
+            move || HealthChecker::new(context.clone(), checked_backend.clone()).run();
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
         let event_receiver = self.start_event_receiver(&backend);
         self.checked_backends.push(CheckedBackend {

@@ -38,28 +38,20 @@ pub(super) async fn wait_next_check(
 mod tests {
     use super::*;
     use crate::backend::Lease;
+    use crate::backend::kv_events::tests::{self as fixtures, backend};
     use std::sync::Arc;
-    use tokenweir_engine::address::BackendAddress;
     use tokenweir_protocol::clock;
-    use tokenweir_routing::PromptFingerprint;
 
     const INTERVAL: Duration = Duration::from_secs(5);
     const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);
 
-    fn backend() -> Arc<Backend> {
-        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
-        Arc::new(Backend::new(address.default_id(), address, None))
-    }
-
     fn lease(backend: &Arc<Backend>) -> Lease {
-        let (prompt, now) = (Arc::<PromptFingerprint>::default(), clock::now());
-        let candidate = backend.candidate(&prompt, None, clock::nanos(now)).unwrap();
-        Lease::new(backend.clone(), &candidate, &prompt, true, now)
+        fixtures::lease(backend, &Arc::default())
     }
 
     /// The reason and the length of a wait during which `event` happens after one second.
     async fn measure_wait(event: impl FnOnce(&Arc<Backend>)) -> (WakeReason, Duration) {
-        let (backend, started_at) = (backend(), clock::now());
+        let (backend, started_at) = (Arc::new(backend("a")), clock::now());
         let delayed_event = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             event(&backend);
@@ -80,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_the_first_request_of_a_busy_period_ends_the_wait() {
-        let backend = backend();
+        let backend = Arc::new(backend("a"));
         let wait = || wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY);
         let first = lease(&backend);
         assert_eq!(wait().await, WakeReason::FirstRequest);

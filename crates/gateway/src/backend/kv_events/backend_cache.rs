@@ -5,11 +5,12 @@ use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
 use arc_swap::{ArcSwap, Guard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use tokenweir_kv_events::correlation::RequestChain;
 use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
+use tokenweir_protocol::mutex::SharedLock;
 
 /// The prefix cache of one backend.
 #[derive(Debug)]
@@ -30,7 +31,8 @@ pub struct BackendCache {
 /// The prefix cache of one data-parallel rank.
 #[derive(Debug)]
 pub(in crate::backend) struct RankCache {
-    contents: RwLock<CacheContents>,
+    /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
+    pub(in crate::backend) contents: SharedLock<CacheContents>,
     /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
     state: AtomicU8,
     batches: AtomicU64,
@@ -84,7 +86,7 @@ impl BackendCache {
     pub fn status(&self) -> CacheStatus {
         let ranks = self.ranks.load();
         let contents = |rank: &Arc<RankCache>| {
-            let contents = rank.contents();
+            let contents = rank.contents.read();
             (contents.len(), contents.bytes())
         };
         let sizes: Vec<(usize, usize)> = ranks.iter().map(contents).collect();
@@ -156,13 +158,13 @@ impl BackendCache {
     /// Passes the groups of prompts of each rank to `visit`. Only background tasks call this,
     /// because it waits for the lock of the contents.
     pub(in crate::backend) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
-        self.ranks.load().iter().for_each(|rank| visit(rank.contents().groups()));
+        self.ranks.load().iter().for_each(|rank| visit(rank.contents.read().groups()));
     }
 
     /// Number of tokens in a block. 0: the size is not known, or a writer has locked the contents.
     pub(in crate::backend) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
-        let contents = ranks.first().and_then(|rank| rank.try_contents());
+        let contents = ranks.first().and_then(|rank| rank.contents.try_read());
         contents.map_or(0, |contents| contents.block_size())
     }
 
@@ -177,7 +179,7 @@ impl RequestCache for BackendCache {
         // call has no effect at ranks that do not have the blocks.
         let RequestChain { parent, first_depth, blocks } = chain;
         for rank in self.ranks.load().iter() {
-            rank.contents_mut().set_text(*parent, *first_depth, blocks, text);
+            rank.contents.write().set_text(*parent, *first_depth, blocks, text);
         }
     }
 }
@@ -191,28 +193,10 @@ impl Drop for BackendCache {
 impl RankCache {
     fn new(max_blocks: usize) -> Self {
         Self {
-            contents: RwLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
+            contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
             state: AtomicU8::new(StreamState::Off as u8),
             batches: AtomicU64::new(0),
         }
-    }
-
-    /// The contents of the cache. `None`: a writer has locked the contents, and the calling request does
-    /// not wait for the lock.
-    pub(in crate::backend) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
-        match self.contents.try_read() {
-            Ok(contents) => Some(contents),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    pub(in crate::backend) fn contents(&self) -> RwLockReadGuard<'_, CacheContents> {
-        self.contents.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(in crate::backend) fn contents_mut(&self) -> RwLockWriteGuard<'_, CacheContents> {
-        self.contents.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(in crate::backend) fn set_state(&self, state: StreamState) {

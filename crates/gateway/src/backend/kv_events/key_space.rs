@@ -7,18 +7,14 @@
 //! a block whose hash an engine of that key space has stored too. An equal hash is evidence of
 //! equal hashing; an equal version is not.
 
-use std::sync::{Arc, RwLockWriteGuard};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::residency::StoredChain;
-use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::mutex::{SharedLock, lock};
 
 /// What the gateway has learned about texts and blocks, for engines that give equal blocks the same
-/// hash.
-#[derive(Debug)]
-pub(in crate::backend) struct KeySpace {
-    index: RwLock<TextIndex>,
-}
+/// hash. Requests do not wait for a writer, and only background tasks write.
+pub(in crate::backend) type KeySpace = SharedLock<TextIndex>;
 
 /// All key spaces of a gateway.
 #[derive(Debug, Default)]
@@ -28,33 +24,11 @@ pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 /// equal for unrelated prompts, or have no predecessor in an index.
 const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
 
-impl KeySpace {
-    /// The index of texts and blocks. `None`: a writer has locked the index, and a request does not
-    /// wait for it.
-    pub(super) fn try_index(&self) -> Option<RwLockReadGuard<'_, TextIndex>> {
-        match self.index.try_read() {
-            Ok(index) => Some(index),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// The index of texts and blocks, for background tasks, which may wait for a writer.
-    pub(super) fn index(&self) -> RwLockReadGuard<'_, TextIndex> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The index of texts and blocks, locked for changes. Only background tasks call this.
-    pub(in crate::backend) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl KeySpaces {
     /// Adds an empty key space for at most `entries` text blocks and as many engine blocks.
     pub(super) fn add(&self, entries: usize) -> Arc<KeySpace> {
         let index = TextIndex::new(entries, entries, fastrand::u64(..));
-        let space = Arc::new(KeySpace { index: RwLock::new(index) });
+        let space = Arc::new(KeySpace::new(index));
         let mut spaces = lock(&self.0);
         // A key space to which only this list refers is used by no backend, and is removed.
         spaces.retain(|space| Arc::strong_count(space) > 1);
@@ -76,7 +50,7 @@ impl KeySpaces {
         let hashes = || chain.event.block_hashes.iter();
         let compared = || hashes().take(COMPARED_BLOCKS.end).skip(COMPARED_BLOCKS.start);
         let has_one = |space: &&Arc<KeySpace>| {
-            let index = space.index();
+            let index = space.read();
             !Arc::ptr_eq(space, own) && compared().any(|hash| index.has_block(hash))
         };
         let other = spaces.iter().find(has_one).cloned()?;
@@ -89,6 +63,6 @@ impl KeySpaces {
     /// Allocated bytes of all indexes.
     pub(super) fn bytes(&self) -> usize {
         let spaces = lock(&self.0);
-        spaces.iter().map(|space| space.index().bytes()).sum()
+        spaces.iter().map(|space| space.read().bytes()).sum()
     }
 }

@@ -64,8 +64,8 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     };
     // While the index is locked for a write, routing treats it as unknown. So the long step,
     // `align`, takes only a read lock, and the short step, `learn`, takes the write lock.
-    let alignment = ended.space.index().align(&request, &chain, ended.block_size);
+    let alignment = ended.space.read().align(&request, &chain, ended.block_size);
     let Some(alignment) = alignment else { return false };
-    ended.space.index_mut().learn(&alignment);
+    ended.space.write().learn(&alignment);
     true
 }

@@ -66,7 +66,7 @@ impl<'a> CacheLookup<'a> {
 
     fn cached(&mut self, cache: &BackendCache, rank: &RankCache) -> Option<CachedPrompt> {
         let space = cache.loaded_space();
-        let index = space.try_index()?;
+        let index = space.try_read()?;
         let is_same = |(known, _): &(Arc<KeySpace>, PromptLookup)| Arc::ptr_eq(known, &space);
         let known = self.lookups.iter().position(is_same);
         let position = known.unwrap_or(self.lookups.len());
@@ -77,6 +77,6 @@ impl<'a> CacheLookup<'a> {
         if !lookup.is_known() {
             return None;
         }
-        Some(lookup.cached(self.text, &index, &*rank.try_contents()?))
+        Some(lookup.cached(self.text, &index, &*rank.contents.try_read()?))
     }
 }

@@ -37,8 +37,15 @@ fn shared_knowledge(key: u8) -> Arc<CacheKnowledge> {
     CacheKnowledge::new(KvEventsSettings::default(), Some(key))
 }
 
-fn backend(name: &str) -> Backend {
+pub(in crate::backend) fn backend(name: &str) -> Backend {
     Backend::new(BackendId::new(name), BackendAddress::parse("http://a:1").unwrap(), None)
+}
+
+/// A lease of the backend for a stream with this prompt.
+pub(in crate::backend) fn lease(backend: &Arc<Backend>, prompt: &Arc<PromptFingerprint>) -> Lease {
+    let now = clock::now();
+    let candidate = backend.candidate(prompt, None, clock::nanos(now)).unwrap();
+    Lease::new(backend.clone(), &candidate, prompt, true, now)
 }
 
 fn prompt(text: char) -> Arc<PromptFingerprint> {
@@ -207,13 +214,9 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
 #[tokio::test]
 async fn a_request_gets_a_session_id_only_if_the_events_of_its_backend_are_received() {
     let (knowledge, prompt) = (knowledge(), prompt('x'));
-    let lease = |backend: &Arc<Backend>| {
-        let candidate = backend.candidate(&prompt, None, clock::nanos(clock::now())).unwrap();
-        Lease::new(backend.clone(), &candidate, &prompt, true, clock::now())
-    };
-    assert_eq!(lease(&Arc::new(backend("a"))).follow_blocks(&prompt), None);
+    assert_eq!(lease(&Arc::new(backend("a")), &prompt).follow_blocks(&prompt), None);
     let fixture = Fixture::new(&knowledge);
-    let (first, second) = (lease(&fixture.backend), lease(&fixture.backend));
+    let [first, second] = [(); 2].map(|()| lease(&fixture.backend, &prompt));
     let id = first.follow_blocks(&prompt).unwrap();
     // The same attempt on another connection.
     assert_eq!(first.follow_blocks(&prompt), Some(id));

@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
 pub struct BackendPool {
-    snapshot: ArcSwap<PoolSnapshot>,
+    pub(super) snapshot: ArcSwap<PoolSnapshot>,
     /// State for the next snapshot. The lock is held until the new snapshot is stored, so that two
     /// changes at the same time cannot overwrite each other.
     state: Mutex<PoolState>,

@@ -1,12 +1,16 @@
-//! The backends that may serve a request now, and how far circuit breakers restrict them.
+//! What decides which backend may serve a request, the backends that may serve it now, and how far
+//! circuit breakers restrict them.
 
 use super::panic_mode;
 use crate::backend::Backend;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_engine::address::BackendId;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_routing::saturation::SaturationThresholds;
-use tokenweir_routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext};
+use tokenweir_routing::{
+    Candidate, Policy, PolicyChoice, PolicyKind, PromptFingerprint, RoutingContext,
+};
 
 /// How far the circuit breakers of the backends restrict the choice of a backend.
 #[derive(Debug, Clone, Copy)]
@@ -20,9 +24,39 @@ pub(super) enum BreakerMode {
     Ignored,
 }
 
-/// Restrictions on the backends that may be leased to a request.
+/// The properties of a request that decide which backend may serve it.
+#[derive(Debug, Clone, Copy)]
+pub struct BackendRequirements<'a> {
+    /// The requested model. `None`: the client named no model.
+    pub model: Option<&'a str>,
+    /// The fingerprint of the prompt of the request.
+    pub prompt: &'a Arc<PromptFingerprint>,
+    /// Whether the client requested a stream.
+    pub is_stream: bool,
+    /// The only backend that may serve the request. `None`: any backend of its route.
+    pub backend: Option<&'a BackendId>,
+    /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
+    /// it.
+    pub path: Option<&'static str>,
+    /// The output tokens of a choice that the client allows, 0 if it states no limit. With the prompt,
+    /// they must fit into the context of the model. `None`: the length of the request cannot be estimated.
+    pub max_tokens: Option<u32>,
+    /// Number of choices that the client requests.
+    pub choices: u32,
+    /// Only the backends with the longest context may serve the request, and only if their context is
+    /// longer than this. `None`: no backend has refused the request because of its length.
+    pub longer_than: Option<u32>,
+    /// A hash of the session id. `None`: the request has no session.
+    pub session: Option<u64>,
+    /// Random number of the request, from which the policy derives its random decisions.
+    pub seed: u64,
+}
+
+/// The search for a backend that can be leased to a request.
 #[derive(Clone, Copy)]
-pub(super) struct LeaseConstraints<'a> {
+pub(super) struct BackendSearch<'a> {
+    /// What the request requires of a backend.
+    pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
     /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
@@ -33,9 +67,12 @@ pub(super) struct LeaseConstraints<'a> {
     pub(super) allows_suspected: bool,
     /// Whether the lease is for the prefill leg of a request.
     pub(super) is_prefill_leg: bool,
+    /// The time of the search.
+    pub(super) now: Instant,
 }
 
 /// The backends that may serve a request now.
+#[derive(Default)]
 pub(super) struct EligibleBackends {
     /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,
@@ -55,19 +92,52 @@ pub(super) struct EligibleBackends {
     pub(super) ignores_ejections: bool,
 }
 
-// === impl LeaseConstraints, EligibleBackends ===
+// === impl BackendRequirements, BackendSearch, EligibleBackends ===
 
-impl<'a> LeaseConstraints<'a> {
+impl<'a> BackendRequirements<'a> {
+    /// The requirements that every backend meets, for a request with this prompt and this random number.
+    pub const fn none(prompt: &'a Arc<PromptFingerprint>, seed: u64) -> Self {
+        Self {
+            model: None,
+            prompt,
+            is_stream: false,
+            backend: None,
+            path: None,
+            max_tokens: None,
+            choices: 1,
+            longer_than: None,
+            session: None,
+            seed,
+        }
+    }
+
+    /// The output tokens of all choices that the client allows. `None`: the client states no limit.
+    pub fn output_limit(&self) -> Option<u64> {
+        let limit = self.max_tokens.filter(|limit| *limit > 0)?;
+        Some(u64::from(limit) * u64::from(self.choices))
+    }
+
+    /// The expected output tokens, but at most the limit that the request states.
+    pub(super) fn bounded_output(&self, expected: f64) -> f64 {
+        self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
+    }
+}
+
+impl<'a> BackendSearch<'a> {
     pub(super) const fn new(
+        requirements: &'a BackendRequirements<'a>,
         tried: &'a [Arc<Backend>],
         thresholds: Option<&'a SaturationThresholds>,
+        now: Instant,
     ) -> Self {
         Self {
+            requirements,
             tried,
             thresholds,
             breaker_mode: BreakerMode::Enforced,
             allows_suspected: false,
             is_prefill_leg: false,
+            now,
         }
     }
 }

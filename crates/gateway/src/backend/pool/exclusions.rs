@@ -1,13 +1,11 @@
 //! Why backends of a route are no candidates: what they lack for a request, and the reasons for the
 //! record of a routing decision.
 
-use super::eligible_backends::LeaseConstraints;
-use super::snapshot::{BackendRequirements, PoolSnapshot};
+use super::eligible_backends::{BackendRequirements, BackendSearch};
+use super::snapshot::PoolSnapshot;
 use crate::backend::routes::ModelRoute;
 use crate::backend::{Backend, MEDIA};
 use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_engine::address::BackendId;
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::resilience::Availability;
@@ -29,17 +27,13 @@ const LEARNED_MARGIN: f64 = 1.05;
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {
-    /// The positions of the backends that are up, or suspected if `constraints` allow it, have a
-    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This
+    /// The positions of the backends that are up, or suspected if `search` allows it, have a weight
+    /// above 0 and were not tried. If the request requires one backend, others are excluded, too. This
     /// filter runs over all backends before other data of a backend is read, so that the CPU
     /// overlaps the cache misses of a large pool.
-    pub(super) fn filter_up(
-        &self,
-        positions: &[usize],
-        only: Option<&BackendId>,
-        constraints: &LeaseConstraints<'_>,
-    ) -> Vec<usize> {
-        let LeaseConstraints { tried, allows_suspected, .. } = *constraints;
+    pub(super) fn filter_up(&self, positions: &[usize], search: &BackendSearch<'_>) -> Vec<usize> {
+        let BackendSearch { tried, allows_suspected, .. } = *search;
+        let only = search.requirements.backend;
         let is_excluded = |backend: &Arc<Backend>| {
             only.is_some_and(|only| *only != backend.identity.id)
                 || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
@@ -77,10 +71,10 @@ impl PoolSnapshot {
         &self,
         up: &mut Vec<usize>,
         route: &ModelRoute,
-        requirements: &BackendRequirements<'_>,
-        (tried, is_sample): (&[Arc<Backend>], bool),
-        now: Instant,
+        search: &BackendSearch<'_>,
+        is_sample: bool,
     ) {
+        let BackendSearch { requirements, tried, now, .. } = *search;
         let health = |position: &usize| &self.backends[*position].health;
         let serves_path = |position: &usize| !health(position).lacks(requirements.path, now);
         let serves_media = |position: &usize| !health(position).lacks(Some(MEDIA), now);
@@ -140,10 +134,9 @@ impl PoolSnapshot {
         &self,
         route: &ModelRoute,
         candidates: &[Candidate],
-        requirements: &BackendRequirements<'_>,
-        tried: &[Arc<Backend>],
-        now: Instant,
+        search: &BackendSearch<'_>,
     ) -> Box<[(usize, &'static str)]> {
+        let BackendSearch { requirements, now, .. } = *search;
         let total = route.backends.len();
         // A backend whose ranks are targets of routing has one candidate for each rank.
         let backends = candidates.chunk_by(|a, b| a.position == b.position).count();
@@ -160,7 +153,7 @@ impl PoolSnapshot {
             let backend = &self.backends[*position];
             let length = route.lengths.at(*position);
             let is_too_short = needed.as_ref().is_some_and(|needed| !needed.fits(length));
-            let reason = match exclusion_reason(backend, requirements.backend, tried, now) {
+            let reason = match exclusion_reason(backend, search) {
                 None if backend.health.lacks(requirements.path, now) => {
                     "it does not serve the path"
                 }
@@ -191,20 +184,15 @@ impl RequestLength {
 }
 
 /// Why a backend of the route is no candidate, whatever the length, path and media of the request are.
-/// `only`: the only backend that may serve the request. `None`: the backend is available.
-fn exclusion_reason(
-    backend: &Arc<Backend>,
-    only: Option<&BackendId>,
-    tried: &[Arc<Backend>],
-    now: Instant,
-) -> Option<&'static str> {
-    if only.is_some_and(|only| *only != backend.identity.id) {
+/// `None`: the backend is available.
+fn exclusion_reason(backend: &Arc<Backend>, search: &BackendSearch<'_>) -> Option<&'static str> {
+    if search.requirements.backend.is_some_and(|only| *only != backend.identity.id) {
         return Some("another backend has the stored response");
     }
-    if tried.iter().any(|tried| Arc::ptr_eq(tried, backend)) {
+    if search.tried.iter().any(|tried| Arc::ptr_eq(tried, backend)) {
         return Some("an attempt failed there");
     }
-    match backend.availability(now) {
+    match backend.availability(search.now) {
         Availability::Available => None,
         Availability::ZeroWeight => Some("weight 0"),
         Availability::Unknown => Some("not checked yet"),

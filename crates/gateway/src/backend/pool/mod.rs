@@ -11,13 +11,14 @@ mod readiness_log;
 mod snapshot;
 
 pub use backend_pool::BackendPool;
-pub use snapshot::BackendRequirements;
+pub use eligible_backends::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
 use super::routes::RouteTable;
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
-use eligible_backends::LeaseConstraints;
+use arc_swap::access::Access;
+use eligible_backends::BackendSearch;
 use http::HeaderValue;
 use readiness::Readiness;
 use snapshot::{PickedBackend, PoolSnapshot};
@@ -30,9 +31,9 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
+use tokenweir_routing::Policy;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
-use tokenweir_routing::{Policy, RoutingRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
@@ -40,9 +41,6 @@ pub struct BackendOffer {
     snapshot: Guard<Arc<PoolSnapshot>>,
     picked: PickedBackend,
 }
-
-/// The routes of the snapshot that was current when the guard was made.
-struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
 impl BackendPool {
     /// The key that this gateway shares with other gateways. `None`: no key is configured.
@@ -142,7 +140,8 @@ impl BackendPool {
         self.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
     }
 
-    fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
+    /// The backend of this name. `None`: the pool has no backend of this name.
+    pub(crate) fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
         let snapshot = self.snapshot();
         snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name).cloned()
     }
@@ -156,8 +155,7 @@ impl BackendPool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
-        let constraints = LeaseConstraints::new(tried, None);
-        let offer = self.offer_within(&constraints, requirements, now)?;
+        let offer = self.offer_within(&BackendSearch::new(&requirements, tried, None, now))?;
         Ok(offer.ok_or(GatewayError::NoBackend)?.accept(requirements, now))
     }
 
@@ -170,7 +168,7 @@ impl BackendPool {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Option<BackendOffer>, GatewayError> {
-        self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
+        self.offer_within(&BackendSearch::new(&requirements, &[], Some(thresholds), now))
     }
 
     /// Offers the backend that the policy picks for the prefill leg of a request, except the
@@ -181,9 +179,8 @@ impl BackendPool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Option<BackendOffer> {
-        let constraints =
-            LeaseConstraints { is_prefill_leg: true, ..LeaseConstraints::new(tried, None) };
-        self.offer_within(&constraints, requirements, now).ok()?
+        let search = BackendSearch::new(&requirements, tried, None, now);
+        self.offer_within(&BackendSearch { is_prefill_leg: true, ..search }).ok()?
     }
 
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
@@ -194,19 +191,12 @@ impl BackendPool {
 
     fn offer_within(
         &self,
-        constraints: &LeaseConstraints<'_>,
-        requirements: BackendRequirements<'_>,
-        now: Instant,
+        search: &BackendSearch<'_>,
     ) -> Result<Option<BackendOffer>, GatewayError> {
-        let request = self.routing_request(&requirements);
-        let snapshot = self.snapshot();
-        let picked = snapshot.pick(&requirements, &request, constraints, now)?;
-        Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
-    }
-
-    fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
         let sequence = self.request_sequence.fetch_add(1, Ordering::Relaxed);
-        RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
+        let snapshot = self.snapshot();
+        let picked = snapshot.pick(search, sequence)?;
+        Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
     }
 
     /// The context length of a model at a backend. `None`: not known.
@@ -234,7 +224,7 @@ impl BackendPool {
 
     /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
-        RoutesGuard(self.snapshot())
+        self.snapshot.map(|snapshot: &PoolSnapshot| &snapshot.routes).load()
     }
 }
 
@@ -265,14 +255,6 @@ impl BackendOffer {
     }
 }
 
-impl Deref for RoutesGuard {
-    type Target = RouteTable;
-
-    fn deref(&self) -> &RouteTable {
-        &self.0.routes
-    }
-}
-
 /// Applies the outcomes of requests to the health of backends. Failures must count, because a backend
 /// that fails every request immediately looks idle to the policies.
 impl Sink for BackendPool {
@@ -287,20 +269,13 @@ impl Sink for BackendPool {
             if !is_prefilled && !record.shows_backend_fault() {
                 continue;
             }
-            let snapshot = self.snapshot();
-            let backend = snapshot
-                .backends
-                .iter()
-                .find(|backend| Some(&backend.identity.id) == record.backend());
+            let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
                 backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
             }
-            if !record.shows_backend_fault() {
-                continue;
-            }
             // A failure before the first output was already applied when its attempt failed.
-            if record.timings.first_output.is_some() {
+            if record.shows_backend_fault() && record.timings.first_output.is_some() {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
                 backend.on_failure(failure, failure.as_str(), None, clock::now());

@@ -2,7 +2,9 @@
 //! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
 //! change of the pool makes a new snapshot, so a request never sees a part of a change.
 
-use super::eligible_backends::{self, BreakerMode, EligibleBackends, LeaseConstraints};
+use super::eligible_backends::{
+    self, BackendRequirements, BackendSearch, BreakerMode, EligibleBackends,
+};
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
 use crate::backend::kv_events::CacheLookup;
@@ -17,8 +19,7 @@ use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::saturation::{self, SaturationThresholds};
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, PromptFingerprint, RoutingContext,
-    RoutingRequest,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest,
 };
 
 /// The backend pool at one moment.
@@ -53,34 +54,6 @@ pub(super) struct PoolSnapshot {
     pub(super) has_prefill_backends: bool,
 }
 
-/// The properties of a request that decide which backend may serve it.
-#[derive(Debug, Clone, Copy)]
-pub struct BackendRequirements<'a> {
-    /// The requested model. `None`: the client named no model.
-    pub model: Option<&'a str>,
-    /// The fingerprint of the prompt of the request.
-    pub prompt: &'a Arc<PromptFingerprint>,
-    /// Whether the client requested a stream.
-    pub is_stream: bool,
-    /// The only backend that may serve the request. `None`: any backend of its route.
-    pub backend: Option<&'a BackendId>,
-    /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
-    /// it.
-    pub path: Option<&'static str>,
-    /// The output tokens of a choice that the client allows, 0 if it states no limit. With the prompt,
-    /// they must fit into the context of the model. `None`: the length of the request cannot be estimated.
-    pub max_tokens: Option<u32>,
-    /// Number of choices that the client requests.
-    pub choices: u32,
-    /// Only the backends with the longest context may serve the request, and only if their context is
-    /// longer than this. `None`: no backend has refused the request because of its length.
-    pub longer_than: Option<u32>,
-    /// A hash of the session id. `None`: the request has no session.
-    pub session: Option<u64>,
-    /// Random number of the request, from which the policy derives its random decisions.
-    pub seed: u64,
-}
-
 /// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
 /// output) of a request.
 const MAX_COMPARED_CACHES: usize = 64;
@@ -100,15 +73,17 @@ pub(super) struct PickedBackend {
 impl PoolSnapshot {
     /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
     /// request, and all such backends are saturated. Fails if no backend could serve the request.
+    /// `sequence`: the number of the decision.
     pub(super) fn pick(
         &self,
-        requirements: &BackendRequirements<'_>,
-        request: &RoutingRequest,
-        constraints: &LeaseConstraints<'_>,
-        now: Instant,
+        search: &BackendSearch<'_>,
+        sequence: u64,
     ) -> Result<Option<PickedBackend>, GatewayError> {
+        let BackendSearch { requirements, now, .. } = *search;
+        let BackendRequirements { seed, session, .. } = *requirements;
+        let request = RoutingRequest { sequence, seed, session };
         let route = self.routes.lookup(requirements.model);
-        let eligible = self.eligible_backends(route, requirements, request, constraints, now);
+        let eligible = self.eligible_backends(route, &request, search);
         let EligibleBackends { mut candidates, most_cached, .. } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
         // In a large pool, the candidate samples of two gateways differ, and so would the rendezvous
@@ -116,8 +91,8 @@ impl PoolSnapshot {
         if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
             tokenweir_routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
         }
-        let excluded = self.exclusions(route, &candidates, requirements, constraints.tried, now);
-        let context = RoutingContext::new(self.policy, candidates, *request);
+        let excluded = self.exclusions(route, &candidates, search);
+        let context = RoutingContext::new(self.policy, candidates, request);
         match eligible_backends::pick(&context) {
             Some(mut choice) => {
                 if is_panic {
@@ -125,7 +100,7 @@ impl PoolSnapshot {
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
-            None if constraints.is_prefill_leg => Ok(None),
+            None if search.is_prefill_leg => Ok(None),
             None if eligible.has_saturated => {
                 self.request_wake(route, now);
                 Ok(None)
@@ -214,22 +189,19 @@ impl PoolSnapshot {
         is_panic
     }
 
-    /// The backends that may serve a request on `route` within the constraints. In a large pool,
+    /// The backends that may serve a request on `route`, as `search` allows. In a large pool,
     /// first only a sample of the backends is checked. If no backend of the sample is eligible, all
     /// backends are checked.
     fn eligible_backends(
         &self,
         route: &ModelRoute,
-        requirements: &BackendRequirements<'_>,
         request: &RoutingRequest,
-        constraints: &LeaseConstraints<'_>,
-        now: Instant,
+        search: &BackendSearch<'_>,
     ) -> EligibleBackends {
-        let (sampler, prompt) = (&self.candidate_sampler, requirements.prompt);
+        let (sampler, prompt) = (&self.candidate_sampler, search.requirements.prompt);
         let sample = sampler.sample(self.policy.kind, &route.backends, prompt, request);
         let filter_positions = |positions: &[usize], breaker_mode| {
-            let constraints = LeaseConstraints { breaker_mode, ..*constraints };
-            self.filter_eligible(positions, route, requirements, &constraints, now)
+            self.filter_eligible(positions, route, &BackendSearch { breaker_mode, ..*search })
         };
         let filter_sample_first = |breaker_mode| {
             let sampled = sample.as_deref().map(|sample| filter_positions(sample, breaker_mode));
@@ -246,7 +218,7 @@ impl PoolSnapshot {
             BreakerMode::Enforced => eligible,
             breaker_mode => filter_sample_first(breaker_mode),
         };
-        if constraints.allows_suspected || !eligible.is_empty() {
+        if search.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
         // If all backends of the route are only suspected to be stuck, they serve requests
@@ -255,8 +227,8 @@ impl PoolSnapshot {
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }
-        let constraints = LeaseConstraints { allows_suspected: true, ..*constraints };
-        self.eligible_backends(route, requirements, request, &constraints, now)
+        let search = BackendSearch { allows_suspected: true, ..*search };
+        self.eligible_backends(route, request, &search)
     }
 
     /// The eligible backends at `positions`.
@@ -264,24 +236,20 @@ impl PoolSnapshot {
         &self,
         positions: &[usize],
         route: &ModelRoute,
-        requirements: &BackendRequirements<'_>,
-        constraints: &LeaseConstraints<'_>,
-        now: Instant,
+        search: &BackendSearch<'_>,
     ) -> EligibleBackends {
-        let mut up = self.filter_up(positions, requirements.backend, constraints);
+        let BackendSearch { requirements, now, .. } = *search;
+        let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
-        if self.has_prefill_backends || constraints.is_prefill_leg {
-            self.retain_role(&mut up, constraints.is_prefill_leg, is_sample);
+        if self.has_prefill_backends || search.is_prefill_leg {
+            self.retain_role(&mut up, search.is_prefill_leg, is_sample);
         }
-        self.retain_capable(&mut up, route, requirements, (constraints.tried, is_sample), now);
+        self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
-            most_cached: 0.0,
-            has_saturated: false,
             up_count: up.len(),
-            open_breaker_count: 0,
-            slow_start_count: 0,
-            ignores_ejections: matches!(constraints.breaker_mode, BreakerMode::Ignored),
+            ignores_ejections: matches!(search.breaker_mode, BreakerMode::Ignored),
+            ..EligibleBackends::default()
         };
         let mut is_capacity_expected = false;
         let mut lookup = CacheLookup::new(requirements.prompt);
@@ -291,7 +259,7 @@ impl PoolSnapshot {
             let random = tokenweir_routing::unit(tokenweir_routing::mix(
                 requirements.seed ^ backend.identity.id_hash,
             ));
-            if !eligible.breaker_admits(backend, constraints.breaker_mode, random, now) {
+            if !eligible.breaker_admits(backend, search.breaker_mode, random, now) {
                 continue;
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
@@ -302,7 +270,7 @@ impl PoolSnapshot {
                 (candidate.position, candidate.has_adapter) = (position, has_adapter);
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(candidate);
-                if constraints.thresholds.is_some_and(is_saturated) {
+                if search.thresholds.is_some_and(is_saturated) {
                     eligible.has_saturated = true;
                     is_capacity_expected |= !saturation::is_stuck(candidate);
                 } else {
@@ -333,36 +301,7 @@ impl PoolSnapshot {
     }
 }
 
-// === impl BackendRequirements, PickedBackend ===
-
-impl<'a> BackendRequirements<'a> {
-    /// The requirements that every backend meets, for a request with this prompt and this random number.
-    pub const fn none(prompt: &'a Arc<PromptFingerprint>, seed: u64) -> Self {
-        Self {
-            model: None,
-            prompt,
-            is_stream: false,
-            backend: None,
-            path: None,
-            max_tokens: None,
-            choices: 1,
-            longer_than: None,
-            session: None,
-            seed,
-        }
-    }
-
-    /// The output tokens of all choices that the client allows. `None`: the client states no limit.
-    pub fn output_limit(&self) -> Option<u64> {
-        let limit = self.max_tokens.filter(|limit| *limit > 0)?;
-        Some(u64::from(limit) * u64::from(self.choices))
-    }
-
-    /// The expected output tokens, but at most the limit that the request states.
-    fn bounded_output(&self, expected: f64) -> f64 {
-        self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
-    }
-}
+// === impl PickedBackend ===
 
 impl PickedBackend {
     /// The estimates for the request at the picked backend.

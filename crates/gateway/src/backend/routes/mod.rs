@@ -19,7 +19,7 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_request::record::ModelLabel;
 
 /// The route of a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRoute {
     /// The metric label of the model.
     pub label: ModelLabel,
@@ -62,7 +62,7 @@ pub struct RouteTable {
 }
 
 /// A configured model, or a model that backends list, with its allowed backends as positions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::backend) struct RouteRule {
     name: Arc<str>,
     served_as: Option<Arc<str>>,
@@ -266,17 +266,7 @@ impl ModelRoute {
     ) -> Self {
         let mut backends: Vec<usize> = positions.collect();
         backends.sort_unstable();
-        let (permissions, policy) = Default::default();
-        Self {
-            label,
-            served_as,
-            backends: backends.into(),
-            lengths: ModelLengths::default(),
-            adapter_hash: None,
-            permissions,
-            policy,
-            is_expected: false,
-        }
+        Self { label, served_as, backends: backends.into(), ..Self::default() }
     }
 }
 
@@ -305,8 +295,7 @@ impl RouteRule {
 
     /// The rule of a model that backends list and the configuration does not name.
     fn for_model_id(id: &Arc<str>) -> Self {
-        let (permissions, policy) = Default::default();
-        Self { name: id.clone(), served_as: None, eligible_positions: None, permissions, policy }
+        Self { name: id.clone(), ..Self::default() }
     }
 
     /// The model name that the backends use.
@@ -357,4 +346,4 @@ impl ModelListInterner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

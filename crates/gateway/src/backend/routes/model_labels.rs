@@ -169,19 +169,9 @@ impl AssignedLabel {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::model_list;
     use super::*;
-    use serde_json::json;
-    use tokenweir_engine::model::ModelList;
     use tokenweir_protocol::clock;
-
-    fn models(ids: &[&str]) -> Arc<[ServedModel]> {
-        let entry = |id: &&str| match id.split_once(':') {
-            Some((parent, id)) => json!({ "id": id, "parent": parent }),
-            None => json!({ "id": id }),
-        };
-        let entries: Vec<_> = ids.iter().map(entry).collect();
-        ModelList::read(json!({ "data": entries }).to_string().as_bytes()).unwrap().models
-    }
 
     fn update_labels(
         labels: &mut ModelLabelTable,
@@ -190,7 +180,7 @@ mod tests {
         now: Instant,
     ) {
         let configured: Vec<Arc<str>> = configured.iter().map(|name| (*name).into()).collect();
-        labels.update(configured.iter(), models(listed).iter(), false, now);
+        labels.update(configured.iter(), model_list(listed).iter(), false, now);
     }
 
     fn has_own_label(labels: &ModelLabelTable, name: &str) -> bool {

@@ -7,8 +7,12 @@ use serde_json::json;
 use tokenweir_engine::model::ModelList;
 use tokenweir_protocol::clock;
 
-fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
-    let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
+/// A list of models. An adapter is written as `PARENT:ADAPTER`.
+pub(in crate::backend) fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
+    let entry = |id: &&str| match id.split_once(':') {
+        Some((parent, id)) => json!({ "id": id, "parent": parent }),
+        None => json!({ "id": id, "root": format!("/models/{id}") }),
+    };
     let entries: Vec<_> = ids.iter().map(entry).collect();
     ModelList::read(json!({ "data": entries }).to_string().as_bytes()).unwrap().models
 }

@@ -186,9 +186,9 @@ impl RankSink {
     /// Applies one event. Takes the locks for each event separately, so that readers get them in
     /// between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
-        let Some(chain) = self.rank.contents_mut().apply(event)? else { return Ok(()) };
+        let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);
-        self.cache.space().index_mut().on_stored(&chain);
+        self.cache.space().write().on_stored(&chain);
         let (knowledge, Some(id)) = (&self.cache.knowledge, chain.event.session_id) else {
             return Ok(());
         };
@@ -199,7 +199,7 @@ impl RankSink {
         }
         let first_token = u64::from(chain.first_depth) * u64::from(chain.event.block_size);
         if let Some(outline) = knowledge.session_ids.outline(id, first_token) {
-            self.cache.space().index_mut().learn_outline(&outline, &chain);
+            self.cache.space().write().learn_outline(&outline, &chain);
             knowledge.count_outline();
         }
         Ok(())
@@ -219,7 +219,7 @@ impl RankSink {
 impl EventSink for RankSink {
     fn clear(&mut self) {
         self.rank.set_state(StreamState::Gap);
-        self.rank.contents_mut().clear();
+        self.rank.contents.write().clear();
         self.cache.leave_space();
     }
 

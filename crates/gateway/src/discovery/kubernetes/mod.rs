@@ -8,6 +8,7 @@
 mod inference_pool;
 mod slices;
 
+use super::kubernetes_settings::KubernetesConfig;
 use super::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
@@ -19,32 +20,16 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use slices::EndpointSlices;
-pub use slices::ServicePort;
 use std::time::{Duration, Instant};
 use tokenweir_net::client::root_cause;
 use tokenweir_protocol::clock;
 use tower::limit::RateLimitLayer;
 
-/// The Service or the `InferencePool` whose pods are backends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubernetesService {
-    /// Name of the Service or of the pool.
-    pub name: String,
-    /// Whether the name is that of an `InferencePool` instead of a Service. An `InferencePool` states
-    /// its own port.
-    pub is_pool: bool,
-    /// Namespace of the Service or pool. `None`: the namespace of this pod, or of the current kubeconfig
-    /// context.
-    pub namespace: Option<String>,
-    /// Port of the pods. `None`: the only port of the Service.
-    pub port: Option<ServicePort>,
-}
-
 /// A discovery source that watches one Service or one `InferencePool`.
 pub struct ServiceWatcher {
     client: Client,
     namespace: String,
-    service: KubernetesService,
+    settings: KubernetesConfig,
     /// `namespace/name`, for logs.
     display_name: String,
     events: BoxStream<'static, watcher::Result<Event<EndpointSlice>>>,
@@ -87,24 +72,22 @@ const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(2);
 // === impl ServiceWatcher ===
 
 impl ServiceWatcher {
-    /// Creates a source that watches a Service. `server` is the URL of an API server that needs no
-    /// credentials. `None`: the API server of `KUBECONFIG` or `~/.kube/config`, or else of the
-    /// cluster that this pod runs in. Must be called inside a Tokio runtime.
+    /// Creates a source that watches a Service or a pool. Without a configured API server, it uses that of
+    /// `KUBECONFIG` or `~/.kube/config`, or else of the cluster that this pod runs in, and without a
+    /// configured namespace that of this pod or of the current kubeconfig context. Must be called inside
+    /// a Tokio runtime.
     /// [`DiscoverySource::changed`] sends the first request.
-    pub async fn new(
-        service: KubernetesService,
-        server: Option<Uri>,
-    ) -> Result<Self, KubernetesClientError> {
-        let client = build_client(server).await?;
-        let namespace = service.namespace.as_deref().unwrap_or(client.default_namespace());
+    pub async fn new(settings: KubernetesConfig) -> Result<Self, KubernetesClientError> {
+        let client = build_client(settings.server()).await?;
+        let namespace = settings.namespace.as_deref().unwrap_or(client.default_namespace());
         let namespace = namespace.to_owned();
-        let events = watch(&client, &namespace, &service);
-        let slices = EndpointSlices::new(service.port.clone());
+        let events = watch(&client, &namespace, &settings);
+        let slices = EndpointSlices::new(settings.port.clone());
         Ok(Self {
-            display_name: format!("{namespace}/{}", service.name),
+            display_name: format!("{namespace}/{}", settings.name()),
             client,
             namespace,
-            service,
+            settings,
             events,
             slices,
             last_reported: None,
@@ -134,7 +117,7 @@ impl ServiceWatcher {
         let reported = self.last_reported.as_ref().map_or(0, Vec::len);
         if is_resource_version_expired(error) {
             tracing::debug!(service, "the resource version has expired: listing again");
-            self.events = watch(&self.client, &self.namespace, &self.service);
+            self.events = watch(&self.client, &self.namespace, &self.settings);
             return None;
         }
         let now = clock::now();
@@ -210,13 +193,13 @@ async fn build_client(server: Option<Uri>) -> Result<Client, KubernetesClientErr
 fn watch(
     client: &Client,
     namespace: &str,
-    KubernetesService { name, is_pool, .. }: &KubernetesService,
+    settings: &KubernetesConfig,
 ) -> BoxStream<'static, watcher::Result<Event<EndpointSlice>>> {
-    if *is_pool {
-        return inference_pool::watch_pods(client.clone(), namespace, name, WATCH_TIMEOUT_SECONDS);
+    if let Some(pool) = &settings.pool {
+        return inference_pool::watch_pods(client.clone(), namespace, pool, WATCH_TIMEOUT_SECONDS);
     }
     let api = Api::<EndpointSlice>::namespaced(client.clone(), namespace);
-    let label = format!("{SERVICE_NAME_LABEL}={name}");
+    let label = format!("{SERVICE_NAME_LABEL}={}", settings.name());
     let config = watcher::Config::default().labels(&label).timeout(WATCH_TIMEOUT_SECONDS);
     watcher(api, config).default_backoff().boxed()
 }

@@ -1,25 +1,17 @@
 //! Derives the addresses of ready pods from the `EndpointSlices` of a Service.
 
 use crate::discovery::DiscoveredBackend;
+use crate::discovery::kubernetes_settings::PodPort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
 use tokenweir_engine::address::BackendAddress;
 
-/// Selects a port of the pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServicePort {
-    /// By the number of the port. The Service need not list this port.
-    Number(u16),
-    /// By the name of the port in the Service.
-    Name(String),
-}
-
 /// The `EndpointSlices` of a Service.
 #[derive(Debug)]
 pub(super) struct EndpointSlices {
     /// The selected port. `None`: the only port of each slice.
-    port: Option<ServicePort>,
+    port: Option<PodPort>,
     /// The pods of each slice, by the name of the slice.
     current: BTreeMap<String, Vec<PodEndpoint>>,
     /// The pods of each slice of a list that is not complete yet. The complete list replaces
@@ -56,7 +48,7 @@ struct SliceTarget {
 // === impl EndpointSlices ===
 
 impl EndpointSlices {
-    pub(super) fn new(port: Option<ServicePort>) -> Self {
+    pub(super) fn new(port: Option<PodPort>) -> Self {
         Self { port, current: BTreeMap::new(), pending: BTreeMap::new() }
     }
 
@@ -131,15 +123,15 @@ fn slice_name(slice: EndpointSlice) -> String {
 impl SliceTarget {
     /// The target of a slice. `None`: the slice does not have the `selected` port, or no port is
     /// selected and the slice does not have exactly one port.
-    fn from_slice(slice: &EndpointSlice, selected: Option<&ServicePort>) -> Option<Self> {
+    fn from_slice(slice: &EndpointSlice, selected: Option<&PodPort>) -> Option<Self> {
         let is_tcp = |port: &&EndpointPort| port.protocol.as_deref().unwrap_or("TCP") == "TCP";
         let mut ports = slice.ports.iter().flatten().filter(is_tcp);
         let number = |port: &EndpointPort| port.port.and_then(|number| number.try_into().ok());
         let (port, matched) = match selected {
-            Some(ServicePort::Number(selected)) => {
+            Some(PodPort::Number(selected)) => {
                 (*selected, ports.find(|port| number(port) == Some(*selected)))
             }
-            Some(ServicePort::Name(selected)) => {
+            Some(PodPort::Name(selected)) => {
                 let matched = ports.find(|port| port.name.as_ref() == Some(selected))?;
                 (number(matched)?, Some(matched))
             }

@@ -142,28 +142,15 @@ impl AdmissionController {
         (priority_class, tenant_hash)
     }
 
-    /// Leases a backend to the request of a record. A request that continues a stored response does
-    /// not wait in the queue: only one backend can serve it, so it would delay other requests. Fails
-    /// as [`Self::admit`] does.
-    pub(in crate::proxy) async fn lease(
-        &self,
-        record: &mut RequestRecord,
-        headers: &HeaderMap,
-        requirements: BackendRequirements<'_>,
-    ) -> Result<LeasedBackend, GatewayError> {
-        if requirements.backend.is_some() {
-            return self.pool.lease(requirements, &[], clock::now());
-        }
-        self.admit(record, headers, requirements).await
-    }
-
-    /// Leases a backend to a request, at once or when a backend has capacity. Writes the times at
-    /// which the request enters and leaves the queue into `record`.
+    /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
+    /// times at which the request enters and leaves the queue into `record`. A request that continues a
+    /// stored response does not wait in the queue: only one backend can serve it, so it would delay
+    /// other requests.
     ///
     /// Fails if no backend serves the model, if no backend is available and the request does not wait
     /// for one, if the queue is full, if a request with precedence displaces this request from the
     /// queue, if this request cannot meet its TTFT objective, or after the maximum wait.
-    async fn admit(
+    pub(in crate::proxy) async fn lease(
         &self,
         record: &mut RequestRecord,
         headers: &HeaderMap,
@@ -171,7 +158,7 @@ impl AdmissionController {
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
         let settings = self.settings.load_full();
-        let Some(settings) = settings else {
+        let Some(settings) = settings.filter(|_| requirements.backend.is_none()) else {
             return self.pool.lease(requirements, &[], now);
         };
         if self.pool.capacity_notifier().waiting_requests() == 0

@@ -3,6 +3,7 @@
 
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
+use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline, within_deadline};
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
@@ -25,6 +26,7 @@ use tokenweir_routing::PromptFingerprint;
 
 /// A client request that is read and checked, and can be sent to a backend.
 pub(crate) struct PreparedRequest<'a> {
+    pub(crate) context: &'a ProxyContext,
     pub(crate) head: &'a request::Parts,
     /// The fields that were read from the body.
     pub(crate) fields: &'a RequestFields,
@@ -80,7 +82,6 @@ impl PreparedRequest<'_> {
 /// request has no side effects. Any other close of a connection is an error of the backend. `is_once`: only
 /// one engine may receive the body, and only once. Such a request is sent on a new connection at once.
 pub(super) async fn send(
-    client: &HttpClient,
     record: &mut RequestRecord,
     lease: &Lease,
     prepared: &PreparedRequest<'_>,
@@ -92,7 +93,7 @@ pub(super) async fn send(
     loop {
         // This is the only place that awaits `send_via`: each further place would add the whole
         // state of `send_via` to this future.
-        let result = send_via(via, client, record, lease, prepared, (body, None)).await;
+        let result = send_via(via, record, lease, prepared, (body, None)).await;
         match result {
             Err(SendError::StaleConnection { was_request_written })
                 if via == ConnectionSource::Pool
@@ -113,19 +114,17 @@ pub(super) async fn send(
 /// Sends the request with the body `stream` once, on a new connection: a pooled connection that
 /// closes would lose a part of the body.
 pub(super) async fn send_unread(
-    client: &HttpClient,
     record: &mut RequestRecord,
     lease: &Lease,
     prepared: &PreparedRequest<'_>,
     stream: RequestStream,
 ) -> Result<Response<BackendBody>, SendError> {
     let body = (&Bytes::new(), Some(stream));
-    send_via(ConnectionSource::New, client, record, lease, prepared, body).await
+    send_via(ConnectionSource::New, record, lease, prepared, body).await
 }
 
 async fn send_via(
     via: ConnectionSource,
-    client: &HttpClient,
     record: &mut RequestRecord,
     lease: &Lease,
     prepared: &PreparedRequest<'_>,
@@ -144,6 +143,7 @@ async fn send_via(
     // The record keeps this memory while a stream is open, and most requests have one attempt.
     record.attempts.reserve_exact(1);
     record.attempts.push(attempt);
+    let client = &prepared.context.backend_client;
     let result = client
         .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, (request, stream))
         .await;

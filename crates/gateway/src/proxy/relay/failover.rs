@@ -8,7 +8,6 @@ use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
-use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
 use crate::proxy::retry::{FailedRequest, RetryBudgetShare};
@@ -40,12 +39,11 @@ pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError
 /// when an attempt succeeds or when no failover is allowed. Returns the response with the lease on
 /// the backend that sent it.
 pub(crate) async fn send(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     mut leased: (Lease, Arc<RoutingDecision>),
 ) -> ForwardResult {
-    let share = RetryBudgetShare::for_record(exchange.record());
+    let (context, share) = (request.context, RetryBudgetShare::for_record(exchange.record()));
     context.retry.deposit(share);
     let mut tried = Vec::new();
     let (mut failed_attempts, mut waits_left) = (0, context.retry.settings.attempts);
@@ -62,9 +60,9 @@ pub(crate) async fn send(
             record.timings.routed = Some(clock::now());
             let result = tokio::select! {
                 biased;
-                result = send_to_backend(context, exchange, (request, &lease), &mut legs) => result,
+                result = send_to_backend(exchange, (request, &lease), &mut legs) => result,
                 next = failover_when_down(
-                    context, share, (request, longer_than), &lease, &tried, failed_attempts,
+                    share, (request, longer_than), &lease, &tried, failed_attempts,
                 ) => {
                     exchange.discard_attempt(FailureKind::Down.as_str());
                     tried.push(lease.backend().clone());
@@ -123,7 +121,7 @@ pub(crate) async fn send(
                 Err(FailoverDenialReason::NoOtherBackend)
                     if waits_left > 0
                         && kind != FailureKind::Busy
-                        && may_wait_for_backend(context, request) =>
+                        && may_wait_for_backend(request) =>
                 {
                     waits_left -= 1;
                     tried.clear();
@@ -144,7 +142,7 @@ pub(crate) async fn send(
         leased = match next {
             Some(next) => next,
             // Boxed, because few requests need the memory of this future.
-            None => Box::pin(wait_for_backend(context, exchange, request)).await?,
+            None => Box::pin(wait_for_backend(exchange, request)).await?,
         };
     }
 }
@@ -169,21 +167,20 @@ fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKin
 
 /// Whether a request waits until a backend comes back if no other backend is left. The caller has
 /// checked that the failover rules allow another attempt.
-fn may_wait_for_backend(context: &ProxyContext, request: &PreparedRequest<'_>) -> bool {
+fn may_wait_for_backend(request: &PreparedRequest<'_>) -> bool {
     !request.is_lookup
         && request.requirements.backend.is_none()
-        && context.state.admission.waits_for_backend()
+        && request.context.state.admission.waits_for_backend()
 }
 
 /// Waits in the admission queue until a backend can serve the request, within its deadlines.
 async fn wait_for_backend(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
 ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
     let record = exchange.record();
     record.timings.sent = None;
-    let (admission, requirements) = (&context.state.admission, *request.requirements);
+    let (admission, requirements) = (&request.context.state.admission, *request.requirements);
     let lease = pin!(admission.lease(record, &request.head.headers, requirements));
     let leased = request.within_deadlines(lease).await;
     leased.unwrap_or_else(|deadline| Err(deadline.error()))
@@ -211,7 +208,6 @@ fn failed_request<'a>(
 /// While no other backend is available, this function keeps waiting and the attempt continues,
 /// because its backend may recover.
 async fn failover_when_down(
-    context: &ProxyContext,
     share: RetryBudgetShare,
     (request, longer_than): (&PreparedRequest<'_>, Option<u32>),
     lease: &Lease,
@@ -222,12 +218,12 @@ async fn failover_when_down(
         lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
         let requirements = BackendRequirements { longer_than, ..*request.requirements };
-        let next = context.state.pool.lease(requirements, &tried, clock::now());
+        let next = request.context.state.pool.lease(requirements, &tried, clock::now());
         // A backend whose engine also seems stuck would be no better.
         if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
-            if context.retry.allow(share, failed, clock::now()).is_ok() {
+            if request.context.retry.allow(share, failed, clock::now()).is_ok() {
                 return next;
             }
         }
@@ -238,7 +234,6 @@ async fn failover_when_down(
 /// Makes one attempt: sends the request to the leased backend, and buffers the response until its
 /// first output. Fails if the attempt failed before the first output.
 async fn send_to_backend(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     (request, lease): (&PreparedRequest<'_>, &Lease),
     legs: &mut Legs,
@@ -246,7 +241,7 @@ async fn send_to_backend(
     let (mut body, usage) = request.body.for_backend(lease.backend());
     // Boxed, because few requests need the memory of this future.
     let is_prefilled = prefill_leg::is_possible(lease, exchange)
-        && Box::pin(legs.prefill(context, exchange, (request, lease), &mut body)).await;
+        && Box::pin(legs.prefill(exchange, (request, lease), &mut body)).await;
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
     let options = &mut record.options;
@@ -254,11 +249,11 @@ async fn send_to_backend(
     options.continuous_usage_injected = usage.continuous;
     let result = loop {
         let body = (&body, is_prefilled);
-        let sending = attempt::send(&context.backend_client, record, lease, request, body);
+        let sending = attempt::send(record, lease, request, body);
         let sending = pin!(sending);
         match request.within_deadlines(sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
-            Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}
+            Err(SendError::Exhausted(_)) if request.context.state.pool.close_idle_connection() => {}
             result => break result,
         }
     };
@@ -266,7 +261,7 @@ async fn send_to_backend(
     let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
     headers::remove_gateway_headers(&mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
-    let max_wait = context.retry.settings.first_output_buffer_timeout;
+    let max_wait = request.context.retry.settings.first_output_buffer_timeout;
     let prefetched = first_output::buffer_until_first_output(
         exchange,
         head.status,
@@ -278,7 +273,7 @@ async fn send_to_backend(
     let prefetched = prefetched.map_err(deadline_failure)?;
     let failure_kind = classify_failure(exchange, request, head.status, &prefetched)
         .map(|kind| if is_prefilled { legs.refine(kind) } else { kind })
-        .map(|kind| refine_refusal(kind, context, (request, lease), &prefetched));
+        .map(|kind| refine_refusal(kind, (request, lease), &prefetched));
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
@@ -309,13 +304,12 @@ fn classify_failure(
 /// of the request, otherwise `kind`. Only a backend with a longer context can serve a `TooLong` request.
 fn refine_refusal(
     kind: FailureKind,
-    context: &ProxyContext,
     (request, lease): (&PreparedRequest<'_>, &Lease),
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> FailureKind {
     let is_known = || {
         let model = request.requirements.model;
-        context.state.pool.model_length(model, lease.backend()).is_some()
+        request.context.state.pool.model_length(model, lease.backend()).is_some()
     };
     let is_refusal = kind == FailureKind::UnexpectedStatus;
     if is_refusal

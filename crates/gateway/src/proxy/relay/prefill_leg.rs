@@ -8,7 +8,6 @@ use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::send_failure;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use crate::proxy::context::ProxyContext;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Limited};
@@ -67,7 +66,6 @@ impl Legs {
     /// backend of `lease` computes the prompt.
     pub(super) async fn prefill(
         &mut self,
-        context: &ProxyContext,
         exchange: &mut Exchange,
         (request, lease): (&PreparedRequest<'_>, &Lease),
         body: &mut Bytes,
@@ -80,7 +78,7 @@ impl Legs {
                 Ok(parameters)
             }
             None if self.is_off => Err(PrefillSkip::Failed),
-            None => send_legs(context, exchange, (request, lease), body).await.map(Box::new),
+            None => send_legs(exchange, (request, lease), body).await.map(Box::new),
         };
         let legs = exchange.record().prefill_legs.get_or_insert_default();
         legs.skipped = result.as_ref().err().copied();
@@ -116,7 +114,6 @@ impl Legs {
 
 /// Sends prefill legs until one succeeds. The error is the reason why the request has no prefill leg.
 async fn send_legs(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     (request, lease): (&PreparedRequest<'_>, &Lease),
     body: &Bytes,
@@ -138,7 +135,7 @@ async fn send_legs(
     let mut tried = vec![lease.backend().clone()];
     let mut skip = PrefillSkip::NoBackend;
     while tried.len() <= MAX_LEGS {
-        let (pool, now) = (&context.state.pool, clock::now());
+        let (pool, now) = (&request.context.state.pool, clock::now());
         let Some(offer) = pool.offer_prefill_leg(requirements, &tried, now) else { break };
         let record = exchange.record();
         let Some(decision) = record.decision.as_deref() else { break };
@@ -159,7 +156,7 @@ async fn send_legs(
         let limit = now + Duration::from_secs_f64(limit);
         lease.move_prefill(true);
         let leg = (&leg_lease, &leg_body, limit);
-        if let Some(parameters) = send_leg(context, exchange, request, leg).await {
+        if let Some(parameters) = send_leg(exchange, request, leg).await {
             return Ok(parameters);
         }
         lease.move_prefill(false);
@@ -171,13 +168,12 @@ async fn send_legs(
 
 /// Sends one prefill leg, and records it. `None`: the leg failed.
 async fn send_leg(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     (lease, body, limit): (&Lease, &Bytes, Instant),
 ) -> Option<Parameters> {
     let (attempt, response) = attempt::send_apart(
-        &context.backend_client,
+        &request.context.backend_client,
         exchange.record(),
         lease,
         (request.head, request.requirements.prompt),

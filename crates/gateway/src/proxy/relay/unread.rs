@@ -5,7 +5,6 @@ use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::failover;
 use super::first_output;
 use crate::backend::Lease;
-use crate::proxy::context::ProxyContext;
 use crate::proxy::request::forwarded_body::ForwardedBody;
 use http::{Response, StatusCode};
 use std::pin::pin;
@@ -22,7 +21,6 @@ use tokenweir_routing::resilience::BreakerAction;
 /// Sends a request with the body `stream` to the leased backend. Returns its response, whose body has
 /// not been read, with the lease.
 pub(crate) async fn send(
-    context: &ProxyContext,
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     stream: RequestStream,
@@ -33,7 +31,7 @@ pub(crate) async fn send(
     let record = exchange.record();
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
-    let sending = attempt::send_unread(&context.backend_client, record, &lease, request, stream);
+    let sending = attempt::send_unread(record, &lease, request, stream);
     let sent = request.within_deadlines(pin!(sending)).await;
     let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {

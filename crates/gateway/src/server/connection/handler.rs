@@ -82,8 +82,8 @@ impl ConnectionHandler {
         let Some(stream) = self.tls_handshake(stream, peer).await else { return };
         let (abort_handle, limits) = (ResponseAbortHandle::default(), **self.state.limits.load());
         let stream = WriteTimeoutStream::new(stream, limits.write_timeout, abort_handle.clone());
-        let connection =
-            ConnectionContext::new(self.state.clone(), peer.ip(), permit, abort_handle);
+        let (state, ip) = (self.state.clone(), peer.ip());
+        let connection = ConnectionContext { state, ip, permit, abort_handle };
         let shared = SharedHttp1Connection::new(stream);
         let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
             Ok(Some(Version::HTTP_2)) => {

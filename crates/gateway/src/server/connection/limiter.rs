@@ -26,8 +26,8 @@ pub struct ConnectionLimiter {
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// The numbers of rejected and failed connections, and the limit. The number of open connections is
-    /// not set.
+    /// The numbers of refused and failed connections. The guard counts the open ones instead. Errors of
+    /// `accept()` are those of both listeners.
     counts: Mutex<ConnectionStatusSnapshot>,
     /// Time of the last log line about refused connections. `None`: there was none.
     last_warning: Mutex<Option<Instant>>,
@@ -91,8 +91,10 @@ impl ConnectionLimiter {
 
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
-        let open = self.overload_guard.client_connections().load(Ordering::Relaxed);
-        ConnectionStatusSnapshot { open, ..*lock(&self.counts) }
+        ConnectionStatusSnapshot {
+            open: self.overload_guard.client_connections().load(Ordering::Relaxed),
+            ..*lock(&self.counts)
+        }
     }
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is

@@ -27,7 +27,7 @@ use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 pub(super) struct ConnectionContext {
     pub(super) state: Arc<ServerState>,
     /// IP address of the client.
-    ip: IpAddr,
+    pub(super) ip: IpAddr,
     pub(super) permit: ConnectionPermit,
     /// Aborts all responses of the connection.
     pub(super) abort_handle: ResponseAbortHandle,
@@ -43,15 +43,6 @@ pub(super) enum RequestBody {
 // === impl ConnectionContext ===
 
 impl ConnectionContext {
-    pub(super) fn new(
-        state: Arc<ServerState>,
-        ip: IpAddr,
-        permit: ConnectionPermit,
-        abort_handle: ResponseAbortHandle,
-    ) -> Self {
-        Self { state, ip, permit, abort_handle }
-    }
-
     /// Accepts a request by its head, and returns its permit and the future of its response. The
     /// request counts as open until the permit is dropped. `abort_handle` aborts the response if
     /// the client does not read it.

@@ -273,11 +273,6 @@ pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }
 
-/// The row of a body field, by its index in [`FIELDS`].
-pub(super) fn field_row(index: u8) -> &'static EngineControl {
-    &FIELDS[usize::from(index)]
-}
-
 // === impl Permissions ===
 
 impl Permissions {

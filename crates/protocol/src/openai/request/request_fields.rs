@@ -5,7 +5,7 @@
 
 use super::engine_control::{self, Permission, UsedControl};
 use super::generation_parameters::{GenerationParameter, GenerationParameters};
-use super::identity_fields::{IdentityField, IdentityFields};
+use super::identity_fields::IdentityFields;
 use super::prompt::{PromptPart, PromptSpans};
 pub use super::request_body_error::RequestBodyError;
 use super::splice::{ModelSpan, Splice, StreamOptions};
@@ -66,26 +66,30 @@ pub enum CacheSaltSpan {
     WrongType,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum RequestField {
     Model,
     Stream,
     StreamOptions,
     IncludeUsage,
     ContinuousUsage,
-    MaxCompletionTokens,
-    MaxTokens,
-    MaxOutputTokens,
+    /// A limit of generated tokens, with its index in [`FieldParser::token_limits`].
+    TokenLimit(usize),
     N,
     Prompt(PromptPart),
     CacheKey,
     CacheSalt,
     Store,
     Background,
+    /// A parameter that is a number, by its place in the result.
+    Real(fn(&mut GenerationParameters) -> &mut Option<f64>),
     Parameter(GenerationParameter),
-    Identity(IdentityField),
-    /// The field in this row of [`engine_control::FIELDS`].
-    Control(u8),
+    /// A field that names the user, the session or the conversation, by its place in the result.
+    Identity(fn(&mut IdentityFields) -> &mut Option<Box<str>>),
+    /// An element of `messages`.
+    Message,
+    /// A field of [`engine_control::FIELDS`].
+    Control,
 }
 
 const REQUEST_FIELDS: &[(&str, RequestField)] = &[
@@ -94,9 +98,9 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("stream_options", RequestField::StreamOptions),
     ("stream_options.include_usage", RequestField::IncludeUsage),
     ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
-    ("max_completion_tokens", RequestField::MaxCompletionTokens),
-    ("max_tokens", RequestField::MaxTokens),
-    ("max_output_tokens", RequestField::MaxOutputTokens),
+    ("max_completion_tokens", RequestField::TokenLimit(0)),
+    ("max_tokens", RequestField::TokenLimit(1)),
+    ("max_output_tokens", RequestField::TokenLimit(2)),
     ("n", RequestField::N),
     ("tools", RequestField::Prompt(PromptPart::Tools)),
     ("system", RequestField::Prompt(PromptPart::System)),
@@ -110,11 +114,11 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("cache_salt", RequestField::CacheSalt),
     ("store", RequestField::Store),
     ("background", RequestField::Background),
-    ("temperature", RequestField::Parameter(GenerationParameter::Temperature)),
-    ("top_p", RequestField::Parameter(GenerationParameter::TopP)),
-    ("top_k", RequestField::Parameter(GenerationParameter::TopK)),
-    ("frequency_penalty", RequestField::Parameter(GenerationParameter::FrequencyPenalty)),
-    ("presence_penalty", RequestField::Parameter(GenerationParameter::PresencePenalty)),
+    ("temperature", RequestField::Real(|parameters| &mut parameters.temperature)),
+    ("top_p", RequestField::Real(|parameters| &mut parameters.top_p)),
+    ("top_k", RequestField::Real(|parameters| &mut parameters.top_k)),
+    ("frequency_penalty", RequestField::Real(|parameters| &mut parameters.frequency_penalty)),
+    ("presence_penalty", RequestField::Real(|parameters| &mut parameters.presence_penalty)),
     ("seed", RequestField::Parameter(GenerationParameter::Seed)),
     ("response_format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
     ("text.format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
@@ -125,15 +129,18 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("stop[]", RequestField::Parameter(GenerationParameter::StopSequences)),
     ("stop_sequences", RequestField::Parameter(GenerationParameter::StopSequences)),
     ("stop_sequences[]", RequestField::Parameter(GenerationParameter::StopSequences)),
-    ("messages[]", RequestField::Identity(IdentityField::Message)),
-    ("user", RequestField::Identity(IdentityField::User)),
-    ("safety_identifier", RequestField::Identity(IdentityField::SafetyIdentifier)),
-    ("metadata.user_id", RequestField::Identity(IdentityField::MetadataUser)),
-    ("metadata.session_id", RequestField::Identity(IdentityField::MetadataSession)),
-    ("metadata.conversation_id", RequestField::Identity(IdentityField::MetadataConversation)),
-    ("metadata.thread_id", RequestField::Identity(IdentityField::MetadataConversation)),
-    ("conversation", RequestField::Identity(IdentityField::Conversation)),
-    ("conversation.id", RequestField::Identity(IdentityField::Conversation)),
+    ("messages[]", RequestField::Message),
+    ("user", RequestField::Identity(|identity| &mut identity.user)),
+    ("safety_identifier", RequestField::Identity(|identity| &mut identity.safety_identifier)),
+    ("metadata.user_id", RequestField::Identity(|identity| &mut identity.metadata_user)),
+    ("metadata.session_id", RequestField::Identity(|identity| &mut identity.metadata_session)),
+    (
+        "metadata.conversation_id",
+        RequestField::Identity(|identity| &mut identity.metadata_conversation),
+    ),
+    ("metadata.thread_id", RequestField::Identity(|identity| &mut identity.metadata_conversation)),
+    ("conversation", RequestField::Identity(|identity| &mut identity.conversation)),
+    ("conversation.id", RequestField::Identity(|identity| &mut identity.conversation)),
 ];
 
 /// Types of the tools that vLLM's Responses API runs itself.
@@ -148,14 +155,18 @@ const TOKEN_COUNTING_FIELDS: [&[u8]; 3] =
 /// Length of the two quotes of a JSON string, in bytes.
 const QUOTE_BYTES: usize = 2;
 
-/// The paths of all fields. The common fields come first, because the table is searched in order.
-static FIELD_PATHS: LazyLock<PathTable<RequestField>> = LazyLock::new(|| {
-    let rows = (0..)
-        .zip(&engine_control::FIELDS)
-        .map(|(row, control)| (control.name, RequestField::Control(row)));
-    let is_request_field = |name| REQUEST_FIELDS.iter().any(|(path, _)| *path == name);
-    let controls: Vec<_> = rows.filter(|(name, _)| !is_request_field(*name)).collect();
-    PathTable::new(&[REQUEST_FIELDS, &controls])
+/// The paths of all fields, each with its row in [`REQUEST_FIELDS`] or in [`engine_control::FIELDS`]. The
+/// common fields come first, because the table is searched in order.
+static FIELD_PATHS: LazyLock<PathTable<(usize, RequestField)>> = LazyLock::new(|| {
+    let row_of = |name: &str| REQUEST_FIELDS.iter().position(|(path, _)| *path == name);
+    // A body has `prompt` or `token_ids`, so both have one row, and a body with both has a duplicate.
+    let row = |path: &str| row_of(if path == "token_ids" { "prompt" } else { path });
+    let fields =
+        REQUEST_FIELDS.iter().filter_map(|(path, field)| Some((*path, (row(path)?, *field))));
+    let controls = engine_control::FIELDS.iter().enumerate();
+    let controls = controls.filter(|(_, control)| row_of(control.name).is_none());
+    let controls = controls.map(|(row, control)| (control.name, (row, RequestField::Control)));
+    PathTable::new(&[("", &fields.chain(controls).collect::<Vec<_>>())])
 });
 
 impl RequestFields {
@@ -166,13 +177,7 @@ impl RequestFields {
     /// backend rejects them.
     pub fn parse(body: &[u8]) -> Result<Self, RequestBodyError> {
         let mut fields = Self::default();
-        let mut parser = FieldParser {
-            seen_fields: 0,
-            seen_controls: 0,
-            token_limits: [None; 3],
-            stream_options: StreamOptions::Absent,
-            error: None,
-        };
+        let mut parser = FieldParser::default();
         let mut scanner = JsonScanner::default();
         scanner.scan(&FIELD_PATHS, body, |field, value, end| {
             parser.read_field(field, value, end, &mut fields);
@@ -189,8 +194,8 @@ impl RequestFields {
         let usage_splice = Splice::include_usage(body, parser.stream_options);
         fields.usage_splice = usage_splice.filter(|_| fields.stream);
         let continuous_usage_splice = Splice::continuous_usage(parser.stream_options);
-        fields.continuous_usage_splice = continuous_usage_splice
-            .filter(|_| fields.stream && !parser.has_read(RequestField::ContinuousUsage));
+        fields.continuous_usage_splice =
+            continuous_usage_splice.filter(|_| fields.stream && !parser.has_continuous_usage);
         Ok(fields)
     }
 
@@ -215,6 +220,7 @@ impl RequestFields {
 }
 
 /// The state that the parser of a body keeps between two fields.
+#[derive(Default)]
 struct FieldParser {
     /// Bit `i` is set once the field in row `i` of [`REQUEST_FIELDS`] has been read, so that
     /// duplicates are detected.
@@ -224,19 +230,16 @@ struct FieldParser {
     /// Values of `max_completion_tokens`, `max_tokens` and `max_output_tokens`.
     token_limits: [Option<u64>; 3],
     stream_options: StreamOptions,
+    /// Whether the body has `stream_options.continuous_usage_stats`.
+    has_continuous_usage: bool,
     /// The first error in the body.
     error: Option<RequestBodyError>,
 }
 
 impl FieldParser {
-    /// Whether the body has this field.
-    fn has_read(&self, field: RequestField) -> bool {
-        self.seen_fields & (1 << field.index()) != 0
-    }
-
     fn read_field(
         &mut self,
-        field: RequestField,
+        (row, field): (usize, RequestField),
         value: JsonValue<'_>,
         end: usize,
         fields: &mut RequestFields,
@@ -247,21 +250,20 @@ impl FieldParser {
         if matches!(value, JsonValue::End { .. }) {
             return;
         }
-        if let RequestField::Parameter(parameter) = field {
-            fields.parameters.read(parameter, value);
-            return;
+        match field {
+            RequestField::Real(place) => return *place(&mut fields.parameters) = value.as_real(),
+            RequestField::Parameter(parameter) => return fields.parameters.read(parameter, value),
+            RequestField::Identity(place) => return fields.identity.read(place, value),
+            RequestField::Message => {
+                return fields.identity.messages += u64::from(value == JsonValue::Object);
+            }
+            RequestField::Control => return self.read_control(row, value, end, fields),
+            _ => {}
         }
-        if let RequestField::Identity(identity) = field {
-            fields.identity.read(identity, value);
-            return;
-        }
-        if let RequestField::Control(row) = field {
-            self.read_control(row, value, end, fields);
-            return;
-        }
-        let bit = 1 << field.index();
+        let name = REQUEST_FIELDS[row].0;
+        let bit = 1 << row;
         if self.seen_fields & bit != 0 {
-            self.error.get_or_insert(RequestBodyError::DuplicateField(field.name()));
+            self.error.get_or_insert(RequestBodyError::DuplicateField(name));
         }
         self.seen_fields |= bit;
         match (field, value) {
@@ -271,35 +273,27 @@ impl FieldParser {
                 | RequestField::ContinuousUsage,
                 value,
             ) => {
+                self.has_continuous_usage |= matches!(field, RequestField::ContinuousUsage);
                 self.stream_options = self.stream_options.updated_with(field, value, end);
             }
             (RequestField::CacheSalt, JsonValue::Null) => {
                 fields.cache_salt = CacheSaltSpan::At(end - "null".len()..end);
             }
-            (
-                RequestField::Prompt(_)
-                | RequestField::Parameter(_)
-                | RequestField::Identity(_)
-                | RequestField::Control(_),
-                _,
-            )
-            | (_, JsonValue::Null) => {}
+            (_, JsonValue::Null) => {}
             (RequestField::Model, JsonValue::Text(text)) => {
                 let Some(model) = text.decode() else {
-                    self.error.get_or_insert(RequestBodyError::InvalidUnicode(field.name()));
+                    self.error.get_or_insert(RequestBodyError::InvalidUnicode(name));
                     return;
                 };
                 fields.model = Some(model.into());
                 fields.model_slot = Some(ModelSpan::Json(text_range(text, end)));
             }
             (RequestField::Model, _) => {
-                self.error.get_or_insert(RequestBodyError::WrongType(field.name()));
+                self.error.get_or_insert(RequestBodyError::WrongType(name));
             }
             // The backend rejects other types with its own message.
             (RequestField::Stream, value) => fields.stream = value == JsonValue::Bool(true),
-            (RequestField::MaxCompletionTokens, value) => self.token_limits[0] = value.as_count(),
-            (RequestField::MaxTokens, value) => self.token_limits[1] = value.as_count(),
-            (RequestField::MaxOutputTokens, value) => self.token_limits[2] = value.as_count(),
+            (RequestField::TokenLimit(index), value) => self.token_limits[index] = value.as_count(),
             (RequestField::N, value) => fields.n = value.as_count(),
             (RequestField::CacheKey, value) => fields.cache_key = value.as_text().map(Into::into),
             (RequestField::CacheSalt, JsonValue::Text(text)) => {
@@ -307,23 +301,23 @@ impl FieldParser {
                 fields.cache_salt = CacheSaltSpan::At(text_range(text, end));
             }
             (RequestField::CacheSalt, _) => fields.cache_salt = CacheSaltSpan::WrongType,
+            (RequestField::Store, JsonValue::Bool(false)) => fields.forbids_store = true,
             (RequestField::Store | RequestField::Background, value) => {
                 fields.is_stateful |= value == JsonValue::Bool(true);
-                fields.forbids_store |=
-                    field == RequestField::Store && value == JsonValue::Bool(false);
             }
+            _ => {}
         }
     }
 
     /// Reads a field of [`engine_control::FIELDS`].
     fn read_control(
         &mut self,
-        row: u8,
+        row: usize,
         value: JsonValue<'_>,
         end: usize,
         fields: &mut RequestFields,
     ) {
-        let control = engine_control::field_row(row);
+        let control = &engine_control::FIELDS[row];
         let bit = 1 << row;
         if self.seen_controls & bit != 0 {
             self.error.get_or_insert(RequestBodyError::DuplicateField(control.name));
@@ -368,16 +362,5 @@ impl StreamOptions {
             (same, RequestField::ContinuousUsage, JsonValue::Bool(false) | JsonValue::Null) => same,
             _ => Self::Unchanged,
         }
-    }
-}
-
-impl RequestField {
-    /// Index of this field in [`REQUEST_FIELDS`].
-    fn index(self) -> usize {
-        REQUEST_FIELDS.iter().position(|(_, field)| *field == self).unwrap_or(0)
-    }
-
-    fn name(self) -> &'static str {
-        REQUEST_FIELDS[self.index()].0
     }
 }

@@ -28,9 +28,10 @@ pub enum ModelSpan {
 
 /// The state and position of `stream_options` in a body, as an edit needs it. Positions are byte
 /// offsets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StreamOptions {
     /// The body has no `stream_options`.
+    #[default]
     Absent,
     /// The value is a `null` that ends at this offset.
     Null(usize),
@@ -156,11 +157,6 @@ mod tests {
         String::from_utf8(Splice::apply(edits, body.as_bytes()).to_vec()).unwrap()
     }
 
-    fn with_model(body: &str, model: &str) -> String {
-        let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
-        apply(&[span.renamed(model)], body)
-    }
-
     #[test]
     fn a_minimal_edit_adds_include_usage_and_can_enable_continuous_usage() {
         let check = |body: &str, expected: &str| {
@@ -246,7 +242,8 @@ mod tests {
             (r#"{"x":{"model":"a"},"model":"a\"}"}"#, "b", r#"{"x":{"model":"a"},"model":"b"}"#),
             (r#"{"model":"a"}"#, "q\"\\é\u{1}", r#"{"model":"q\"\\é\u0001"}"#),
         ] {
-            assert_eq!(with_model(body, model), expected);
+            let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
+            assert_eq!(apply(&[span.renamed(model)], body), expected);
         }
     }
 

@@ -3,28 +3,19 @@
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
 use crate::openai::shapes::{EventOutput, ResponseField};
-use crate::openai::{
-    Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
-};
+use crate::openai::{Delta, EngineTimes, FinishReason, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
 pub(super) struct DeltaBuilder {
+    /// The content of the event, as far as it has been read.
+    delta: Delta,
     current_choice: ChoiceDelta,
     /// Number of choices in the event.
     choice_count: u32,
-    /// Index of the last choice in the event.
-    last_index: usize,
-    output: OutputKinds,
-    tokens: Option<u32>,
-    finish_reason: Option<FinishReason>,
     /// Whether the event has a `choices` array, which may be empty.
     has_choices: bool,
-    usage: Option<Usage>,
-    has_null_usage: bool,
     total_tokens: Option<u64>,
-    engine_times: Option<EngineTimes>,
-    error: Option<InBandError>,
     status: ResponseStatus,
     event_type: Option<Box<str>>,
     /// Whether the content part that is being parsed is reasoning.
@@ -39,8 +30,6 @@ pub(super) struct DeltaBuilder {
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
-    /// Whether a token count or the usage has a wrong type.
-    is_malformed: bool,
 }
 
 /// The content of one choice in an event.
@@ -159,10 +148,10 @@ impl DeltaBuilder {
                 );
             }
             ResponseField::Usage => match value {
-                JsonValue::Object => drop(self.usage.get_or_insert_default()),
-                JsonValue::Null => self.has_null_usage = true,
+                JsonValue::Object => drop(self.delta.usage.get_or_insert_default()),
+                JsonValue::Null => self.delta.has_null_usage = true,
                 JsonValue::End { .. } => {}
-                _ => self.is_malformed = true,
+                _ => self.delta.malformed = true,
             },
             ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
             ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
@@ -178,14 +167,14 @@ impl DeltaBuilder {
             ResponseField::Error => {
                 // Some servers write an empty error into each event.
                 if value.has_content() {
-                    self.error.get_or_insert_default();
+                    self.delta.error.get_or_insert_default();
                 }
             }
             ResponseField::ErrorCode => {
-                self.error.get_or_insert_default().code = scalar_text(value);
+                self.delta.error.get_or_insert_default().code = scalar_text(value);
             }
             ResponseField::ErrorKind => {
-                self.error.get_or_insert_default().kind = scalar_text(value);
+                self.delta.error.get_or_insert_default().kind = scalar_text(value);
             }
         }
     }
@@ -209,22 +198,11 @@ impl DeltaBuilder {
         self.finish_status(summary);
         self.derive_tokens_from_usage(summary);
         self.complete_usage(input_leaves_out_cache);
-        let is_usage_event = self.has_choices && self.choice_count == 0 && self.usage.is_some();
+        let is_usage_event =
+            self.has_choices && self.choice_count == 0 && self.delta.usage.is_some();
         self.add_output_of(event_output, is_usage_event);
-        Delta {
-            output: self.output,
-            tokens: self.tokens,
-            choice: self.last_index,
-            finish: self.finish_reason,
-            usage: self.usage,
-            has_null_usage: self.has_null_usage,
-            is_usage_event: is_usage_event && self.error.is_none(),
-            engine: self.engine_times,
-            error: self.error.take(),
-            terminal: false,
-            malformed: self.is_malformed,
-            is_keep_alive: false,
-        }
+        self.delta.is_usage_event = is_usage_event && self.delta.error.is_none();
+        std::mem::take(&mut self.delta)
     }
 
     /// Completes the kinds of output from the type of the event and from its unknown fields. In an event
@@ -232,21 +210,23 @@ impl DeltaBuilder {
     /// often have other fields that are no output.
     fn add_output_of(&mut self, event_output: EventOutput, is_usage_event: bool) {
         match event_output {
-            EventOutput::Kind(kind) if self.error.is_none() => self.output = kind.into(),
+            EventOutput::Kind(kind) if self.delta.error.is_none() => {
+                self.delta.output = kind.into();
+            }
             EventOutput::Repetition if self.has_earlier_output => {
-                self.output = OutputKinds::default();
+                self.delta.output = OutputKinds::default();
                 return;
             }
             _ => {}
         }
         let is_marked = is_usage_event
             || self.has_first_role
-            || self.finish_reason.is_some()
+            || self.delta.finish.is_some()
             || event_output == EventOutput::Nothing;
         let is_unknown = self.has_unknown_output || (self.has_unknown_field && !is_marked);
-        if self.output.is_empty() && is_unknown && self.error.is_none() {
-            self.output.add(OutputKind::Unknown);
-            self.tokens = None;
+        if self.delta.output.is_empty() && is_unknown && self.delta.error.is_none() {
+            self.delta.output.add(OutputKind::Unknown);
+            self.delta.tokens = None;
         }
     }
 
@@ -263,28 +243,28 @@ impl DeltaBuilder {
     }
 
     fn engine_times_mut(&mut self) -> &mut EngineTimes {
-        self.engine_times.get_or_insert_default()
+        self.delta.engine.get_or_insert_default()
     }
 
     /// Records a token count. `null` counts as absent. Any other value that is not a count makes
     /// the event malformed.
     fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
         match token_count(value) {
-            Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
-            None => self.is_malformed |= value != JsonValue::Null,
+            Some(count) => *field(self.delta.usage.get_or_insert_default()) = Some(count),
+            None => self.delta.malformed |= value != JsonValue::Null,
         }
     }
 
     /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
     /// from the total.
     fn complete_usage(&mut self, input_leaves_out_cache: bool) {
-        let Some(usage) = &mut self.usage else { return };
+        let Some(usage) = &mut self.delta.usage else { return };
         let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
         if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
             *input = input.saturating_add(cached);
         }
         let subtract_output = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
-        let total = self.total_tokens.filter(|_| !self.is_malformed);
+        let total = self.total_tokens.filter(|_| !self.delta.malformed);
         usage.input = usage.input.or_else(|| total.and_then(subtract_output));
     }
 
@@ -295,19 +275,19 @@ impl DeltaBuilder {
         if choice.output.is_empty() && choice.has_unspecified_output() {
             choice.output.add(OutputKind::Unspecified);
         }
-        self.output.add(choice.output);
+        self.delta.output.add(choice.output);
         if !choice.is_present {
             return;
         }
         summary.commit_or_discard_text(choice.index == 0);
-        self.finish_reason = choice.finish_reason.or(self.finish_reason);
-        self.tokens = match (self.choice_count, self.tokens, choice.tokens) {
+        self.delta.finish = choice.finish_reason.or(self.delta.finish);
+        self.delta.tokens = match (self.choice_count, self.delta.tokens, choice.tokens) {
             (0, _, tokens) => tokens,
             (_, Some(sum), Some(tokens)) => Some(sum + tokens),
             _ => None,
         };
         self.choice_count += 1;
-        self.last_index = choice.index;
+        self.delta.choice = choice.index;
         self.has_first_role |= choice.has_role && !summary.has_role(choice.index);
         summary.stage_choice(choice.index, choice.finish_reason, choice.has_role);
     }
@@ -319,7 +299,7 @@ impl DeltaBuilder {
             ResponseStatus::Incomplete(reason) => reason,
             ResponseStatus::Unfinished => None,
         };
-        self.finish_reason = finish;
+        self.delta.finish = finish;
         if let Some(choice) = summary.choice(0) {
             choice.finish = finish;
         }
@@ -329,10 +309,12 @@ impl DeltaBuilder {
     /// every event. The engine counts them for the event's choice only, so the output of the response is
     /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
-        let (1, Some(usage)) = (self.choice_count, &mut self.usage) else { return };
+        let (1, Some(usage)) = (self.choice_count, &mut self.delta.usage) else { return };
         let Some(output) = &mut usage.output else { return };
-        let Some(increase) = summary.record_output_tokens(self.last_index, *output) else { return };
-        self.tokens = self.tokens.or(u32::try_from(increase).ok());
+        let Some(increase) = summary.record_output_tokens(self.delta.choice, *output) else {
+            return;
+        };
+        self.delta.tokens = self.delta.tokens.or(u32::try_from(increase).ok());
         *output = summary.total_output_tokens();
     }
 }

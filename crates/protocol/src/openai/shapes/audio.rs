@@ -16,7 +16,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
         _ => EventOutput::Fields,
     },
-    ..common_response::chunk_schema(FIELDS, METADATA)
+    ..common_response::chunk_schema(&[("", FIELDS)], METADATA)
 });
 
 /// Fields of `OpenAI`'s events that describe the text. They are no output.

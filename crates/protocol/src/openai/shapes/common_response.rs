@@ -3,22 +3,20 @@
 //! only ids, usage, times and errors of these responses. Each event of such a stream is output, and
 //! the stream is complete when its body ends regularly.
 
-use super::schema::{EventOutput, ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ObjectFields, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     event_output: |_| EventOutput::Kind(OutputKind::Unknown),
     is_known: false,
-    ..ResponseSchema::new(&[COMMON_FIELDS, &[("type", ResponseField::EventType)]], &[])
+    ..ResponseSchema::new(&[("", COMMON_FIELDS), ("", &[("type", ResponseField::EventType)])], &[])
 });
 
 /// A schema of chunks with `choices`. `fields` and `metadata` are those that only this API has.
-pub(super) fn chunk_schema(
-    fields: &[(&'static str, ResponseField)],
-    metadata: &[&'static str],
-) -> ResponseSchema {
-    ResponseSchema::new(&[CHUNK_FIELDS, fields, COMMON_FIELDS], &[CHUNK_METADATA, metadata])
+pub(super) fn chunk_schema(fields: &[ObjectFields], metadata: &[&'static str]) -> ResponseSchema {
+    let fields = [&[("", CHUNK_FIELDS)][..], fields, &[("", COMMON_FIELDS)]].concat();
+    ResponseSchema::new(&fields, &[CHUNK_METADATA, metadata])
 }
 
 /// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the

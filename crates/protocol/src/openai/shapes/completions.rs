@@ -8,7 +8,7 @@ use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> =
-    LazyLock::new(|| common_response::chunk_schema(CHOICE_FIELDS, &[]));
+    LazyLock::new(|| common_response::chunk_schema(&[("", CHOICE_FIELDS)], &[]));
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].text", ResponseField::Output(OutputKind::Text)),

@@ -11,7 +11,10 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     terminal_types: &["message_stop", "error"],
     event_output,
     input_leaves_out_cache: true,
-    ..ResponseSchema::new(&[FIELDS], &[METADATA])
+    ..ResponseSchema::new(
+        &[("", FIELDS), ("", MESSAGE_FIELDS), ("message", MESSAGE_FIELDS)],
+        &[METADATA],
+    )
 });
 
 /// What the type of an event says about its output. An event of an unknown type has output.
@@ -53,19 +56,7 @@ const METADATA: &[&str] = &[
 
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
-    ("id", ResponseField::Id),
-    ("model", ResponseField::Model),
-    ("stop_reason", ResponseField::FinishReason),
-    ("usage.input_tokens", ResponseField::Input),
     ("usage.output_tokens", ResponseField::OutputTokens),
-    ("usage.cache_read_input_tokens", ResponseField::Cached),
-    ("usage.cache_creation_input_tokens", ResponseField::CacheCreated),
-    ("message.id", ResponseField::Id),
-    ("message.model", ResponseField::Model),
-    ("message.stop_reason", ResponseField::FinishReason),
-    ("message.usage.input_tokens", ResponseField::Input),
-    ("message.usage.cache_read_input_tokens", ResponseField::Cached),
-    ("message.usage.cache_creation_input_tokens", ResponseField::CacheCreated),
     ("content[].*", ResponseField::UnknownOutput),
     ("content_block", ResponseField::Delta),
     ("content_block.*", ResponseField::UnknownOutput),
@@ -85,4 +76,14 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorKind),
+];
+
+/// The fields that a complete message, and the message at the start of a stream, have besides their content.
+const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
+    ("id", ResponseField::Id),
+    ("model", ResponseField::Model),
+    ("stop_reason", ResponseField::FinishReason),
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.cache_read_input_tokens", ResponseField::Cached),
+    ("usage.cache_creation_input_tokens", ResponseField::CacheCreated),
 ];

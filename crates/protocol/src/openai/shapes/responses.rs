@@ -18,7 +18,10 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "response.cancelled",
         "error",
     ],
-    ..ResponseSchema::new(&[FIELDS], &[METADATA])
+    ..ResponseSchema::new(
+        &[("", FIELDS), ("", RESPONSE_FIELDS), ("response", RESPONSE_FIELDS)],
+        &[METADATA],
+    )
 });
 
 /// Types of the events that carry answer text.
@@ -85,22 +88,11 @@ const METADATA: &[&str] = &[
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     // Fields of complete responses.
-    ("id", ResponseField::Id),
-    ("model", ResponseField::Model),
-    ("status", ResponseField::Status),
-    ("incomplete_details.reason", ResponseField::IncompleteReason),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
     ("output[].content[].text", ResponseField::Output(OutputKind::Text)),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
-    ("usage.input_tokens", ResponseField::Input),
-    ("usage.output_tokens", ResponseField::OutputTokens),
-    ("usage.input_tokens_details.cached_tokens", ResponseField::Cached),
-    ("usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
-    ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorKind),
     // A field of the `error` event.
     ("code", ResponseField::ErrorCode),
     // Fields of events with further output.
@@ -111,17 +103,21 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("item.*", ResponseField::UnknownOutput),
     ("part", ResponseField::Delta),
     ("part.*", ResponseField::UnknownOutput),
-    // Fields of events that contain the response so far.
+    // A field of events that contain the response so far.
     ("response.output[]", ResponseField::Output(OutputKind::Unknown)),
-    ("response.id", ResponseField::Id),
-    ("response.model", ResponseField::Model),
-    ("response.status", ResponseField::Status),
-    ("response.incomplete_details.reason", ResponseField::IncompleteReason),
-    ("response.usage.input_tokens", ResponseField::Input),
-    ("response.usage.output_tokens", ResponseField::OutputTokens),
-    ("response.usage.input_tokens_details.cached_tokens", ResponseField::Cached),
-    ("response.usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
-    ("response.error", ResponseField::Error),
-    ("response.error.code", ResponseField::ErrorCode),
-    ("response.error.type", ResponseField::ErrorKind),
+];
+
+/// The fields that a complete response, and the response so far in an event, have besides their output.
+const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
+    ("id", ResponseField::Id),
+    ("model", ResponseField::Model),
+    ("status", ResponseField::Status),
+    ("incomplete_details.reason", ResponseField::IncompleteReason),
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.output_tokens", ResponseField::OutputTokens),
+    ("usage.input_tokens_details.cached_tokens", ResponseField::Cached),
+    ("usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    ("error", ResponseField::Error),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorKind),
 ];

@@ -29,6 +29,10 @@ pub(in crate::openai) struct ResponseSchema {
     pub(in crate::openai) input_leaves_out_cache: bool,
 }
 
+/// The path of an object, which is empty for the event or the response itself, and the fields of the object
+/// with their paths from there.
+pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseField)]);
+
 /// What the type of an event says about its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::openai) enum EventOutput {
@@ -101,10 +105,7 @@ pub(in crate::openai) enum ResponseField {
 impl ResponseSchema {
     /// A schema with these fields. `skipped` are the fields that are known to be no output and that
     /// are not read. The events have no types, and streams end with `[DONE]`.
-    pub(super) fn new(
-        fields: &[&[(&'static str, ResponseField)]],
-        skipped: &[&[&'static str]],
-    ) -> Self {
+    pub(super) fn new(fields: &[ObjectFields], skipped: &[&[&'static str]]) -> Self {
         Self {
             paths: PathTable::new(fields).with_skipped(&skipped.concat()),
             event_output: output_without_types,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use tokenweir_protocol::json::JsonText;
 use tokenweir_protocol::json::members::{Member, is_set, visit_members};
 
 /// The members of the outermost object of the data of one event.
@@ -99,14 +100,9 @@ impl<'a> EventMembers<'a> {
 
     fn is_named(&self, member: &Member, name: &[u8]) -> bool {
         let raw = &self.data[member.name.clone()];
-        raw == name || (raw.contains(&b'\\') && decoded(raw).is_some_and(|text| text == name))
+        let decoded = || JsonText::new(raw, raw.len()).decode_if_escaped();
+        raw == name || decoded().is_some_and(|text| text.as_bytes() == name)
     }
-}
-
-/// A string with its escapes decoded. `None`: the string is invalid.
-fn decoded(raw: &[u8]) -> Option<Vec<u8>> {
-    let quoted = [b"\"", raw, b"\""].concat();
-    serde_json::from_slice::<String>(&quoted).ok().map(String::into_bytes)
 }
 
 /// The data of an event, and its offset if it has one line. `None`: the event has no data.

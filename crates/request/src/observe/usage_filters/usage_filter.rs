@@ -299,17 +299,13 @@ impl UsageFilter {
     /// Writes a complete event with the edit applied. `at`: its offset in the frame, if it is
     /// completely in the frame.
     fn write_event(&mut self, event: &[u8], edit: EventEdit, at: Option<usize>) {
-        let (has_usage, usage_at, needs_fingerprint) = match edit {
-            EventEdit::Remove => return self.remove_usage_event(event),
-            EventEdit::Pass => {
-                self.release(&[]);
-                return self.write(event);
-            }
-            EventEdit::Members { has_usage, usage_at, needs_fingerprint } => {
-                (has_usage, usage_at, needs_fingerprint)
-            }
-        };
+        if edit == EventEdit::Remove {
+            return self.remove_usage_event(event);
+        }
         self.release(&[]);
+        let EventEdit::Members { has_usage, usage_at, needs_fingerprint } = edit else {
+            return self.write(event);
+        };
         let known = usage_at.zip(at).and_then(|(usage, at)| {
             let member = usage.start.checked_sub(at)?..usage.end.checked_sub(at)?;
             usage_splitter::is_at(event, &member).then_some(member)

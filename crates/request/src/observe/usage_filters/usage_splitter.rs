@@ -59,9 +59,7 @@ impl UsageSplitter {
         self.data_without_usage.extend_from_slice(&data[member.end..]);
         Some(SplitEvent { other_data: &self.data_without_usage, usage, member })
     }
-}
 
-impl UsageSplitter {
     /// Parses the `usage` member of an event that differs from the last one only in its counts of
     /// prompt, total and output tokens, which vLLM writes first.
     fn parse_like_last(&self, data: &[u8]) -> Option<(Range<usize>, Usage)> {

@@ -53,16 +53,11 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn a_complete_response_of_the_first_attempt_wastes_nothing() {
-        assert_eq!(streamed().wasted_tokens(), WastedTokens::default());
-    }
-
-    #[test]
     fn a_client_that_left_wastes_the_prompt_and_the_output() {
-        let mut record = streamed();
-        record.outcome = Outcome::Cancelled;
+        assert_eq!(streamed().wasted_tokens(), WastedTokens::default(), "a complete response");
+        let left = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
         let expected = WastedTokens { output: 16, input: 12, recomputed: 0 };
-        assert_eq!(record.wasted_tokens(), expected);
+        assert_eq!(left.wasted_tokens(), expected);
     }
 
     #[test]

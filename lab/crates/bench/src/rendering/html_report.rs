@@ -16,17 +16,20 @@ svg text.name{text-anchor:end}.grid{stroke:#e4e4e4}.line{fill:none;stroke-width:
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#333}\
 .bad{background:#52231d}.grid{stroke:#333}svg text{fill:#aaa}svg text.title{fill:#ddd}}";
 
-pub(super) fn render_html(report: &BenchReport) -> String {
-    let run = &report.run;
-    let title = escape_html(&format!("{} against {}", run.scenario.name, run.target));
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-    );
-    // Writing to a string cannot fail.
-    let _ = write_page(report, run, &mut page);
-    page
+impl BenchReport {
+    /// Renders the report as an HTML page that needs no other files.
+    pub fn html(&self) -> String {
+        let run = &self.run;
+        let title = escape_html(&format!("{} against {}", run.scenario.name, run.target));
+        let mut page = format!(
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width\">\
+             <title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
+        );
+        // Writing to a string cannot fail.
+        let _ = write_page(self, run, &mut page);
+        page
+    }
 }
 
 fn write_page(report: &BenchReport, run: &RunDescription, out: &mut String) -> std::fmt::Result {

@@ -3,7 +3,7 @@
 use crate::gateway_metrics::{BucketedSummary, GatewayComparison};
 use crate::histogram::LatencySummary;
 use crate::report::{BenchReport, RunDescription, RunTermination};
-use std::fmt::Write;
+use std::fmt;
 
 /// The rows of the latency table: name, description and values of each latency.
 pub(super) fn latencies(report: &BenchReport) -> [(&'static str, &'static str, LatencySummary); 6] {
@@ -109,44 +109,40 @@ pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
     ]
 }
 
-pub(super) fn text(report: &BenchReport) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_report(report, &mut text);
-    text
-}
-
-fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
-    let RunDescription { target, model, api, scenario, .. } = &report.run;
-    for problem in &report.generator.problems {
-        writeln!(out, "NOT VALID: {problem}")?;
+impl fmt::Display for BenchReport {
+    /// Writes the report as text for a terminal.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunDescription { target, model, api, scenario, .. } = &self.run;
+        for problem in &self.generator.problems {
+            writeln!(out, "NOT VALID: {problem}")?;
+        }
+        if let Some(early_end_note) = early_end_note(self) {
+            writeln!(out, "{early_end_note}")?;
+        }
+        writeln!(out, "{} against {target}, {model}, {api}", scenario.name)?;
+        writeln!(out, "{}, for {:.1} s", scenario.arrivals, self.seconds)?;
+        writeln!(out, "{}\n", counts(self))?;
+        for (name, value) in rates(self) {
+            writeln!(out, "{name:<12}{value}")?;
+        }
+        write_latencies(self, out)?;
+        let generator = &self.generator;
+        writeln!(
+            out,
+            "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
+            millis(generator.lag.p50),
+            millis(generator.lag.p99),
+            millis(generator.timer_delay.p99)
+        )?;
+        if let Some(comparison) = &self.gateway {
+            write_gateway(comparison, out)?;
+        }
+        write_slowest(self, out)
     }
-    if let Some(early_end_note) = early_end_note(report) {
-        writeln!(out, "{early_end_note}")?;
-    }
-    writeln!(out, "{} against {target}, {model}, {api}", scenario.name)?;
-    writeln!(out, "{}, for {:.1} s", scenario.arrivals, report.seconds)?;
-    writeln!(out, "{}\n", counts(report))?;
-    for (name, value) in rates(report) {
-        writeln!(out, "{name:<12}{value}")?;
-    }
-    write_latencies(report, out)?;
-    let generator = &report.generator;
-    writeln!(
-        out,
-        "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
-        millis(generator.lag.p50),
-        millis(generator.lag.p99),
-        millis(generator.timer_delay.p99)
-    )?;
-    if let Some(comparison) = &report.gateway {
-        write_gateway(comparison, out)?;
-    }
-    write_slowest(report, out)
 }
 
 /// Writes the table of latencies in milliseconds, and the text that explains it.
-fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
+fn write_latencies(report: &BenchReport, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(
         out,
         "\n{:<11}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
@@ -160,7 +156,7 @@ fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
         }
         writeln!(out)?;
     }
-    out.push_str(LATENCY_LEGEND);
+    out.write_str(LATENCY_LEGEND)?;
     if !report.run.scenario.arrivals.is_open() {
         writeln!(
             out,
@@ -173,7 +169,7 @@ fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
 
 /// Writes the ids of the requests with the slowest first output. Writes nothing if there are no such
 /// requests.
-fn write_slowest(report: &BenchReport, out: &mut String) -> std::fmt::Result {
+fn write_slowest(report: &BenchReport, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     if report.slowest.is_empty() {
         return Ok(());
     }
@@ -191,7 +187,7 @@ fn write_slowest(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     )
 }
 
-fn write_gateway(comparison: &GatewayComparison, out: &mut String) -> std::fmt::Result {
+fn write_gateway(comparison: &GatewayComparison, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(
         out,
         "\nclient / gateway in ms, both in the gateway's buckets\n\

@@ -13,8 +13,6 @@ use http_body_util::{BodyExt, Collected, Limited};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tokenweir_net::backend_body::BackendBody;
-use tokenweir_net::client::{HttpClient, SendError};
-use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::media_type;
 use tokenweir_protocol::named_enum;
@@ -56,8 +54,6 @@ const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 /// In a request whose client disconnects after a number of tokens, the number of output tokens that it asks
 /// for in addition. So the server is still generating when the client disconnects.
 const DISCONNECT_EXTRA_TOKENS: u32 = 32;
-/// Maximum number of retries of a request after the server had already closed the reused connection.
-const MAX_STALE_RETRIES: u32 = 3;
 /// Maximum number of bytes that are read from an error response.
 const MAX_ERROR_BYTES: usize = 16 << 10;
 /// Maximum number of recorded times between events per response. It limits the memory that an endless
@@ -104,12 +100,9 @@ impl BenchRequestSender {
         body: Bytes,
         id: Option<&str>,
     ) -> Result<ResponseMeasurement, RequestFailure> {
-        let sent = clock::now();
-        let measurement = tokio::time::timeout(
-            self.timeout,
-            self.measure_without_timeout(planned, body, id, sent),
-        );
-        measurement.await.unwrap_or_else(|_| Err("timeout".into()))
+        let measurement = self.measure_without_timeout(planned, body, id);
+        let measurement = tokio::time::timeout(self.timeout, measurement).await;
+        measurement.unwrap_or_else(|_| Err("timeout".into()))
     }
 
     async fn measure_without_timeout(
@@ -117,9 +110,10 @@ impl BenchRequestSender {
         planned: &TraceRequest,
         body: Bytes,
         id: Option<&str>,
-        sent: Instant,
     ) -> Result<ResponseMeasurement, RequestFailure> {
-        let response = self.send(planned, body, id).await.map_err(|error| RequestFailure {
+        let sent = clock::now();
+        let response = self.asker.send(None, || self.request(planned, body.clone(), id)).await;
+        let response = response.map_err(|error| RequestFailure {
             kind: error.reason().into(),
             message: Some(error.to_string()),
         })?;
@@ -165,23 +159,6 @@ impl BenchRequestSender {
                 && planned.disconnect_after_tokens.is_some_and(|limit| tokens >= limit.into());
         }
         Ok(ObservedStream { observed: *observer.into_observed(), timings, gaps, has_disconnected })
-    }
-
-    /// Sends a request. If the server had already closed the reused connection, the request is sent again,
-    /// because this is not a failure of the request.
-    async fn send(
-        &self,
-        planned: &TraceRequest,
-        body: Bytes,
-        id: Option<&str>,
-    ) -> Result<Response<BackendBody>, SendError> {
-        for _ in 0..MAX_STALE_RETRIES {
-            match self.asker.send(self.request(planned, body.clone(), id)).await {
-                Err(SendError::StaleConnection { .. }) => {}
-                result => return result,
-            }
-        }
-        self.asker.send(self.request(planned, body, id)).await
     }
 
     fn request(&self, planned: &TraceRequest, body: Bytes, id: Option<&str>) -> Request<Bytes> {

@@ -1,14 +1,15 @@
 //! The HTTP client of a benchmark target (the tested server, or the gateway's admin listener): its address,
 //! its API key, and the model list and metrics pages that it serves.
 
-use super::{BackendBody, HttpClient, IdlePool, SendError};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::client::ConnectionSource;
+use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
+use tokenweir_net::idle_pool::IdlePool;
 
 /// Sends requests to one server over reused connections.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub enum TargetError {
 const MAX_PAGE_BYTES: usize = 64 << 20;
 /// Time limit for the response head of a page. The same limit then applies to its body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of retries of a request after the server had already closed the reused connection.
+const MAX_STALE_RETRIES: u32 = 3;
 /// Maximum length of an error message that is kept, in characters.
 const MAX_ERROR_CHARS: usize = 300;
 const MODELS_PATH: &str = "/v1/models";
@@ -84,13 +87,7 @@ impl TargetClient {
     ) -> Result<Bytes, TargetError> {
         let send_error = |error| TargetError::Send(self.target.to_string(), error);
         let request = || self.request(&PathAndQuery::from_static(path), Bytes::new());
-        let (source, timeout) = (ConnectionSource::Pool, Some(PAGE_TIMEOUT));
-        let send = || self.client.send_via(source, timeout, &self.idle, (request(), None));
-        let response = match send().await {
-            Err(SendError::StaleConnection { .. }) => send().await,
-            response => response,
-        };
-        let response = response.map_err(send_error)?;
+        let response = self.send(Some(PAGE_TIMEOUT), request).await.map_err(send_error)?;
         match response.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 return Err(TargetError::Key(self.target.to_string(), response.status(), key_hint));
@@ -109,11 +106,23 @@ impl TargetClient {
         Ok(body.map_err(read_error)?.to_bytes())
     }
 
+    /// Sends a request. If the server had already closed the reused connection, the request is sent again,
+    /// because this is not a failure of the request. `timeout`: limit of the time until the response head.
+    /// `None`: the limit of the HTTP client.
     pub(super) async fn send(
         &self,
-        request: Request<Bytes>,
+        timeout: Option<Duration>,
+        request: impl Fn() -> Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.client.send(&self.idle, request).await
+        let source = ConnectionSource::Pool;
+        let send = || self.client.send_via(source, timeout, &self.idle, (request(), None));
+        for _ in 0..MAX_STALE_RETRIES {
+            match send().await {
+                Err(SendError::StaleConnection { .. }) => {}
+                result => return result,
+            }
+        }
+        send().await
     }
 
     pub(super) fn request(&self, path: &PathAndQuery, body: Bytes) -> Request<Bytes> {

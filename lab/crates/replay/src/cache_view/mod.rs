@@ -3,12 +3,10 @@
 
 mod block_counts;
 mod known_texts;
-mod peer_messages;
 mod published_caches;
 
 pub(super) use block_counts::BlockCounts;
 pub(super) use known_texts::KnownTexts;
-pub(super) use peer_messages::{PeerMessage, PeerMessages};
 pub(super) use published_caches::PublishedCaches;
 
 use serde::Serialize;

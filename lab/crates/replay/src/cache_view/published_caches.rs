@@ -1,8 +1,7 @@
 //! The contents of the prefix caches, as far as the KV events of the engines have published them.
 
-use super::super::trace::TraceRequest;
 use std::collections::{HashSet, VecDeque};
-use tokenweir_sim::engine::CacheChange;
+use tokenweir_sim::engine::{CacheChange, SequenceRequest};
 
 /// The published contents of the caches of all backends. All gateways have received the same events.
 #[derive(Debug)]
@@ -19,13 +18,13 @@ struct PublishedCache {
     in_transit: VecDeque<Vec<CacheChange>>,
 }
 
-/// Looks up how much of one prompt is in the caches. The block hashes of the prompt are computed once for
-/// each block size.
-#[derive(Debug)]
-pub(crate) struct PublishedLookup<'a> {
-    caches: &'a PublishedCaches,
-    job: &'a TraceRequest,
-    hashes: Option<(u32, Vec<u64>)>,
+/// How many leading tokens of a prompt are in a cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ResidentTokens {
+    /// Number of cached tokens.
+    pub(crate) tokens: f64,
+    /// Whether all looked-up tokens are in the cache.
+    pub(crate) is_all: bool,
 }
 
 impl PublishedCaches {
@@ -61,39 +60,18 @@ impl PublishedCaches {
         self.caches[backend] = PublishedCache::default();
     }
 
-    /// Looks up a prompt.
-    pub(crate) fn lookup<'a>(&'a self, job: &'a TraceRequest) -> PublishedLookup<'a> {
-        PublishedLookup { caches: self, job, hashes: None }
-    }
-}
-
-/// How many leading tokens of a prompt are in a cache.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ResidentTokens {
-    /// Number of cached tokens.
-    pub(crate) tokens: f64,
-    /// Whether all looked-up tokens are in the cache.
-    pub(crate) is_all: bool,
-}
-
-impl PublishedLookup<'_> {
-    /// How many of the first `max_tokens` tokens of the prompt are in the cache of a backend whose blocks
-    /// have `block_size` tokens.
+    /// How many of the first `max_tokens` tokens of a prompt are in the cache of a backend whose blocks have
+    /// `block_size` tokens.
     pub(crate) fn resident(
-        &mut self,
+        &self,
         backend: usize,
+        request: &SequenceRequest,
         block_size: u32,
         max_tokens: f64,
     ) -> ResidentTokens {
-        if self.hashes.as_ref().is_none_or(|(size, _)| *size != block_size) {
-            let mut hashes = self.job.request(block_size).block_hashes;
-            // An engine always computes the last token of a prompt, so the block with this token is left out.
-            hashes.truncate((self.job.prompt_tokens.saturating_sub(1) / block_size) as usize);
-            self.hashes = Some((block_size, hashes));
-        }
-        let hashes = self.hashes.as_ref().map_or(&[][..], |(_, hashes)| hashes);
+        let hashes = request.reusable_block_hashes(request.prompt_tokens, block_size);
         let max_blocks = ((max_tokens / f64::from(block_size)) as usize).min(hashes.len());
-        let resident = &self.caches.caches[backend].resident;
+        let resident = &self.caches[backend].resident;
         let hashes = hashes[..max_blocks].iter();
         let blocks = hashes.take_while(|hash| resident.contains(hash)).count();
         ResidentTokens {
@@ -107,6 +85,7 @@ impl PublishedLookup<'_> {
 mod tests {
     use super::*;
     use crate::tests::prompt;
+    use crate::trace::TraceRequest;
     use tokenweir_sim::engine::StoredBlock;
 
     #[test]
@@ -116,24 +95,25 @@ mod tests {
             prompt: prompt(33, [5].into()),
             ..TraceRequest::default()
         };
-        let hashes = job.request(16).block_hashes;
+        let request = job.request(16);
+        let hashes = &request.block_hashes;
         let mut caches = PublishedCaches::new(2);
-        let stored = |index| CacheChange::Stored(StoredBlock::new(&hashes, index, 0));
+        let stored = |index| CacheChange::Stored(StoredBlock::new(hashes, index, 0));
         let stored = (0..hashes.len()).map(stored).collect();
         assert!(caches.publish(1, stored));
         assert!(!caches.publish(1, Vec::new()));
         assert!(caches.publish(1, vec![CacheChange::Removed(hashes[1])]));
         let cached = |caches: &PublishedCaches, backend| {
-            caches.lookup(&job).resident(backend, 16, f64::INFINITY).tokens as u32
+            caches.resident(backend, &request, 16, f64::INFINITY).tokens as u32
         };
         assert_eq!(cached(&caches, 1), 0);
         caches.receive(1);
         assert_eq!((cached(&caches, 1), cached(&caches, 0)), (32, 0));
-        let first = |caches: &PublishedCaches| caches.lookup(&job).resident(1, 16, 31.0);
+        let first = |caches: &PublishedCaches| caches.resident(1, &request, 16, 31.0);
         assert_eq!(first(&caches), ResidentTokens { tokens: 16.0, is_all: true });
         caches.receive(1);
         assert_eq!(cached(&caches, 1), 16);
-        assert!(!caches.lookup(&job).resident(1, 16, 33.0).is_all);
+        assert!(!caches.resident(1, &request, 16, 33.0).is_all);
         caches.clear(1);
         assert_eq!(first(&caches), ResidentTokens { tokens: 0.0, is_all: false });
     }

@@ -131,7 +131,6 @@ impl Measured {
                 tokenize_seconds: 1.1e-6,
                 ..CostModel::LINEAR
             },
-            ..EngineSpec::DEFAULT
         }
     }
 }

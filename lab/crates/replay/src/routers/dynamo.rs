@@ -80,7 +80,7 @@ impl DynamoRouter {
         let costs: Vec<f64> = (0..work.len()).map(cost).collect();
         let index = view.random_tie(&costs);
         let position = view.candidates[index].position;
-        self.sent.send(view, position, view.cache_blocks(position));
+        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
         let worker = &mut self.workers[position];
         let (shared, block_tokens) = (view.job.prompt.blocks.clone(), view.job.block_tokens());
         let active = ActiveRequest {

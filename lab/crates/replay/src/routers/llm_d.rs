@@ -54,7 +54,11 @@ impl LlmDRouter {
         };
         let costs: Vec<f64> = (0..shares.len()).map(score).collect();
         let chosen = view.random_tie(&costs);
-        self.prefix_index.send(view, position(chosen), view.cache_blocks(position(chosen)));
+        self.prefix_index.send(
+            &view.job.prompt.blocks,
+            position(chosen),
+            view.cache_blocks(position(chosen)),
+        );
         if let Some(last_misses) = self.last_misses.as_mut().filter(|_| is_miss) {
             self.miss_count += 1;
             last_misses[position(chosen)] = self.miss_count;

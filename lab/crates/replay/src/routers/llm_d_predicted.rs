@@ -22,26 +22,20 @@ use super::online_regression::OnlineRegression;
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
 use std::collections::HashMap;
+use tokenweir_routing::Candidate;
 
 /// State of the endpoint picker.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
     /// The objectives of TTFT and TPOT in seconds. Infinity: there is no objective.
     objectives: [f64; 2],
-    /// The load of each backend, by its position.
-    workers: Vec<Worker>,
+    /// Prompt tokens of the requests without output at each backend, by position.
+    backlogs: Vec<f64>,
     sent: PrefixIndex,
     ttft_model: OnlineRegression,
     tpot_model: OnlineRegression,
     /// The active requests, by their number in the trace.
     active: HashMap<usize, ActiveRequest>,
-}
-
-#[derive(Debug, Default)]
-struct Worker {
-    requests: u32,
-    /// Prompt tokens of the backend's requests that have no output yet.
-    prefill_tokens: f64,
 }
 
 #[derive(Debug)]
@@ -83,7 +77,7 @@ impl PredictedLatencyRouter {
     pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
         Self {
             objectives,
-            workers: (0..backends).map(|_| Worker::default()).collect(),
+            backlogs: vec![0.0; backends],
             sent: PrefixIndex::new(backends),
             ttft_model: OnlineRegression::new(TTFT_FEATURES),
             tpot_model: OnlineRegression::new(TPOT_FEATURES),
@@ -111,10 +105,8 @@ impl PredictedLatencyRouter {
         let share = predictions[index].share;
         let (ttft_features, tpot_features) = self.features(view, index, share);
         let prefill_tokens = (1.0 - share) * f64::from(view.job.prompt_tokens);
-        let worker = &mut self.workers[position];
-        worker.requests += 1;
-        worker.prefill_tokens += prefill_tokens;
-        self.sent.send(view, position, view.cache_blocks(position));
+        self.backlogs[position] += prefill_tokens;
+        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
         let request = ActiveRequest { position, prefill_tokens, ttft_features, tpot_features };
         self.active.insert(view.number, request);
         index
@@ -128,20 +120,20 @@ impl PredictedLatencyRouter {
             let objective = self.objectives[measure];
             if objective.is_finite() { objective - seconds[measure] } else { -seconds[measure] }
         });
-        let requests = self.workers[view.candidates[index].position].requests;
+        let requests = view.candidates[index].in_flight;
         Prediction { share, seconds, headroom, requests }
     }
 
     /// The input features of the TTFT model and of the TPOT model, scaled to values of about 1.
     fn features(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> (Vec<f64>, Vec<f64>) {
-        let position = view.candidates[index].position;
-        let (report, worker) = (&view.reports[position], &self.workers[position]);
+        let Candidate { position, in_flight: requests, .. } = view.candidates[index];
+        let report = &view.reports[position];
         let prompt = f64::from(view.job.prompt_tokens) / 1e4;
         let uncached = prompt * (1.0 - share);
         let usage = report.kv_usage.unwrap_or(0.0);
         let waiting = report.waiting / 10.0;
-        let running = f64::from(worker.requests) / 100.0;
-        let in_flight = worker.prefill_tokens / 1e4;
+        let running = f64::from(requests) / 100.0;
+        let in_flight = self.backlogs[position] / 1e4;
         let ttft = vec![
             1.0,
             usage,
@@ -165,7 +157,7 @@ impl PredictedLatencyRouter {
                 self.ttft_model.train(&active.ttft_features, ttft);
             }
             let tokens = std::mem::take(&mut active.prefill_tokens);
-            self.workers[active.position].prefill_tokens -= tokens;
+            self.backlogs[active.position] -= tokens;
         }
     }
 
@@ -173,9 +165,7 @@ impl PredictedLatencyRouter {
     /// response is no stream, or has fewer than two tokens.
     pub(crate) fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         let Some(active) = self.active.remove(&number) else { return };
-        let worker = &mut self.workers[active.position];
-        worker.requests -= 1;
-        worker.prefill_tokens -= active.prefill_tokens;
+        self.backlogs[active.position] -= active.prefill_tokens;
         if let Some(tpot) = tpot {
             self.tpot_model.train(&active.tpot_features, tpot);
         }

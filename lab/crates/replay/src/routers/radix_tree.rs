@@ -52,7 +52,7 @@ impl RadixTreeRouter {
             RadixTreeVariant::Smg => self.route_as_smg(view),
         };
         let max_blocks = (MAX_TREE_TOKENS / view.job.block_tokens()) as usize;
-        self.trees.send(view, view.candidates[chosen].position, max_blocks);
+        self.trees.send(&view.job.prompt.blocks, view.candidates[chosen].position, max_blocks);
         chosen
     }
 

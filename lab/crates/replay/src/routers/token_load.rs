@@ -61,7 +61,7 @@ impl TokenLoadRouter {
         let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
         self.backlogs[position] += uncached;
         self.pending.insert(view.number, (position, uncached));
-        self.sent.send(view, position, view.cache_blocks(position));
+        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
         index
     }
 

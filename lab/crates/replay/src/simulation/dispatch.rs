@@ -78,23 +78,8 @@ impl Simulation<'_> {
         number: usize,
         request: &RoutingRequest,
     ) -> Vec<Candidate> {
-        let available = self.available_backends(gateway, request.seed);
-        if available.is_empty() {
-            return Vec::new();
-        }
         let knowledge = (self.setup, &self.published_caches, self.now);
-        self.gateways[gateway].candidates(&self.requests[number], request, available, knowledge)
-    }
-
-    /// The backends that exist now and to which a gateway can send a request. `seed`: the random seed of this
-    /// routing decision.
-    fn available_backends(&self, gateway: usize, seed: u64) -> Vec<usize> {
-        let now = self.setup.epoch + self.now;
-        let joined = |position: &usize| {
-            self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
-        };
-        let all = (0..self.engines.len()).filter(joined).collect();
-        self.gateways[gateway].available(all, seed, now)
+        self.gateways[gateway].candidates(&self.requests[number], request, knowledge)
     }
 
     /// Chooses a backend for a request. Returns the index of the chosen candidate.

@@ -1,5 +1,6 @@
 //! The events of a simulation.
 
+/// Something that happens at a time of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SimulationEvent {
     /// A request arrives: its number in the trace.
@@ -15,8 +16,8 @@ pub(super) enum SimulationEvent {
     Submit(usize, u32),
     /// The KV events of an engine step arrive at the gateways: position of the backend.
     KvEvents(usize),
-    /// The oldest message in transit between gateways arrives.
-    PeerMessage,
+    /// A message between gateways arrives.
+    PeerMessage(PeerMessage),
     /// The gateway of a request that has ended now knows which blocks have its text: number of the request.
     TextLearned(usize),
     /// The outline (hashes of parts) of a prompt arrives at all gateways: number of the request.
@@ -25,4 +26,22 @@ pub(super) enum SimulationEvent {
     Restart(usize),
     /// The new process of a backend can serve: position of the backend, number of the process.
     Started(usize, u32),
+}
+
+/// A message of one gateway to another one. It states which prompt the gateway sends, and its pending prompt
+/// tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PeerMessage {
+    /// The gateway that sends the message.
+    pub(super) from: usize,
+    /// The gateway that receives the message.
+    pub(super) to: usize,
+    /// The backend that the message is about.
+    pub(super) backend: usize,
+    /// Number of the request that the gateway sent to the backend. `None`: the message is about a first
+    /// output or the end of a request.
+    pub(super) sent: Option<usize>,
+    /// Number of the sender's prompt tokens that the backend still has to compute. It is the total and not
+    /// the change, so the next message also makes up for a lost one.
+    pub(super) pending_tokens: u64,
 }

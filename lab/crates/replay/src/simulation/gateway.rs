@@ -4,12 +4,14 @@ use super::setup::SimulationSetup;
 use crate::cache_view::{BlockCounts, KnownTexts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_routing::admission::AdmissionQueue;
 use tokenweir_routing::resilience::{CircuitBreaker, CircuitBreakerSettings};
 use tokenweir_routing::{
     Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
+use tokenweir_sim::engine::SequenceRequest;
 
 pub(super) struct SimulatedGateway {
     pub(super) load_estimators: Vec<LoadEstimator>,
@@ -76,31 +78,35 @@ impl SimulatedGateway {
         RoutingRequest { sequence: self.decision_count, seed, session: job.session }
     }
 
-    /// The backends among `all` that are up. A backend that is in slow start after a restart may be left out,
-    /// unless no other backend is up. `seed`: the random seed of this routing decision.
-    pub(super) fn available(&self, mut all: Vec<usize>, seed: u64, now: Instant) -> Vec<usize> {
-        all.retain(|position| !self.health[*position].is_down);
+    /// The backends that are up. A backend that is in slow start after a restart may be left out, unless no
+    /// other backend is up. `seed`: the random seed of this routing decision.
+    fn available(&self, seed: u64, now: Instant) -> Vec<usize> {
+        let is_up = |position: &usize| !self.health[*position].is_down;
+        let up: Vec<usize> = (0..self.health.len()).filter(is_up).collect();
         let is_spared = |position: &&usize| {
             let random =
                 tokenweir_routing::unit(tokenweir_routing::mix(seed ^ backend_key(**position)));
             self.health[**position].breaker.spares(now, random)
         };
-        let warm: Vec<usize> = all.iter().filter(|at| !is_spared(at)).copied().collect();
-        if warm.is_empty() { all } else { warm }
+        let warm: Vec<usize> = up.iter().filter(|at| !is_spared(at)).copied().collect();
+        if warm.is_empty() { up } else { warm }
     }
 
-    /// The candidates of a routing decision among the backends `all`.
+    /// The candidates of a routing decision. None, if all backends are down.
     pub(super) fn candidates(
         &self,
         job: &TraceRequest,
         request: &RoutingRequest,
-        all: Vec<usize>,
         (setup, published, now): (&SimulationSetup, &PublishedCaches, Duration),
     ) -> Vec<Candidate> {
+        let instant = setup.epoch + now;
+        let all = self.available(request.seed, instant);
+        if all.is_empty() {
+            return Vec::new();
+        }
         let sampler = &self.candidate_sampler;
         let sample =
             self.router.policy().and_then(|kind| sampler.sample(kind, &all, &job.prompt, request));
-        let instant = setup.epoch + now;
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),
@@ -124,14 +130,17 @@ impl SimulatedGateway {
         published: &PublishedCaches,
         candidates: &mut [Candidate],
     ) {
-        let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
+        let block_tokens = job.block_tokens();
+        // The request as engines with blocks of a size get it. Its hashes are computed once for each size.
+        let mut requests: HashMap<u32, SequenceRequest> = HashMap::new();
         let blocks = &job.prompt.blocks;
         let known = setup.cache_view.learns_texts().then(|| self.known_texts.known(blocks));
         let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
             let block_size = setup.specs[position].block_size;
-            let resident = lookup.resident(position, block_size, known_tokens);
+            let request = requests.entry(block_size).or_insert_with(|| job.request(block_size));
+            let resident = published.resident(position, request, block_size, known_tokens);
             let is_decided = known.is_none() || !resident.is_all;
             let other = if is_decided {
                 self.pending_prompts[position].matched(blocks) as f64 * block_tokens

@@ -16,7 +16,7 @@ mod setup;
 
 pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
-use super::cache_view::{EVENT_DELAY, PeerMessages, PublishedCaches, TEXT_DELAY};
+use super::cache_view::{EVENT_DELAY, PublishedCaches, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
 use super::routers::RouterKind;
 use super::trace::{self, TraceRequest};
@@ -27,7 +27,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 use tokenweir_routing::admission::QueuedRequestId;
-use tokenweir_routing::{Reservation, TokenCounts};
+use tokenweir_routing::{Reservation, TokenCounts, mix};
 use tokenweir_sim::engine::EngineSpec;
 
 /// One simulation run.
@@ -42,14 +42,14 @@ pub struct Simulation<'a> {
     gateways: Vec<SimulatedGateway>,
     /// The contents of the caches, as KV events publish them. Used if the gateways receive KV events.
     published_caches: PublishedCaches,
-    /// The messages in transit between gateways. Used if the gateways exchange messages.
-    peer_messages: PeerMessages,
     scrape_interval: Duration,
     /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
     /// The state of each request, by its number in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
+    /// Draws the lost messages between gateways.
+    loss_rng: fastrand::Rng,
     arrived_requests: usize,
     results: RunResults,
 }
@@ -72,6 +72,10 @@ struct InFlightRequest {
     /// The id of the request in the queue of its gateway, if it waits there.
     queued: Option<QueuedRequestId>,
 }
+
+/// A number that is combined with the seed of a run to draw the lost messages. So losses do not change the
+/// other random numbers of the run.
+const LOSS_SEED: u64 = 0x6c6f_7373;
 
 impl<'a> Simulation<'a> {
     /// A simulation at time 0.
@@ -98,9 +102,9 @@ impl<'a> Simulation<'a> {
                 .map(|_| SimulatedGateway::new(setup, kind))
                 .collect(),
             published_caches: PublishedCaches::new(setup.specs.len()),
-            peer_messages: PeerMessages::new(setup.exchange.loss, seed),
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
+            loss_rng: fastrand::Rng::with_seed(mix(seed ^ LOSS_SEED)),
             arrived_requests: 0,
             results: RunResults {
                 arrivals: vec![f64::NAN; requests.len()],
@@ -111,15 +115,14 @@ impl<'a> Simulation<'a> {
         simulation
     }
 
-    /// Runs the simulation to its end. `on_progress` is called with the number of arrived requests
-    /// after each arrival.
-    pub fn run(mut self, mut on_progress: impl FnMut(usize)) -> RunResults {
+    /// Runs the simulation to its end. `on_progress` is called after each arrival.
+    pub fn run(mut self, mut on_progress: impl FnMut()) -> RunResults {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             match event {
                 SimulationEvent::Arrival(number) => {
                     self.handle_arrival(number);
-                    on_progress(self.arrived_requests);
+                    on_progress();
                 }
                 SimulationEvent::BatchDone(backend, process) => {
                     self.handle_batch_done(backend, process);
@@ -128,14 +131,13 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
                 SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
-                SimulationEvent::PeerMessage => self.receive_peer_message(),
+                SimulationEvent::PeerMessage(message) => self.receive_peer_message(message),
                 SimulationEvent::TextLearned(number) => self.learn_text(number),
                 SimulationEvent::OutlineReceived(number) => self.receive_outline(number),
                 SimulationEvent::Restart(backend) => self.restart(backend),
                 SimulationEvent::Started(backend, process) => self.on_started(backend, process),
             }
         }
-        self.results.requests = self.requests.len();
         for state in &self.engines {
             self.results.busy.push(state.busy_time.as_secs_f64());
             self.results.preemptions += state.preemptions();
@@ -279,7 +281,6 @@ impl<'a> Simulation<'a> {
                 cached: request.cached_tokens,
                 output,
                 predicted_ttft: request.predicted_ttft,
-                arrived_at: request.arrived_at.as_secs_f64(),
             });
         }
         let gaps = output.filter(|output| *output > 1 && reservation.is_stream());

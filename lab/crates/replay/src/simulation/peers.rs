@@ -1,8 +1,7 @@
 //! The messages between the gateways of a simulation. A prompt is pending until an engine has computed it.
 
 use super::Simulation;
-use super::event::SimulationEvent;
-use crate::cache_view::PeerMessage;
+use super::event::{PeerMessage, SimulationEvent};
 
 impl Simulation<'_> {
     /// Records that a request has output or has ended, so that its prompt is no longer pending.
@@ -29,15 +28,14 @@ impl Simulation<'_> {
         let pending_tokens = local_load.backlog;
         for to in (0..self.gateways.len()).filter(|to| *to != from) {
             let message = PeerMessage { from, to, backend, sent, pending_tokens };
-            if self.peer_messages.send(message) {
+            if self.loss_rng.f64() >= self.setup.exchange.loss {
                 let at = self.now + self.setup.exchange.delay;
-                self.schedule(at, SimulationEvent::PeerMessage);
+                self.schedule(at, SimulationEvent::PeerMessage(message));
             }
         }
     }
 
-    pub(super) fn receive_peer_message(&mut self) {
-        let Some(message) = self.peer_messages.receive() else { return };
+    pub(super) fn receive_peer_message(&mut self, message: PeerMessage) {
         let gateway = &mut self.gateways[message.to];
         let estimator = &gateway.load_estimators[message.backend];
         let now = self.setup.epoch + self.now;

@@ -32,9 +32,6 @@ pub struct SimulationSetup {
     pub non_streaming: f64,
     /// Admission control of the gateways. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
-    /// Position of a backend that joins the fleet later, and the time at which it joins. `None`: all backends
-    /// are there from the start.
-    pub joins: Option<(usize, Duration)>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped. `None`: there is no such backend.
     pub frozen: Option<(usize, Range<Duration>)>,
@@ -106,7 +103,6 @@ impl SimulationSetup {
             without_cached_tokens: 0.0,
             non_streaming: 0.0,
             admission: None,
-            joins: None,
             frozen: None,
             restarts: None,
             known_objectives: [f64::INFINITY; 2],

@@ -15,11 +15,13 @@ pub mod standings;
 pub use cell::{Cell, FleetKind, OBJECTIVES};
 pub use score::RouterScore;
 
+use super::experiment::bisect_speed;
 use super::parallel::parallel_map;
+use super::results::mean_of;
 use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
-use super::workload::{TrafficShape, Workload};
+use super::workload::{self, TrafficShape};
 use cell::LOADS;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,7 +71,7 @@ pub struct CellResult {
 const WARM_UP: f64 = 0.3;
 /// The first value is the number of speeds that are tried, each twice the previous speed. The second value is
 /// the number of bisections between two of these speeds.
-const CALIBRATION_STEPS: (usize, usize) = (12, 5);
+const CALIBRATION_STEPS: (usize, u32) = (12, 5);
 
 impl Tournament {
     /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
@@ -117,7 +119,7 @@ impl Tournament {
 
     fn traffic(&self, shape: TrafficShape, speed: f64, seed: u64) -> Vec<TraceRequest> {
         let requests = self.requests.max((self.seconds * speed) as usize);
-        Workload { shape, requests }.generate(seed)
+        workload::generate(shape, requests, seed)
     }
 
     /// The speeds at which [`ReferenceRouter::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
@@ -159,12 +161,7 @@ impl Tournament {
             }
             let high = tried.iter().position(|(_, goodput)| *goodput < target);
             let high = high.map_or(tried[tried.len() - 1].0, |index| tried[index].0);
-            let (mut low, mut high) = ((high / 2.0).ln(), high.ln());
-            for _ in 0..CALIBRATION_STEPS.1 {
-                let middle = f64::midpoint(low, high);
-                if goodput(middle.exp()) >= target { low = middle } else { high = middle }
-            }
-            f64::midpoint(low, high).exp()
+            bisect_speed((high / 2.0, high), CALIBRATION_STEPS.1, |speed| goodput(speed) >= target)
         })
     }
 }
@@ -177,7 +174,7 @@ fn score(
     seed: u64,
 ) -> RouterScore {
     let end = last_start(requests) / setup.speed;
-    let results = Simulation::new(setup, requests, kind, seed).run(|_| {});
+    let results = Simulation::new(setup, requests, kind, seed).run(|| ());
     let capacity = setup.specs.iter().map(|spec| f64::from(spec.capacity())).sum();
     RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end, capacity)
 }
@@ -191,8 +188,7 @@ fn last_start(requests: &[TraceRequest]) -> f64 {
 impl CellResult {
     /// Mean of one value of a router's scores over the seeds. `None`: the router did not run.
     pub fn mean(&self, router: &str, read: impl Fn(&RouterScore) -> f64) -> Option<f64> {
-        let scores = self.scores.get(router)?;
-        Some(scores.iter().map(read).sum::<f64>() / scores.len().max(1) as f64)
+        Some(mean_of(self.scores.get(router)?, read))
     }
 
     /// Regret of a router: how many percentage points its goodput is below the best one. `None`: the router

@@ -8,7 +8,7 @@ use std::ops::Range;
 use tokenweir_protocol::histogram::sample_quantile;
 
 /// The score of a router in one run. Shares are from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct RouterScore {
     /// Share of the requests that met the objectives.
     pub goodput: f64,

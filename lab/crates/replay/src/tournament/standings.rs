@@ -97,18 +97,7 @@ mod tests {
 
     #[test]
     fn the_best_router_has_no_regret_and_the_others_have_the_difference() {
-        let score = |goodput| {
-            vec![RouterScore {
-                goodput,
-                within_three: goodput,
-                ttft_p99: 1.0,
-                refused: 0.0,
-                wasted: 0.0,
-                turnovers: 0.0,
-                cached: 0.0,
-                fairness: 1.0,
-            }]
-        };
+        let score = |goodput| vec![RouterScore { goodput, ..RouterScore::default() }];
         let scores = [("round_robin", 0.90), ("lmetric", 0.95), ("exact_state", 0.99)];
         let result = CellResult {
             cell: Cell::all()[0],

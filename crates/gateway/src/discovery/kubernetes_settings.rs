@@ -1,4 +1,4 @@
-//! The configuration of a Kubernetes Service, or of an `InferencePool`, as a discovery source.
+//! The settings of a Kubernetes Service, or of an `InferencePool`, as a discovery source.
 
 use http::Uri;
 use schemars::JsonSchema;
@@ -27,6 +27,7 @@ pub struct KubernetesConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a port is a number from 1 to 65535, or its name in the Service")]
 pub enum PodPort {
+    // The Service need not list this port.
     /// The port number.
     Number(u16),
     /// The name of the port in the Service.
@@ -41,7 +42,7 @@ const MAX_LABEL_BYTES: usize = 63;
 impl KubernetesConfig {
     /// The first invalid key of this section, and its problem. `None`: all keys are valid. The key
     /// is a suffix of the path of the section, such as `.port`.
-    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         let is_invalid = |name: Option<&str>| name.is_some_and(|name| !is_dns_label(name));
         if self.service.is_some() == self.pool.is_some() {
@@ -66,6 +67,12 @@ impl KubernetesConfig {
         }
         let is_url = self.server().is_some() == self.url.is_some();
         (!is_url).then_some((".url", "write http://HOST:PORT or https://HOST:PORT"))
+    }
+
+    /// The name of the Service or of the pool.
+    #[cfg(feature = "kubernetes")]
+    pub(super) fn name(&self) -> &str {
+        self.service.as_deref().or(self.pool.as_deref()).unwrap_or_default()
     }
 
     /// The configured API server. `None`: `url` is not set or is invalid.
