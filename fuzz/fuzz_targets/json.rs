@@ -89,7 +89,7 @@ fn scan<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(usize, Report)>, (b
                 }
                 JsonValue::Object => Report::Object,
                 JsonValue::Array => Report::Array,
-                JsonValue::End => Report::End,
+                JsonValue::End { .. } => Report::End,
             };
             reports.push((path, report));
         });
@@ -110,7 +110,7 @@ fn agree(document: &[u8], tree: &Tree) {
             (JsonValue::Null, Some(Tree::Null))
             | (JsonValue::Object, Some(Tree::Object(_)))
             | (JsonValue::Array, Some(Tree::Array(_)))
-            | (JsonValue::End, None) => true,
+            | (JsonValue::End { .. }, None) => true,
             (JsonValue::Bool(value), Some(Tree::Bool(expected_value))) => value == *expected_value,
             (JsonValue::Text(text), Some(Tree::Text(expected_value))) => {
                 text.decode().as_deref() == Some(expected_value)

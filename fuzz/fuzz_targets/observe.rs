@@ -78,7 +78,7 @@ fn observe<'a>(
     let timestamps = [first_event, first_output, first_answer, last_output, terminal];
     // The times of chunks are not compared: each read is a chunk, so these times depend on the split.
     let observed =
-        ObservedResponse { chunk_timings: Default::default(), ..observer.into_observed() };
+        ObservedResponse { chunk_timings: Default::default(), ..*observer.into_observed() };
     (observed, timestamps, forwarded)
 }
 

@@ -17,7 +17,6 @@ use tokenweir_gateway::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
     StatusSnapshot,
 };
-use tokenweir_routing::LoadEstimator;
 use tokenweir_routing::resilience::Availability;
 
 /// The status of each backend of the pool, and of each removed backend that still has open
@@ -97,10 +96,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         models_error: state.models_error.as_deref().map(Into::into),
         scrape_error: state.metrics_error.map(ScrapeError::as_str),
-        learned: BackendEstimates {
-            prefill_backlog_tokens: backend.backlog_tokens(now),
-            ..learned_estimates(&backend.load.estimator, now)
-        },
+        learned: learned_estimates(backend, now),
         pod: backend.identity.settings().pod.as_deref().map(Into::into),
         gpus: Vec::new(),
     }
@@ -134,15 +130,16 @@ pub(crate) fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
     }
 }
 
-/// The values that the load estimator of a backend has learned or estimates at `now`.
-fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimates {
+/// The values that the gateway has learned about a backend or estimates at `now`.
+fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
+    let estimator = &backend.load.estimator;
     let learned = estimator.learned();
     let prefill = learned.prefill();
     BackendEstimates {
         freshness: estimator.certainty(now),
         prefill_tokens_per_second: 1.0 / prefill.per_token,
         prefill_base_seconds: prefill.base,
-        prefill_backlog_tokens: 0.0,
+        prefill_backlog_tokens: backend.backlog_tokens(now),
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
@@ -178,27 +175,4 @@ fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
         names.push(signal.name);
     }
     signals
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-    use tokenweir_protocol::clock;
-    use tokenweir_routing::{LoadReport, PromptFingerprint};
-
-    #[test]
-    fn the_sequence_slots_are_known_once_requests_wait_at_a_constant_number_of_running_requests() {
-        let now = clock::now();
-        let estimator = LoadEstimator::new(now, Duration::from_secs(5));
-        let prompt = PromptFingerprint::default();
-        let report = LoadReport { waiting: 2.0, running: 4.0, ..LoadReport::default() };
-        assert_eq!(learned_estimates(&estimator, now).sequence_slots, None);
-        for _ in 0..10 {
-            let candidate = estimator.candidate(&prompt, now);
-            estimator.release(estimator.reserve(&candidate, &prompt, true, now), now);
-            estimator.on_report(&report, &estimator.local_load(), now);
-        }
-        assert_eq!(learned_estimates(&estimator, now).sequence_slots, Some(4.0));
-    }
 }

@@ -57,13 +57,13 @@ impl ActiveConfiguration {
     pub fn replace(&self, view: Value, now: SystemTime) {
         self.view.store(Arc::new(view));
         self.reload_problem.store(None);
-        self.update_reloads(|reloads| reloads.record_success(now));
+        lock(&self.reloads).record_success(now);
     }
 
     /// Counts a reload that failed because of `problem`. The previous configuration stays active.
     pub fn record_failed_reload(&self, problem: &str) {
         self.reload_problem.store(Some(Arc::new(problem.to_owned())));
-        self.update_reloads(ConfigReloadStatus::failed);
+        lock(&self.reloads).failed();
     }
 
     /// The result of the last reload, and the counts of reloads.
@@ -91,10 +91,6 @@ impl ActiveConfiguration {
             return unavailable();
         }
         result.await.unwrap_or_else(|_| unavailable())
-    }
-
-    fn update_reloads(&self, change: impl FnOnce(&mut ConfigReloadStatus)) {
-        change(&mut lock(&self.reloads));
     }
 }
 

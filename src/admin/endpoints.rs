@@ -159,7 +159,7 @@ pub(super) async fn get_cache_map(State(admin): State<Arc<Admin>>) -> Response {
 pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
     let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
     let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();
-    let body = json!({ "capacity": admin.decisions.capacity(), "decisions": decisions });
+    let body = json!({ "capacity": admin.decisions.capacity, "decisions": decisions });
     without_caching(Json(body).into_response())
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn get_decision(
             detail["trace_url"] = url.map(|(ui, id)| ui.replace("{trace_id}", id)).into();
             Json(detail).into_response()
         }
-        None => decision_not_found(admin.decisions.capacity()),
+        None => decision_not_found(admin.decisions.capacity),
     })
 }
 

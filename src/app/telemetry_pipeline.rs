@@ -90,8 +90,7 @@ impl TelemetryPipeline {
             );
         }
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
-        let recent_requests =
-            Arc::new(RecentRequests::new(now).with_objectives(config.slos.clone()));
+        let recent_requests = Arc::new(RecentRequests::new(now, config.slos.clone()));
         let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();

@@ -267,6 +267,7 @@ async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
                 );
             } else {
                 assert!(line.starts_with("20") && line.contains(" 500 upstream_error "), "{line}");
+                assert!(line.contains(&format!(" model={CONTROL_SEQUENCE:?} ")), "{line}");
             }
         }
         for line in access_log.lines().chain(log.lines()) {

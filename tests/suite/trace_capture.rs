@@ -140,6 +140,7 @@ async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
     assert_eq!(lines[0]["outcome"], "cancelled");
     let left_after = lines[0]["left_after"].as_u64();
     assert_eq!(left_after, disconnected.output_tokens());
+    assert_eq!(lines[0]["output_length"], lines[0]["left_after"]);
     assert!(left_after.is_some_and(|tokens| (1..2_000).contains(&tokens)));
 }
 

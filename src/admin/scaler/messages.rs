@@ -20,21 +20,16 @@ pub(super) struct IsActiveResponse {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct GetMetricSpecResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) metric_specs: Vec<MetricNumber>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct GetMetricsRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) scaled_object_ref: Option<ScaledObjectRef>,
 }
 
+/// KEDA's messages `GetMetricSpecResponse` and `GetMetricsResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct GetMetricsResponse {
+pub(super) struct MetricsResponse {
     #[prost(message, repeated, tag = "1")]
-    pub(super) metric_values: Vec<MetricNumber>,
+    pub(super) metrics: Vec<MetricNumber>,
 }
 
 /// KEDA's message `MetricSpec`, whose number is the target of a trigger, or `MetricValue`, whose number

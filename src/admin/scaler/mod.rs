@@ -9,8 +9,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use futures_util::{Stream, stream};
 use messages::{
-    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricNumber,
-    ScaledObjectRef,
+    GetMetricsRequest, IsActiveResponse, MetricNumber, MetricsResponse, ScaledObjectRef,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +57,8 @@ pub(super) async fn call(
         }
         "GetMetricSpec" => {
             let spec = |request: tonic::Request<ScaledObjectRef>| async move {
-                let metric_specs = vec![MetricNumber::new(request.get_ref().target()?)];
-                Ok(tonic::Response::new(GetMetricSpecResponse { metric_specs }))
+                let metrics = vec![MetricNumber::new(request.get_ref().target()?)];
+                Ok(tonic::Response::new(MetricsResponse { metrics }))
             };
             server().unary(service_fn(spec), request).await
         }
@@ -68,8 +67,8 @@ pub(super) async fn call(
                 let object = request.into_inner().scaled_object_ref.unwrap_or_default();
                 let requests = count(&object);
                 async {
-                    let metric_values = vec![MetricNumber::new(requests? as f64)];
-                    Ok(tonic::Response::new(GetMetricsResponse { metric_values }))
+                    let metrics = vec![MetricNumber::new(requests? as f64)];
+                    Ok(tonic::Response::new(MetricsResponse { metrics }))
                 }
             };
             server().unary(service_fn(values), request).await

@@ -427,7 +427,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
     sinks.extend(capture.clone().map(|capture| capture as Arc<dyn Sink>));
-    let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
+    let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
@@ -654,11 +654,6 @@ impl Running {
     pub(crate) async fn document(&self, path: &str) -> serde_json::Value {
         let page = self.admin(path).await;
         serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
-    }
-
-    /// Asserts that a time series on the metrics page has this value.
-    pub(crate) async fn assert_value(&self, series: &str, expected: f64) {
-        crate::metrics::assert_value(&self.admin("/metrics").await, series, expected);
     }
 
     /// Stops the gateway, waits for the end of open requests, and returns how the drain ended.

@@ -5,21 +5,21 @@
 //! limited. The lines of all other requests are always written.
 
 mod fields;
-mod json_object;
+pub(super) mod json_object;
 mod phase_times;
 mod request_log_fields;
 mod start_line;
 
 pub(super) use fields::millis;
 use fields::{seconds_to_millis, write_field};
-use json_object::{JsonObject, LogLine, write_fields};
+use json_object::{JsonObject, LogLine, known, member};
 use phase_times::AccessLogPhaseTimes;
-use request_log_fields::RequestLogFields;
 use start_line::StartLine;
 use std::fmt::{self, Display};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
@@ -68,70 +68,12 @@ impl AccessLogCounts {
     }
 }
 
-/// The fields of an access log line.
-#[derive(Debug)]
+/// The access log line at the end of a request.
 struct AccessLogLine<'a> {
-    request: RequestLogFields<'a>,
-    /// Why the trace of the request is sampled. Absent if the trace is not sampled.
-    sample_reason: Option<&'static str>,
-    status: Option<u16>,
-    outcome: &'static str,
-    /// The exact way in which the request ended.
-    termination: &'static str,
-    closed_by: &'static str,
-    phase: Option<&'static str>,
-    error: Option<&'a str>,
-    /// Why the request was slow. Absent if the request was not slow.
-    slow_cause: Option<&'static str>,
-    /// What the gateway did with the `Idempotency-Key` of the request. Absent if the request has none.
-    resume: Option<&'static str>,
-    /// Why the gateway could not inspect the response. The counts of tokens and events are then not
-    /// reliable. Absent if the gateway inspected the response.
-    uninspected_reason: Option<&'static str>,
-    backend: Option<&'a str>,
-    policy: Option<&'static str>,
-    /// Why the routing policy chose the backend. Absent if no backend was chosen.
-    reason: Option<&'static str>,
-    predicted_ttft_ms: Option<f64>,
-    /// Prompt tokens predicted to be cached. `null` if no backend was chosen.
-    predicted_cached: Option<f64>,
-    attempts: usize,
+    record: &'a RequestRecord,
     /// Number of lines at the end of requests that the rate limits omitted between the previous line of
-    /// this kind and this line. Absent if no line was omitted.
+    /// this kind and this line. `None`: no line was omitted.
     omitted_lines: Option<u64>,
-    stream: bool,
-    finish: Vec<&'static str>,
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cached_tokens: Option<u64>,
-    reasoning_tokens: Option<u64>,
-    /// Source of `output_tokens`: exact, continuous, estimated or missing.
-    usage: &'static str,
-    output_events: u64,
-    comments: u64,
-    headers_ms: Option<f64>,
-    first_event_ms: Option<f64>,
-    ttft_ms: Option<f64>,
-    first_answer_ms: Option<f64>,
-    first_reasoning_ms: Option<f64>,
-    first_text_ms: Option<f64>,
-    first_tool_call_ms: Option<f64>,
-    tpot_ms: Option<f64>,
-    itl_mean_ms: Option<f64>,
-    gap_mean_ms: Option<f64>,
-    gap_max_ms: Option<f64>,
-    stalls: usize,
-    write_stall_ms: f64,
-    duration_ms: Option<f64>,
-    /// Output tokens divided by the duration of the whole request in seconds.
-    tokens_per_second: Option<f64>,
-    overhead_us: Option<u128>,
-    /// Time in the admission queue. Absent if the request was not queued.
-    queued_ms: Option<f64>,
-    /// The part of `queued_ms` in which no backend could serve the model. Absent if there was no such time.
-    backend_wait_ms: Option<f64>,
-    phases: Option<AccessLogPhaseTimes>,
-    bytes_out: u64,
 }
 
 /// Maximum lines per second of requests that the gateway refused before authentication gave them a
@@ -183,7 +125,7 @@ impl AccessLog {
             return;
         }
         let mut lines = Vec::with_capacity(LINE_CAPACITY_BYTES);
-        self.write_line(&mut lines, &StartLine::from_record(record));
+        self.write_line(&mut lines, &StartLine(record));
         self.write_lines(lines);
     }
 
@@ -233,9 +175,8 @@ impl Sink for AccessLog {
                 continue;
             }
             let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
-            let mut line = AccessLogLine::from_record(record);
-            line.omitted_lines = Some(omitted_lines).filter(|lines| *lines > 0);
-            self.write_line(&mut lines, &line);
+            let omitted_lines = Some(omitted_lines).filter(|lines| *lines > 0);
+            self.write_line(&mut lines, &AccessLogLine { record, omitted_lines });
         }
         if !lines.is_empty() {
             self.write_lines(lines);
@@ -252,120 +193,116 @@ fn is_routine(record: &RequestRecord) -> bool {
         && record.attempts.len() <= 1
 }
 
-impl<'a> AccessLogLine<'a> {
-    fn from_record(record: &'a RequestRecord) -> Self {
+/// The phase in which an incomplete response ended. `None`: the response is complete, or has an error status.
+fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
+    let is_incomplete = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
+    is_incomplete.then(|| record.phase())
+}
+
+fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
+    record.observed.finish_reasons.iter().flatten().map(|reason| reason.as_str()).collect()
+}
+
+impl LogLine for AccessLogLine<'_> {
+    fn write_json(&self, json: &mut JsonObject<'_>) {
+        let record = self.record;
         let observed = &*record.observed;
         let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
         let [headers, first_event, first_answer] = record.stream_times();
         let channel = |at| record.stream_time_to(at).map(millis);
-        let is_incomplete =
-            record.phase() != "done" && record.status.is_none_or(|status| status < 400);
-        Self {
-            request: RequestLogFields::from_record(record),
-            sample_reason: record.sample_reason.map(SampleReason::as_str),
-            status: record.status,
-            outcome: record.outcome.as_str(),
-            termination: record.ending(),
-            closed_by: record.end.initiator().as_str(),
-            phase: is_incomplete.then(|| record.phase()),
-            error: record.error_type(),
-            slow_cause: record.slow.map(SlowCause::as_str),
-            resume: record.resume_outcome(),
-            uninspected_reason: observed.uninspected_reason.map(UninspectedReason::as_str),
-            backend: record.backend().map(tokenweir_engine::address::BackendId::as_str),
-            policy: decision.map(|decision| decision.policy()),
-            reason: decision.map(|decision| decision.reason()),
-            predicted_ttft_ms: predicted.map(|predicted| seconds_to_millis(predicted.ttft)),
-            predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
-            attempts: record.attempts.len(),
-            omitted_lines: None,
-            stream: observed.is_stream,
-            finish: observed
-                .finish_reasons
-                .iter()
-                .flatten()
-                .map(|reason| reason.as_str())
-                .collect(),
-            input_tokens: observed.usage.input,
-            output_tokens: record.output_tokens(),
-            cached_tokens: observed.usage.cached,
-            reasoning_tokens: observed.usage.reasoning,
-            usage: observed.usage_source.as_str(),
-            output_events: observed.output_events,
-            comments: observed.comments,
-            headers_ms: headers.map(millis),
-            first_event_ms: first_event.map(millis),
-            ttft_ms: record.ttft().map(millis),
-            first_answer_ms: first_answer.map(millis),
-            first_reasoning_ms: channel(record.timings.first_reasoning),
-            first_text_ms: channel(record.timings.first_text),
-            first_tool_call_ms: channel(record.timings.first_tool_call),
-            tpot_ms: record.tpot().map(millis),
-            itl_mean_ms: observed.inter_token_latency.mean().map(seconds_to_millis),
-            gap_mean_ms: observed.inter_chunk_latency.mean().map(seconds_to_millis),
-            gap_max_ms: observed.inter_chunk_latency.max().map(seconds_to_millis),
-            stalls: observed.stalls.len(),
-            write_stall_ms: millis(observed.write_stall),
-            duration_ms: Some(millis(record.duration())),
-            tokens_per_second: record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0),
-            overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
-            queued_ms: record.gateway_queue_wait().map(millis),
-            backend_wait_ms: record.backend_wait().map(millis),
-            phases: AccessLogPhaseTimes::from_phases(&RequestPhases::from_record(record)),
-            bytes_out: record.bytes_out,
-        }
-    }
-}
-
-impl LogLine for AccessLogLine<'_> {
-    #[rustfmt::skip] // one group of members a line
-    fn write_json(&self, json: &mut JsonObject<'_>) {
-        self.request.write_json(json);
-        write_fields!(json, self,
-            known: [sample_reason],
-            member: [status, outcome, termination, closed_by],
-            known: [phase, error, slow_cause, resume, uninspected_reason],
-            member: [backend],
-            known: [policy, reason],
-            member: [predicted_ttft_ms, predicted_cached, attempts],
-            known: [omitted_lines],
-            member: [
-                stream, finish, input_tokens, output_tokens, cached_tokens, reasoning_tokens, usage, output_events, comments,
-                headers_ms, first_event_ms, ttft_ms, first_answer_ms, first_reasoning_ms, first_text_ms, first_tool_call_ms,
-                tpot_ms, itl_mean_ms, gap_mean_ms, gap_max_ms, stalls, write_stall_ms, duration_ms, tokens_per_second, overhead_us,
-            ],
-            known: [queued_ms, backend_wait_ms, phases],
-            member: [bytes_out],
+        request_log_fields::write_json(json, record);
+        known!(json, "sample_reason", record.sample_reason.map(SampleReason::as_str));
+        member!(json, "status", record.status);
+        member!(json, "outcome", record.outcome.as_str());
+        member!(json, "termination", record.ending());
+        member!(json, "closed_by", record.end.initiator().as_str());
+        known!(json, "phase", incomplete_phase(record));
+        known!(json, "error", record.error_type());
+        known!(json, "slow_cause", record.slow.map(SlowCause::as_str));
+        known!(json, "resume", record.resume_outcome());
+        // Without an inspection of the response, the counts of tokens and events are not reliable.
+        known!(
+            json,
+            "uninspected_reason",
+            observed.uninspected_reason.map(UninspectedReason::as_str)
         );
+        member!(json, "backend", record.backend().map(BackendId::as_str));
+        known!(json, "policy", decision.map(|decision| decision.policy()));
+        known!(json, "reason", decision.map(|decision| decision.reason()));
+        member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
+        member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
+        member!(json, "attempts", record.attempts.len());
+        known!(json, "omitted_lines", self.omitted_lines);
+        member!(json, "stream", observed.is_stream);
+        member!(json, "finish", finish_reasons(record));
+        member!(json, "input_tokens", observed.usage.input);
+        member!(json, "output_tokens", record.output_tokens());
+        member!(json, "cached_tokens", observed.usage.cached);
+        member!(json, "reasoning_tokens", observed.usage.reasoning);
+        // The source of `output_tokens`.
+        member!(json, "usage", observed.usage_source.as_str());
+        member!(json, "output_events", observed.output_events);
+        member!(json, "comments", observed.comments);
+        member!(json, "headers_ms", headers.map(millis));
+        member!(json, "first_event_ms", first_event.map(millis));
+        member!(json, "ttft_ms", record.ttft().map(millis));
+        member!(json, "first_answer_ms", first_answer.map(millis));
+        member!(json, "first_reasoning_ms", channel(record.timings.first_reasoning));
+        member!(json, "first_text_ms", channel(record.timings.first_text));
+        member!(json, "first_tool_call_ms", channel(record.timings.first_tool_call));
+        member!(json, "tpot_ms", record.tpot().map(millis));
+        let gaps = &observed.inter_chunk_latency;
+        let itl_mean = observed.inter_token_latency.mean();
+        member!(json, "itl_mean_ms", itl_mean.map(seconds_to_millis));
+        member!(json, "gap_mean_ms", gaps.mean().map(seconds_to_millis));
+        member!(json, "gap_max_ms", gaps.max().map(seconds_to_millis));
+        member!(json, "stalls", observed.stalls.len());
+        member!(json, "write_stall_ms", millis(observed.write_stall));
+        member!(json, "duration_ms", millis(record.duration()));
+        // The duration is that of the whole request.
+        let rate = record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0);
+        member!(json, "tokens_per_second", rate);
+        member!(json, "overhead_us", record.overhead().map(|overhead| overhead.as_micros()));
+        known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
+        // The part of `queued_ms` in which no backend could serve the model.
+        known!(json, "backend_wait_ms", record.backend_wait().map(millis));
+        let phases = RequestPhases::from_record(record);
+        known!(json, "phases", AccessLogPhaseTimes::from_phases(&phases));
+        member!(json, "bytes_out", record.bytes_out);
     }
 }
 
 /// The text form of a line, with the most important fields first.
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.status.map_or("---".into(), |status| status.to_string());
-        self.request.write_head(f, &status, self.outcome)?;
-        write_field(f, "backend", self.backend)?;
-        write_field(f, "reason", self.reason)?;
-        write_field(f, "error", self.error)?;
-        write_field(f, "phase", self.phase)?;
-        write_field(f, "slow_cause", self.slow_cause)?;
-        write_field(f, "resume", self.resume)?;
-        write_field(f, "uninspected_reason", self.uninspected_reason)?;
-        write_field(f, "queued_ms", self.queued_ms)?;
-        write_field(f, "backend_wait_ms", self.backend_wait_ms)?;
-        write_field(f, "ttft_ms", self.ttft_ms)?;
-        write_field(f, "tpot_ms", self.tpot_ms)?;
-        write_field(f, "gap_max_ms", self.gap_max_ms)?;
-        write_field(f, "ms", self.duration_ms)?;
-        write_field(f, "session", self.request.session)?;
-        write_field(f, "user", self.request.user)?;
-        write_field(f, "in", self.input_tokens)?;
-        write_field(f, "out", self.output_tokens)?;
-        write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
-        write_field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
+        let record = self.record;
+        let observed = &*record.observed;
+        let status = record.status.map_or("---".into(), |status| status.to_string());
+        request_log_fields::write_head(f, record, &status, record.outcome.as_str())?;
+        write_field(f, "backend", record.backend().map(BackendId::as_str))?;
+        write_field(f, "reason", record.decision.as_ref().map(|decision| decision.reason()))?;
+        write_field(f, "error", record.error_type())?;
+        write_field(f, "phase", incomplete_phase(record))?;
+        write_field(f, "slow_cause", record.slow.map(SlowCause::as_str))?;
+        write_field(f, "resume", record.resume_outcome())?;
+        let uninspected_reason = observed.uninspected_reason.map(UninspectedReason::as_str);
+        write_field(f, "uninspected_reason", uninspected_reason)?;
+        write_field(f, "queued_ms", record.gateway_queue_wait().map(millis))?;
+        write_field(f, "backend_wait_ms", record.backend_wait().map(millis))?;
+        write_field(f, "ttft_ms", record.ttft().map(millis))?;
+        write_field(f, "tpot_ms", record.tpot().map(millis))?;
+        let gap_max = observed.inter_chunk_latency.max();
+        write_field(f, "gap_max_ms", gap_max.map(seconds_to_millis))?;
+        write_field(f, "ms", Some(millis(record.duration())))?;
+        request_log_fields::write_session(f, record)?;
+        write_field(f, "in", observed.usage.input)?;
+        write_field(f, "out", record.output_tokens())?;
+        let finish = finish_reasons(record);
+        write_field(f, "finish", (!finish.is_empty()).then(|| finish.join(",")))?;
+        let attempts = record.attempts.len();
+        write_field(f, "attempts", (attempts > 1).then_some(attempts))?;
         write_field(f, "omitted_lines", self.omitted_lines)?;
-        self.request.write_ids(f)
+        request_log_fields::write_ids(f, record)
     }
 }
 

@@ -15,15 +15,14 @@ use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
 
-/// Queues records for the dispatch thread, which passes them to the sinks.
-pub(super) struct BatchDispatcher(Arc<BatchDispatcherState>);
-
 /// Guard of the dispatch thread. Dropping the guard dispatches the remaining records and ends the
 /// thread.
 pub type BatchDispatcherGuard = BatchWorkerGuard;
 
-struct BatchDispatcherState {
-    sinks: Vec<Arc<dyn Sink>>,
+/// Queues records for the dispatch thread, which passes them to the sinks.
+pub(super) struct BatchDispatcher {
+    /// The sinks to which the dispatch thread passes the records.
+    pub(super) sinks: Vec<Arc<dyn Sink>>,
     /// Queued records. They are boxed, because a record is large and a growing vector moves its
     /// elements.
     records: Arc<BatchQueue<Box<RequestRecord>>>,
@@ -55,43 +54,31 @@ const LOW_LOAD_BATCH_SIZE: usize = 4;
 
 impl BatchDispatcher {
     /// Starts the dispatch thread, which passes the queued records to these sinks in batches.
-    pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Self, BatchDispatcherGuard) {
+    pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Arc<Self>, BatchDispatcherGuard) {
         let records = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
-        let state = Arc::new(BatchDispatcherState {
-            sinks,
-            records: records.clone(),
-            dispatch_lock: Mutex::default(),
-        });
-        let dispatcher = Self(state.clone());
+        let dispatch_lock = Mutex::default();
+        let dispatcher = Arc::new(Self { sinks, records: records.clone(), dispatch_lock });
+        let thread_dispatcher = dispatcher.clone();
+        let dispatch = move |_: &_| thread_dispatcher.flush();
         // A drop of the guard may wait without limit: sinks do not block and their panics are
         // caught, so the thread ends.
-        (
-            dispatcher,
-            BatchWorkerGuard::start(records, Duration::MAX, move |_| state.flush_before(None)),
-        )
-    }
-
-    /// The sinks to which the dispatch thread passes the records.
-    pub(super) fn sinks(&self) -> &[Arc<dyn Sink>] {
-        &self.0.sinks
+        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, dispatch))
     }
 
     /// Queues a record. If the queue is full or closed, the calling thread dispatches the queued
     /// records and then this record.
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
-        if let Err(record) = self.0.records.push(record, 1) {
-            self.0.flush_before(Some(&record));
+        if let Err(record) = self.records.push(record, 1) {
+            self.flush_before(Some(&record));
         }
     }
 
     /// Dispatches the queued records on the calling thread. When the call returns, all records that
     /// were queued before the call have been dispatched.
     pub(super) fn flush(&self) {
-        self.0.flush_before(None);
+        self.flush_before(None);
     }
-}
 
-impl BatchDispatcherState {
     /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
     /// held until all these records are dispatched, so that no other flush passes records to the sinks
     /// in between.

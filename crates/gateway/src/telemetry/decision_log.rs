@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokenweir_engine::address::BackendId;
 use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
@@ -31,7 +30,7 @@ use tokenweir_routing::kv_aware;
 #[derive(Debug)]
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
-    capacity: usize,
+    pub capacity: usize,
     /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
@@ -42,7 +41,7 @@ pub struct DecisionLogEntry {
     request: RequestFacts,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
-    attempts: Box<[LoggedAttempt]>,
+    attempts: Box<[Attempt]>,
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
     upstream_ttft: Option<f64>,
@@ -62,19 +61,6 @@ pub struct DecisionLogEntry {
     chunk_timings: Option<Box<ChunkTimings>>,
 }
 
-/// An attempt of a logged request.
-#[derive(Debug)]
-struct LoggedAttempt {
-    backend: BackendId,
-    /// HTTP status of the backend's response. `None`: there was no response.
-    status: Option<u16>,
-    /// Why the attempt failed. `None`: it did not fail.
-    failure: Option<&'static str>,
-    /// Time from sending the request to the failure or the end of the response. `None`: the record has
-    /// no end of the attempt.
-    took: Option<Duration>,
-}
-
 /// Minimum length of a prefix of a request ID with which [`DecisionLog::get`] finds a request. The live page
 /// and `tokenweir top` show a prefix of this length.
 const MIN_ID_PREFIX: usize = 8;
@@ -85,11 +71,6 @@ impl DecisionLog {
     /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, entries: Mutex::default() }
-    }
-
-    /// The number of decisions that the log can retain.
-    pub const fn capacity(&self) -> usize {
-        self.capacity
     }
 
     /// Returns the newest decision for the request with this ID. If there is none and `request_id` has at
@@ -131,13 +112,12 @@ impl Sink for DecisionLog {
 impl DecisionLogEntry {
     /// The entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
-        let attempts = record.attempts.iter().map(LoggedAttempt::new);
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
         Some(Self {
             request: RequestFacts::from_record(record),
             route: record.route,
             decision: record.decision.clone()?,
-            attempts: attempts.collect(),
+            attempts: record.attempts.as_slice().into(),
             continuations: record.continuations.clone(),
             prefill_legs: record.prefill_legs.clone(),
             upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
@@ -194,7 +174,7 @@ impl DecisionLogEntry {
             "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
             "client": request.client.to_string(),
             "trace_id": request.trace_id.map(|id| format!("{id:032x}")),
-            "attempts": self.attempts.iter().map(LoggedAttempt::to_json).collect::<Vec<_>>(),
+            "attempts": self.attempts.iter().map(attempt_to_json).collect::<Vec<_>>(),
             "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
             "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
             "continuation_refused": self.continuations.refusal.map(ContinuationRefusal::as_str),
@@ -228,24 +208,14 @@ impl DecisionLogEntry {
     }
 }
 
-impl LoggedAttempt {
-    fn new(attempt: &Attempt) -> Self {
-        Self {
-            backend: attempt.backend.clone(),
-            status: attempt.status,
-            failure: attempt.failure,
-            took: attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started)),
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "backend": self.backend.as_str(),
-            "status": self.status,
-            "failure": self.failure,
-            "seconds": rounded_seconds(self.took),
-        })
-    }
+fn attempt_to_json(attempt: &Attempt) -> Value {
+    let took = attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started));
+    json!({
+        "backend": attempt.backend.as_str(),
+        "status": attempt.status,
+        "failure": attempt.failure,
+        "seconds": rounded_seconds(took),
+    })
 }
 
 /// The known phases in order of time.
@@ -278,7 +248,7 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
 fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
     let predicted = |index: usize| Some(round_significant(*legs.predicted?.get(index)?));
     json!({
-        "sent": legs.sent.iter().map(|leg| LoggedAttempt::new(leg).to_json()).collect::<Vec<_>>(),
+        "sent": legs.sent.iter().map(attempt_to_json).collect::<Vec<_>>(),
         "used": legs.is_used,
         "skipped": legs.skipped.map(PrefillSkip::as_str),
         "predicted_ttft_seconds": predicted(0),

@@ -8,7 +8,6 @@ pub use label::{KnownLabelValues, MetricLabel};
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use crate::gpu::BackendGpu;
 use std::time::Duration;
-use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::GpuValues;
 use tokenweir_protocol::histogram::HistogramSnapshot;
@@ -34,9 +33,9 @@ pub struct MetricDescriptor {
 /// [`MetricDescriptor::labels`], and the value.
 pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
-/// A callback for one value of an engine or a GPU. Its arguments are the label values after those of the
-/// engine or GPU, and the value. `None`: the value is not reported.
-pub type EngineEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
+/// A callback for one value of a backend or a GPU. Its arguments are the label values after those of the
+/// backend or GPU, and the value. `None`: the value is not known.
+pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 
 /// The event or state from which the values of a metric are read, and the function that reads them.
 #[derive(Clone, Copy)]
@@ -61,13 +60,13 @@ pub enum MetricSource {
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
     /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
     SchedulingDelay,
-    /// Values are read from the last successful scrape of each backend when the metrics page is
-    /// read. The first label is the backend. A value that the engine does not report is omitted.
-    Engine(fn(&EngineLoad, EngineEmitter<'_>)),
+    /// Values of each registered backend are read when the metrics page is read. The first label is the
+    /// backend. A value that is not known is omitted.
+    BackendValues(fn(&BackendStatusSnapshot, BackendEmitter<'_>)),
     /// Values are read from the last successful scrape of each GPU of the registered backends when the
     /// metrics page is read. The first labels are the backend, the exporter and the GPU. A value that
     /// the exporter does not report is omitted.
-    Gpu(fn(&GpuValues, EngineEmitter<'_>)),
+    Gpu(fn(&GpuValues, BackendEmitter<'_>)),
     /// One value of each registered backend is read when the metrics page is read. `None`: the
     /// value is not known. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
@@ -112,7 +111,7 @@ pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
 
-/// Emits values of an engine or a GPU with the label values `first` before their own. A value that is
+/// Emits values of a backend or a GPU with the label values `first` before their own. A value that is
 /// `None` is not emitted.
 fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&str], Option<f64>) {
     move |labels, value| {
@@ -304,11 +303,9 @@ impl MetricDescriptor {
                     emit(&[value], count as f64);
                 }
             }
-            MetricSource::Engine(read) => {
+            MetricSource::BackendValues(read) => {
                 for backend in backends() {
-                    if let Some(load) = &backend.engine {
-                        read(load, &mut with_first_labels(&[&backend.backend], emit));
-                    }
+                    read(backend, &mut with_first_labels(&[&backend.backend], emit));
                 }
             }
             MetricSource::Gpu(read) => {

@@ -41,7 +41,7 @@ pub struct Telemetry {
     sinks: Vec<Arc<dyn Sink>>,
     /// Passes records in batches to the sinks that are not in `sinks`, on a thread of its own. `None`:
     /// `sinks` contains all sinks.
-    batch_dispatcher: Option<BatchDispatcher>,
+    batch_dispatcher: Option<Arc<BatchDispatcher>>,
 }
 
 impl Telemetry {
@@ -78,7 +78,7 @@ impl Telemetry {
 
     /// The format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
-        let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf());
+        let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf);
         ExpositionFormat::accepted(accept, offers_protobuf)
     }
 
@@ -92,7 +92,7 @@ impl Telemetry {
     /// Flushes the batch dispatcher. When the call returns, the sinks of the dispatcher have
     /// received the records of all requests that ended before the call.
     pub fn settle(&self) {
-        self.batch_dispatcher.iter().for_each(BatchDispatcher::flush);
+        self.batch_dispatcher.iter().for_each(|dispatcher| dispatcher.flush());
     }
 
     /// Asks the sinks why the trace of a finished request is sampled. `None`: the trace is not
@@ -103,7 +103,7 @@ impl Telemetry {
     }
 
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
-        self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(BatchDispatcher::sinks))
+        self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(|it| &it.sinks))
     }
 }
 

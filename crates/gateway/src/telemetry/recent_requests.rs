@@ -60,15 +60,10 @@ const MAX_LISTED_REQUESTS: usize = 25;
 // === impl RecentRequests ===
 
 impl RecentRequests {
-    /// Creates empty statistics. The first window begins at `epoch`.
-    pub fn new(epoch: Instant) -> Self {
-        Self { epoch, objectives: Vec::new(), state: Mutex::default() }
-    }
-
-    /// Also counts for each of `objectives` the requests that missed it.
-    #[must_use]
-    pub fn with_objectives(self, objectives: Vec<Objective>) -> Self {
-        Self { objectives, ..self }
+    /// Creates empty statistics. The first window begins at `epoch`. For each of `objectives`, the requests
+    /// that missed it are counted.
+    pub fn new(epoch: Instant, objectives: Vec<Objective>) -> Self {
+        Self { epoch, objectives, state: Mutex::default() }
     }
 
     /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
@@ -95,7 +90,7 @@ impl RecentRequests {
     pub fn clients(&self, streams: &ExchangeRegistry, now: Instant) -> Vec<ClientSummary> {
         let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
         let mut counts = ClientCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(window.clients()));
+        self.for_each_window(first_index, |window| counts.merge(&window.clients));
         streams.visit_streams(|stream| counts.record_stream(stream));
         rank_clients(counts.summaries().collect())
     }

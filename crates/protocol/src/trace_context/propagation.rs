@@ -88,7 +88,7 @@ impl Propagation {
 
     /// Whether to sample the trace. This is decided at the start of the trace, so that the backend learns
     /// the result and no trace is sampled in part. `decision`: the client's decision, if it sent one.
-    fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
+    pub fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
         let is_decided_by_parent = self.sampler.is_parent_based && decision.is_some();
         let limiter = self.rate_limit.as_ref();
         let is_within_limit =

@@ -1,7 +1,7 @@
-//! The JSON form of an access log line: an object whose member names are the field names of a struct.
+//! The JSON form of the lines of the access log and of the trace capture.
 //!
-//! A field name is a Rust identifier, which needs no escapes, so it is copied unchanged. `serde_json` would
-//! search each byte of each name for characters to escape
+//! The name of a member is known when the program is compiled and needs no escapes, so it is copied unchanged.
+//! `serde_json` would search each byte of each name for characters to escape
 //! ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
 
 use crate::telemetry::sanitize;
@@ -15,28 +15,33 @@ pub(super) trait LogLine: Display {
 
 /// Writes the members of one JSON object at the end of a buffer.
 #[derive(Debug)]
-pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
+pub(in crate::telemetry) struct JsonObject<'l>(&'l mut Vec<u8>);
 
-/// Writes fields of `$line` as JSON members. The macro writes each field in a list after `member`, and those
-/// fields in a list after `known` that are not `None`.
-macro_rules! write_fields {
-    (@member $json:ident, $name:expr, $value:expr) => {
-        $json.member($name, &$value)
-    };
-    (@known $json:ident, $name:expr, $value:expr) => {
-        if let Some(value) = &$value {
-            $json.member($name, value);
-        }
-    };
-    ($json:ident, $line:ident, $($kind:ident: [$($field:ident),+ $(,)?]),+ $(,)?) => {
-        $($(write_fields!(@$kind $json, concat!(",\"", stringify!($field), "\":"), $line.$field);)+)+
+/// Writes one member of a JSON object. The macro joins the name with its comma, quotes and colon when it is
+/// compiled.
+macro_rules! member {
+    ($json:ident, $name:literal, $value:expr) => {
+        $json.member(concat!(",\"", $name, "\":"), &$value)
     };
 }
-pub(super) use write_fields;
+pub(in crate::telemetry) use member;
+
+/// As `member`, but `None` writes nothing.
+macro_rules! known {
+    ($json:ident, $name:literal, $value:expr) => {
+        if let Some(value) = $value {
+            member!($json, $name, value);
+        }
+    };
+}
+pub(in crate::telemetry) use known;
 
 impl JsonObject<'_> {
     /// Appends one JSON object to `lines`. `write` writes the members of the object.
-    pub(super) fn append(lines: &mut Vec<u8>, write: impl FnOnce(&mut JsonObject<'_>)) {
+    pub(in crate::telemetry) fn append(
+        lines: &mut Vec<u8>,
+        write: impl FnOnce(&mut JsonObject<'_>),
+    ) {
         let start = lines.len();
         write(&mut JsonObject(lines));
         if let Some(comma) = lines.get_mut(start) {
@@ -52,7 +57,11 @@ impl JsonObject<'_> {
 
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
     #[inline]
-    pub(super) fn member(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) {
+    pub(in crate::telemetry) fn member(
+        &mut self,
+        name: &'static str,
+        value: &(impl Serialize + ?Sized),
+    ) {
         self.0.extend_from_slice(name.as_bytes());
         // Serializing texts and numbers into memory cannot fail.
         let _ = serde_json::to_writer(&mut *self.0, value);

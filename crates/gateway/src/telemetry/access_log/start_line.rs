@@ -2,43 +2,34 @@
 //! been read. The line at the end of the request uses the same names for these fields.
 
 use super::fields::write_field;
-use super::json_object::{JsonObject, LogLine, write_fields};
-use super::request_log_fields::RequestLogFields;
+use super::json_object::{JsonObject, LogLine, member};
+use super::request_log_fields;
 use std::fmt::{self, Display};
 use tokenweir_request::record::RequestRecord;
 
-/// The fields of the access log line at the start of a request.
-#[derive(Debug)]
-pub(super) struct StartLine<'a> {
-    request: RequestLogFields<'a>,
-    /// Always `start`. The line at the end of a request has no such field.
-    event: &'static str,
-    stream: bool,
-}
+/// The access log line at the start of a request.
+pub(super) struct StartLine<'a>(pub(super) &'a RequestRecord);
 
-impl<'a> StartLine<'a> {
-    pub(super) fn from_record(record: &'a RequestRecord) -> Self {
-        let (request, stream) = (RequestLogFields::from_record(record), record.options.stream);
-        Self { request, event: "start", stream }
-    }
-}
+/// The value of the field `event`, which the line at the end of a request does not have.
+const START_EVENT: &str = "start";
 
 impl LogLine for StartLine<'_> {
     fn write_json(&self, json: &mut JsonObject<'_>) {
-        self.request.write_json(json);
-        write_fields!(json, self, member: [event, stream]);
+        request_log_fields::write_json(json, self.0);
+        member!(json, "event", START_EVENT);
+        member!(json, "stream", self.0.options.stream);
     }
 }
 
 /// The text form of the access log line at the start of a request.
 impl Display for StartLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.request.write_head(f, "---", self.event)?;
-        write_field(f, "session", self.request.session)?;
-        write_field(f, "user", self.request.user)?;
-        write_field(f, "stream", Some(self.stream))?;
-        write_field(f, "messages", self.request.messages)?;
-        write_field(f, "max_tokens", self.request.max_tokens)?;
-        self.request.write_ids(f)
+        let options = &self.0.options;
+        request_log_fields::write_head(f, self.0, "---", START_EVENT)?;
+        request_log_fields::write_session(f, self.0)?;
+        write_field(f, "stream", Some(options.stream))?;
+        write_field(f, "messages", options.messages)?;
+        write_field(f, "max_tokens", options.max_tokens)?;
+        request_log_fields::write_ids(f, self.0)
     }
 }

@@ -66,12 +66,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::gauge(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
-        |status| Some(f64::from(u8::from(status.ready))),
+        |status| Some(f64::from(status.ready)),
     ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_up",
         "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
-        |backend| Some(f64::from(u8::from(backend.up))),
+        |backend| Some(f64::from(backend.up)),
     ),
     MetricDescriptor {
         name: "tokenweir_backend_state",
@@ -81,19 +81,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
         ],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                for state in Availability::ALL.map(Availability::as_str) {
-                    let is_current = backend.state == state;
-                    emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
-                }
+        read: MetricSource::BackendValues(|backend, emit| {
+            for state in Availability::ALL.map(Availability::as_str) {
+                emit(&[state], Some(f64::from(backend.state == state)));
             }
         }),
     },
     MetricDescriptor::gauge(
         "tokenweir_panic_mode",
         "1 while so many backends of a model are ejected that ejections are ignored.",
-        |status| Some(f64::from(u8::from(status.panic_mode))),
+        |status| Some(f64::from(status.panic_mode)),
     ),
     MetricDescriptor {
         name: "tokenweir_model_queue_requests",
@@ -126,13 +123,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Times that the gateway woke the engine of the backend, or put it to sleep.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
-                    if count > 0 {
-                        emit(&[&backend.backend, to], count as f64);
-                    }
-                }
+        read: MetricSource::BackendValues(|backend, emit| {
+            for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
+                emit(&[to], (count > 0).then_some(count as f64));
             }
         }),
     },
@@ -181,13 +174,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                let metrics = &backend.metrics;
-                for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
-                    for name in names {
-                        emit(&[&backend.backend, name], value);
-                    }
+        read: MetricSource::BackendValues(|backend, emit| {
+            let metrics = &backend.metrics;
+            for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
+                for name in names {
+                    emit(&[name], Some(value));
                 }
             }
         }),

@@ -1,5 +1,5 @@
 //! Metrics of the exporters and logs of the gateway (spans, trace capture, access log, payload log,
-//! metrics pushes), of the CPU time of telemetry, and of the version of the gateway.
+//! webhooks), of the CPU time of telemetry, and of the version of the gateway.
 
 use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};

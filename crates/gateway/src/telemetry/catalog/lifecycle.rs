@@ -14,7 +14,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::gauge(
         "tokenweir_config_last_reload_successful",
         "1 if the last load of the configuration succeeded.",
-        |status| Some(f64::from(u8::from(status.config_reloads.last_successful))),
+        |status| Some(f64::from(status.config_reloads.last_successful)),
     ),
     MetricDescriptor::gauge(
         "tokenweir_config_last_reload_success_timestamp_seconds",
@@ -27,7 +27,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::counted("result", |status| status.config_reloads.by_result().to_vec())],
     ),
     MetricDescriptor::gauge("tokenweir_draining", "1 from the shutdown signal on.", |status| {
-        Some(f64::from(u8::from(status.draining)))
+        Some(f64::from(status.draining))
     }),
     MetricDescriptor {
         name: "tokenweir_scheduling_delay_seconds",

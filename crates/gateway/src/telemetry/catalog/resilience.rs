@@ -109,8 +109,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         read: MetricSource::Status(|status, emit| {
             for backend in &status.backends {
                 for state in BreakerState::ALL.map(BreakerState::as_str) {
-                    let is_current = backend.breaker == state;
-                    emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
+                    emit(&[&backend.backend, state], f64::from(backend.breaker == state));
                 }
             }
         }),

@@ -5,6 +5,7 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLa
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
+use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
@@ -26,7 +27,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Histogram(PREDICTION_ERROR_BOUNDS),
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
-            if let (Some((actual, predicted)), Some(backend)) = ttft_and_backend(record) {
+            if let Some(((actual, predicted), backend)) = ttft_and_backend(record) {
                 emit(&[backend], (actual - predicted).abs());
             }
         }),
@@ -37,7 +38,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Histogram(PREDICTION_RATIO_BOUNDS),
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
-            if let (Some((actual, predicted)), Some(backend)) = ttft_and_backend(record)
+            if let Some(((actual, predicted), backend)) = ttft_and_backend(record)
                 && predicted > 0.0
             {
                 emit(&[backend], actual / predicted);
@@ -119,7 +120,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         read: MetricSource::Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
                 for state in StreamState::ALL.map(StreamState::as_str) {
-                    emit(&[backend, state], f64::from(u8::from(events.state == state)));
+                    emit(&[backend, state], f64::from(events.state == state));
                 }
             }
         }),
@@ -166,9 +167,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::gauge(
         "tokenweir_peer_exchange_connected",
         "1 while the gateway is connected to the message bus.",
-        |status| {
-            status.peer_exchange.as_ref().map(|exchange| f64::from(u8::from(exchange.connected)))
-        },
+        |status| status.peer_exchange.as_ref().map(|exchange| f64::from(exchange.connected)),
     ),
     MetricDescriptor::gauge(
         "tokenweir_peer_gateways",
@@ -237,17 +236,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 
 /// The actual and the predicted time from sending a request to its first output, in seconds, and
 /// the backend of the request. `None`: not known.
-fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>) {
-    (record.actual_and_predicted_ttft(), backend_label(record))
+fn ttft_and_backend(record: &RequestRecord) -> Option<((f64, f64), &str)> {
+    record.actual_and_predicted_ttft().zip(record.backend().map(BackendId::as_str))
 }
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
     status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
-}
-
-fn backend_label(record: &RequestRecord) -> Option<&str> {
-    record.backend().map(tokenweir_engine::address::BackendId::as_str)
 }
 
 /// The shadow decisions of a request that have a finite regret: the predicted time that the choice of the

@@ -160,47 +160,40 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    tokens_of_conventions(
+    tokens_of_conventions::<0>(
         "gen_ai_client_inference_operation_input_tokens",
         "Input tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
-        |record, emit| emit_tokens(record, record.final_token_counts()[0], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<1>(
         "gen_ai_client_inference_operation_output_tokens",
         "Output tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
-        |record, emit| emit_tokens(record, record.final_token_counts()[1], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<0>(
         "gen_ai_client_inference_usage_input_tokens_total",
         "Input tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Counter,
-        |record, emit| emit_tokens(record, record.final_token_counts()[0], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<1>(
         "gen_ai_client_inference_usage_output_tokens_total",
         "Output tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Counter,
-        |record, emit| emit_tokens(record, record.final_token_counts()[1], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<2>(
         "gen_ai_client_inference_usage_cache_read_input_tokens_total",
         "Input tokens that came from the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Counter,
-        |record, emit| emit_tokens(record, record.final_token_counts()[2], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<3>(
         "gen_ai_client_inference_usage_cache_write_input_tokens_total",
         "Input tokens that were written to the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Counter,
-        |record, emit| emit_tokens(record, record.final_token_counts()[3], emit),
     ),
-    tokens_of_conventions(
+    tokens_of_conventions::<4>(
         "gen_ai_client_inference_usage_reasoning_output_tokens_total",
         "Output tokens that are reasoning. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         MetricKind::Counter,
-        |record, emit| emit_tokens(record, record.final_token_counts()[4], emit),
     ),
     MetricDescriptor::of_request(
         "tokenweir_estimated_output_tokens_total",
@@ -251,20 +244,20 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// A metric of the GenAI conventions that counts tokens of requests.
-const fn tokens_of_conventions(
+/// A metric of the GenAI conventions that counts tokens of requests. `COUNT` is the index of the count in
+/// [`RequestRecord::final_token_counts`].
+const fn tokens_of_conventions<const COUNT: usize>(
     name: &'static str,
     help: &'static str,
     kind: MetricKind,
-    read: fn(&RequestRecord, MetricEmitter<'_>),
 ) -> MetricDescriptor {
-    let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
-    MetricDescriptor { name, help, kind, labels, read: MetricSource::Record(read) }
+    let read = MetricSource::Record(emit_tokens::<COUNT>);
+    MetricDescriptor { name, help, kind, labels: &[MetricLabel::MODEL, GEN_AI_OPERATION], read }
 }
 
 /// Emits a number of tokens with the labels model and operation. Emits nothing if the number is not known.
-fn emit_tokens(record: &RequestRecord, tokens: Option<u64>, emit: MetricEmitter<'_>) {
-    if let (Some(api), Some(tokens)) = (record.api, tokens) {
+fn emit_tokens<const COUNT: usize>(record: &RequestRecord, emit: MetricEmitter<'_>) {
+    if let (Some(api), Some(tokens)) = (record.api, record.final_token_counts()[COUNT]) {
         emit(&[record.model.as_str(), api.operation()], tokens as f64);
     }
 }

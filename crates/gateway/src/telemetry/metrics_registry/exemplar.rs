@@ -5,15 +5,15 @@ use tokenweir_request::record::RequestRecord;
 
 /// An exemplar: one value of a histogram, and the trace of the request that had this value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::telemetry) struct Exemplar {
+pub(super) struct Exemplar {
     /// ID of the trace of the request.
-    pub(in crate::telemetry) trace_id: u128,
+    pub(super) trace_id: u128,
     /// ID of the inference span of the request.
-    pub(in crate::telemetry) span_id: u64,
+    pub(super) span_id: u64,
     /// The value, in the unit of the metric.
-    pub(in crate::telemetry) value: f64,
+    pub(super) value: f64,
     /// When the request ended, as the time since the Unix epoch.
-    pub(in crate::telemetry) ended_at: Duration,
+    pub(super) ended_at: Duration,
 }
 
 // === impl Exemplar ===

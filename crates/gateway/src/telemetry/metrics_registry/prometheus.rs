@@ -31,16 +31,14 @@ pub struct Prometheus {
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
     /// Whether the metrics page is available with native histograms.
-    offers_protobuf: bool,
-    /// The models, tenants and backends that have series. Updated whenever the metrics of this
-    /// gateway are read, for the metrics page or for a push.
+    pub(in crate::telemetry) offers_protobuf: bool,
+    /// The models, tenants and backends that have series. Updated whenever the metrics page is read.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
     process_collector: prometheus::process_collector::ProcessCollector,
 }
 
-/// The models, tenants and backends that have series, as of the last time at which the metrics of
-/// this gateway were read.
+/// The models, tenants and backends that have series, as of the last read of the metrics page.
 #[derive(Default)]
 struct KnownLabelState {
     /// Label values that have series before their first request.
@@ -129,7 +127,7 @@ impl Prometheus {
                 family.seed(known);
             }
         }
-        if retired_backends.has_discarded() {
+        if retired_backends.has_discarded {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for family in &self.families {
                 family.retain(MetricLabel::BACKEND.name, |name| {
@@ -176,11 +174,6 @@ impl Prometheus {
             family.has_exponential = !family.bounds.is_empty();
         }
         Self { offers_protobuf: true, ..self }
-    }
-
-    /// Whether the metrics page is available with native histograms.
-    pub fn offers_protobuf(&self) -> bool {
-        self.offers_protobuf
     }
 
     /// Renders the metrics page as messages of Protocol Buffers.
@@ -231,10 +224,7 @@ impl Prometheus {
     /// Calls `emit` with the name, the help text, the kind and the value of each `process_*`
     /// metric. Such metrics exist on Linux only.
     #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "only on Linux"))]
-    pub(in crate::telemetry) fn process_metrics(
-        &self,
-        emit: &mut dyn FnMut(&str, &str, MetricKind, f64),
-    ) {
+    fn process_metrics(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
         #[cfg(target_os = "linux")]
         super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]

@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 pub(super) struct RetiredBackends {
     /// Names of the backends, in the order of their removal.
     names: VecDeque<String>,
-    /// Whether a name was ever discarded because the list was full.
-    has_discarded: bool,
+    /// Whether a name was ever discarded because the list was full. Such a backend may have series although it
+    /// is neither in this list nor in the pool, because a request on it can end late and create them.
+    pub(super) has_discarded: bool,
 }
 
 /// Maximum number of removed backends whose series are retained.
@@ -28,12 +29,6 @@ impl RetiredBackends {
             self.names.pop_front();
             self.has_discarded = true;
         }
-    }
-
-    /// Whether a backend may have series although it is neither in this list nor in the pool. A
-    /// request on a backend that was removed long ago can end late and create such series.
-    pub(super) fn has_discarded(&self) -> bool {
-        self.has_discarded
     }
 
     /// Whether the list contains the backend with this name.
@@ -59,14 +54,14 @@ mod tests {
         );
         retired.update(&backend_names(4..8), &backend_names(0..1));
         assert!(
-            !retired.contains("vllm-0") && retired.contains("vllm-7") && !retired.has_discarded()
+            !retired.contains("vllm-0") && retired.contains("vllm-7") && !retired.has_discarded
         );
         retired.update(&backend_names(20..29), &[]);
         let names = backend_names(0..40);
         let retained = names.iter().filter(|name| retired.contains(name));
         assert_eq!(retained.count(), MAX_RETIRED_BACKENDS);
         assert!(
-            !retired.contains("vllm-20") && retired.contains("vllm-28") && retired.has_discarded()
+            !retired.contains("vllm-20") && retired.contains("vllm-28") && retired.has_discarded
         );
     }
 }

@@ -14,11 +14,11 @@ use tokenweir_request::slo::Objective;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
-pub(in crate::telemetry) struct MetricFamily {
+pub(super) struct MetricFamily {
     /// The metric's row in the catalogue.
-    pub(in crate::telemetry) row: &'static MetricDescriptor,
+    pub(super) row: &'static MetricDescriptor,
     /// Upper bounds of the buckets. Empty unless the metric is a histogram.
-    pub(in crate::telemetry) bounds: BucketBounds,
+    pub(super) bounds: BucketBounds,
     /// The `le` labels of the buckets.
     pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
@@ -27,7 +27,7 @@ pub(in crate::telemetry) struct MetricFamily {
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
     /// Whether the values of the histogram are also counted in exponential buckets.
-    pub(in crate::telemetry) has_exponential: bool,
+    pub(super) has_exponential: bool,
     table: Mutex<SeriesTable>,
 }
 
@@ -69,7 +69,7 @@ struct Series {
 
 /// The label values of a series.
 #[derive(Debug)]
-pub(in crate::telemetry) struct SeriesLabels {
+pub(super) struct SeriesLabels {
     /// Number of series of the metric that were created before this series. The metrics page lists
     /// series in this order.
     creation_index: usize,
@@ -81,12 +81,12 @@ pub(in crate::telemetry) struct SeriesLabels {
 
 /// The accumulated value of a series.
 #[derive(Debug, Clone, Default)]
-pub(in crate::telemetry) struct SeriesPoint {
+pub(super) struct SeriesPoint {
     /// Number of recorded values in each bucket of a histogram, not cumulative. The last bucket has
     /// no upper bound. Empty for a counter.
-    pub(in crate::telemetry) counts: Box<[u64]>,
+    pub(super) counts: Box<[u64]>,
     /// Sum of all recorded values. It is the value of a counter.
-    pub(in crate::telemetry) sum: f64,
+    pub(super) sum: f64,
     /// The exemplars and the exponential buckets. They are in a separate allocation, so that a series
     /// fits into one cache line. `None`: the series has neither exemplars nor exponential buckets.
     details: Option<Box<HistogramDetails>>,
@@ -315,7 +315,7 @@ pub(super) fn format_bucket_labels(bounds: &[f64]) -> Vec<String> {
 
 impl SeriesLabels {
     /// The label values, in the order of the row's labels.
-    pub(in crate::telemetry) fn values(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(AsRef::as_ref)
     }
 }
@@ -332,12 +332,12 @@ impl SeriesPoint {
 
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an exemplar
     /// have no entry.
-    pub(in crate::telemetry) fn exemplars(&self) -> &[(usize, Exemplar)] {
+    pub(super) fn exemplars(&self) -> &[(usize, Exemplar)] {
         self.details.as_ref().map_or(&[], |details| &details.exemplars)
     }
 
     /// The recorded values in exponential buckets; empty if the metric has no such buckets.
-    pub(in crate::telemetry) fn exponential(&self) -> ExponentialHistogram {
+    pub(super) fn exponential(&self) -> ExponentialHistogram {
         self.details.as_ref().map(|details| details.exponential.clone()).unwrap_or_default()
     }
 

@@ -5,7 +5,6 @@ use crate::telemetry::catalog;
 use proptest::prelude::*;
 use std::time::Duration;
 use tokenweir_protocol::histogram::OutputGapHistogram;
-use tokenweir_request::record::RequestRecord;
 use tokenweir_request::record::fixtures::streamed;
 
 pub(in crate::telemetry::metrics_registry) fn family(name: &str) -> MetricFamily {
@@ -83,21 +82,6 @@ fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
     let (_, point) = family.points().remove(0);
     assert_eq!((&point.counts[..], point.exemplars()[0].0), (&[15, 1, 0][..], 1));
     assert!((point.exemplars()[0].1.value - 0.7).abs() < 1e-9);
-}
-
-#[test]
-fn unsampled_request_has_no_exemplar() {
-    let mut record = streamed();
-    let exemplar = Exemplar::from_record(&record).unwrap();
-    let [_, inference] = record.spans;
-    assert_eq!(
-        (exemplar.trace_id, exemplar.span_id),
-        (record.trace.clone().unwrap().trace_id, inference)
-    );
-    record.sample_reason = None;
-    assert_eq!(Exemplar::from_record(&record), None);
-    let untraced = RequestRecord { trace: None, ..streamed() };
-    assert_eq!(Exemplar::from_record(&untraced), None);
 }
 
 #[test]

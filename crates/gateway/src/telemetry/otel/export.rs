@@ -227,14 +227,6 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         self.exporter.shutdown_with_timeout(timeout)
     }
 
-    fn shutdown(&self) -> OTelSdkResult {
-        self.exporter.shutdown()
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
-    }
-
     fn set_resource(&mut self, resource: &Resource) {
         self.exporter.set_resource(resource);
     }

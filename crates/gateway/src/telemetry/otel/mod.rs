@@ -20,11 +20,12 @@ pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 pub use spans::limits::SpanLimits;
 
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
-use sampling::{ExportAllSampling, TailSampler};
+use sampling::TailSampler;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
@@ -43,7 +44,7 @@ pub struct SpanSink {
     /// unless the client decided against sampling. The sampler decides which traces get the sample
     /// reason `sampled` if tail sampling gives them no reason. `None`: only the spans of sampled traces
     /// are exported.
-    export_all: Option<Arc<ExportAllSampling>>,
+    export_all: Option<Arc<Propagation>>,
     /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,
     /// The attribute names of the spans.
@@ -72,7 +73,7 @@ impl SpanSink {
             processor,
             counts,
             export_all: (settings.sampling == TraceSampling::All)
-                .then(|| Arc::new(settings.export_all_sampling())),
+                .then(|| Arc::new(settings.limited_propagation())),
             tail_sampler: (settings.sampling != TraceSampling::Head).then(Arc::default),
             conventions: Arc::new(settings.style.clone()),
             limits: settings.limits,

@@ -14,7 +14,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub(super) use redactor::{PayloadJob, PayloadRedactor, RedactedPayload};
+pub(super) use redactor::{PayloadJob, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::batch_worker::BatchWorkerGuard;
@@ -53,10 +53,9 @@ pub type PayloadLogGuard = BatchWorkerGuard;
 
 /// The state of the writer thread.
 struct PayloadLogWorker {
-    redactor: PayloadRedactor,
+    settings: PayloadLogSettings,
     file: RotatingFile,
     counters: Arc<RotatingFileCounters>,
-    shutdown_timeout: Duration,
 }
 
 /// Capacity of the queue, in requests. If the queue is full, further requests are not logged, and
@@ -77,21 +76,11 @@ impl PayloadLog {
         settings: &PayloadLogSettings,
         max_file_bytes: u64,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
-        Self::start_with_timeout(settings, max_file_bytes, SHUTDOWN_TIMEOUT)
-    }
-
-    /// Like [`PayloadLog::start`], with `shutdown_timeout` as the time for the queued requests at shutdown.
-    fn start_with_timeout(
-        settings: &PayloadLogSettings,
-        max_file_bytes: u64,
-        shutdown_timeout: Duration,
-    ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
         let counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(path, max_file_bytes / 2, counters.clone())?;
-        let redactor = PayloadRedactor::new(settings);
         let mut worker =
-            PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };
+            PayloadLogWorker { settings: settings.clone(), file, counters: counters.clone() };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let write = move |queue: &_| worker.write_batch(queue);
         let guard = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
@@ -124,11 +113,11 @@ impl PayloadLogWorker {
     fn write_batch(&mut self, job_queue: &BatchQueue<PayloadJob>) {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
-            if closed_at.is_some_and(|closed| clock::now() >= closed + self.shutdown_timeout) {
+            if closed_at.is_some_and(|closed| clock::now() >= closed + SHUTDOWN_TIMEOUT) {
                 self.counters.failed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let write = || self.file.write_json(&self.redactor.redact_texts(&job));
+            let write = || self.file.write_json(&self.settings.redact_texts(&job));
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
                 self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }

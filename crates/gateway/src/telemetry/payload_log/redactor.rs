@@ -26,9 +26,6 @@ struct PayloadHeader {
     model: String,
 }
 
-/// Redacts the prompts and responses of requests.
-pub(in crate::telemetry) struct PayloadRedactor(PayloadLogSettings);
-
 /// The redacted and truncated prompt and response of one request: one line of the payload log, with
 /// the fields in this order.
 #[derive(Debug, Serialize)]
@@ -60,19 +57,14 @@ impl PayloadJob {
     }
 }
 
-impl PayloadRedactor {
-    /// Creates a redactor with the redaction settings of the payload log. Quality monitoring uses
-    /// these settings even if the payload log is disabled.
-    pub(in crate::telemetry) fn new(settings: &PayloadLogSettings) -> Self {
-        Self(settings.clone())
-    }
-
-    /// Redacts and truncates the texts of one request.
+impl PayloadLogSettings {
+    /// Redacts and truncates the texts of one request. Quality monitoring uses these settings even if the
+    /// payload log is disabled.
     pub(in crate::telemetry) fn redact_texts<'a>(
         &self,
         job: &'a PayloadJob,
     ) -> RedactedPayload<'a> {
-        let PayloadLogSettings { max_bytes, redact: kinds, .. } = &self.0;
+        let Self { max_bytes, redact: kinds, .. } = self;
         let redacted = |text: &TextExcerpt| {
             let (mut redacted, count) = redact(&String::from_utf8_lossy(text.bytes()), kinds);
             let is_cut = truncate_text(&mut redacted, text.is_cut(), *max_bytes);

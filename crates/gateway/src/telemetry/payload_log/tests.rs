@@ -5,6 +5,7 @@ use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
 use super::*;
 use std::fs;
+use std::thread;
 use tokenweir_net::testing::TempFolder;
 use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
@@ -17,7 +18,8 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
 }
 
 /// Passes records with these prompts and responses to a payload log. Returns the written lines and the
-/// counts. The timeout at shutdown is long, so that a busy machine drops no record.
+/// counts. Waits for all records before the shutdown, because the shutdown drops records after 1 s and the
+/// machine may be busy.
 fn log_texts(
     settings: PayloadLogSettings,
     texts: &[(&str, &str)],
@@ -25,14 +27,16 @@ fn log_texts(
     let folder = TempFolder::new(&format!("payload-log-{}", settings.max_bytes));
     let file = folder.path().join("log.jsonl");
     let settings = PayloadLogSettings { file: Some(file.clone()), ..settings };
-    let started = PayloadLog::start_with_timeout(&settings, 1 << 30, Duration::from_mins(1));
-    let (log, guard) = started.unwrap().unwrap();
+    let (log, guard) = PayloadLog::start(&settings, 1 << 30).unwrap().unwrap();
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
         record.text_for.log = true;
         record.observed.text_excerpt = Some(excerpt(answer, settings.excerpt_bytes()));
         log.finished(&[&record]);
+    }
+    while log.counts().written + log.counts().dropped < texts.len() as u64 {
+        thread::yield_now();
     }
     drop(guard);
     let text = fs::read_to_string(file).unwrap();

@@ -21,7 +21,7 @@ pub use sample::QualitySampleCounts;
 pub use settings::QualitySettings;
 
 use super::batch_worker::BatchWorkerGuard;
-use super::payload_log::{self, PayloadRedactor, PayloadSinkStartError};
+use super::payload_log::{self, PayloadSinkStartError};
 use super::rotating_file::RotatingFile;
 use judge::QualityJudge;
 use model_trends::QualityTrends;
@@ -98,7 +98,7 @@ impl QualityMonitor {
         let create_judge =
             |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
         let mut worker = QualityWorker {
-            redactor: PayloadRedactor::new(payload_settings),
+            payload_settings: payload_settings.clone(),
             file: settings.file.as_deref().map(open_file).transpose()?,
             judge: settings.judge.as_ref().map(create_judge).transpose()?,
             trends: trends.clone(),

@@ -66,7 +66,7 @@ impl QualityTrends {
             if let Some(tokens) = tokens {
                 model.tokens.add(tokens as f64, now);
             }
-            model.refusals.add(f64::from(u8::from(record.is_model_refusal())), now);
+            model.refusals.add(f64::from(record.is_model_refusal()), now);
         });
     }
 

@@ -133,14 +133,6 @@ mod tests {
     }
 
     #[test]
-    fn halved_lengths_drift_below_one() {
-        let mut trend = MeanTrend::new(HOUR, DAY);
-        let now = record_one_per_minute(&mut trend, clock::now(), repeat_n(100.0, 3_000));
-        let now = record_one_per_minute(&mut trend, now, [50.0; 120]);
-        assert!((0.5..0.65).contains(&trend.drift(now).unwrap()));
-    }
-
-    #[test]
     fn too_few_or_too_old_responses_have_no_drift() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         assert_eq!(trend.drift(clock::now()), None);

@@ -5,7 +5,7 @@
 use super::judge::QualityJudge;
 use super::model_trends::QualityTrends;
 use super::sample::{QualityJob, QualitySample, QualitySampleCounters};
-use crate::telemetry::payload_log::PayloadRedactor;
+use crate::telemetry::payload_log::PayloadLogSettings;
 use crate::telemetry::rotating_file::RotatingFile;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,8 @@ use tokio::sync::watch;
 
 /// The state of the worker thread.
 pub(super) struct QualityWorker {
-    pub(super) redactor: PayloadRedactor,
+    /// How the texts of the samples are redacted.
+    pub(super) payload_settings: PayloadLogSettings,
     /// File to which the samples are written. `None`: no file is configured.
     pub(super) file: Option<RotatingFile>,
     /// Client of the judge server. `None`: no judge is configured.
@@ -70,7 +71,7 @@ impl QualityWorker {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let payload = self.redactor.redact_texts(&job.texts);
+        let payload = self.payload_settings.redact_texts(&job.texts);
         Some(QualitySample { payload, metadata: &job.metadata, score: None })
     }
 }

@@ -1,18 +1,18 @@
 //! The history of the last hour: one point for each interval in which requests ended.
 
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokenweir_api::History;
 
 /// Points of the last hour, oldest first. An interval without requests has no point. The ring takes
 /// at most 30 KiB of memory.
 #[derive(Debug, Default)]
-pub(super) struct HistoryRing(VecDeque<HistoryPoint>);
+pub(super) struct HistoryRing(pub(super) VecDeque<HistoryPoint>);
 
 /// Counts and latencies of one interval. The default is an interval without requests.
 #[derive(Debug, Clone, Copy, Default)]
-struct HistoryPoint {
+pub(super) struct HistoryPoint {
     /// Number of intervals between the epoch and this interval.
     index: u64,
     requests: u64,
@@ -75,12 +75,6 @@ impl HistoryRing {
         }
     }
 
-    /// Number of points.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The points of the intervals in `windows` that the ring does not contain yet, oldest first.
     fn open_points(&self, windows: &VecDeque<RequestStatsWindow>) -> Vec<HistoryPoint> {
         let last = self.0.back().map(|point| point.index);
@@ -104,13 +98,15 @@ impl HistoryRing {
 impl HistoryPoint {
     /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
+        let counts = &merged.counts;
+        let client_errors = [&counts.gateway_client_errors, &counts.backend_client_errors];
         Self {
             index: merged.index,
-            requests: merged.requests,
-            failed: merged.failed,
-            client_errors: merged.client_errors.values().sum(),
-            refused: merged.refused,
-            output_tokens: merged.output_tokens,
+            requests: counts.requests,
+            failed: counts.failed,
+            client_errors: client_errors.into_iter().flat_map(BTreeMap::values).sum(),
+            refused: counts.refused,
+            output_tokens: counts.output_tokens,
             ttft: p95(&merged.ttft),
             itl: p95(&merged.itl),
             e2e: p95(&merged.e2e),

@@ -17,20 +17,15 @@ pub(super) type WindowHistogram = DurationHistogram<3>;
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the epoch and this window.
     pub(super) index: u64,
-    pub(super) requests: u64,
-    pub(super) failed: u64,
-    pub(super) refused: u64,
-    /// Number of requests whose client disconnected.
-    disconnected: u64,
-    /// Number of responses with a status of 4xx, by whether a backend sent them, and by status.
-    pub(super) client_errors: BTreeMap<(bool, u16), u64>,
+    /// The numbers of requests, of responses with a status of 4xx and of output tokens. Its map of slow
+    /// requests, and all of its values that are no numbers of requests or tokens, are not set.
+    pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
     /// For each objective: the number of requests to which it applies, and how many of these requests
     /// were served but missed the objective.
     objectives: Vec<[u64; 2]>,
-    clients: ClientCounts,
-    pub(super) output_tokens: u64,
+    pub(super) clients: ClientCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
@@ -60,21 +55,27 @@ impl RequestStatsWindow {
     }
 
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
-        self.requests += 1;
-        self.clients.record(record);
-        self.judge(record, objectives);
+        let counts = &mut self.counts;
+        counts.requests += 1;
         let is_refused = record.outcome == Outcome::Rejected;
         if let Some(status @ 400..=499) = record.status.filter(|_| !is_refused) {
             let is_of_backend = record.refusal.is_none();
-            *self.client_errors.entry((is_of_backend, status)).or_default() += 1;
+            let errors = if is_of_backend {
+                &mut counts.backend_client_errors
+            } else {
+                &mut counts.gateway_client_errors
+            };
+            *errors.entry(status).or_default() += 1;
         }
-        self.output_tokens += record.output_tokens().unwrap_or_default();
+        counts.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
             Outcome::Ok => self.e2e.record(record.duration()),
-            Outcome::Cancelled => self.disconnected += 1,
-            Outcome::Rejected => self.refused += 1,
-            outcome => self.failed += u64::from(outcome.is_backend_failure()),
+            Outcome::Cancelled => counts.client_disconnects += 1,
+            Outcome::Rejected => counts.refused += 1,
+            outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
+        self.clients.record(record);
+        self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
         }
@@ -106,6 +107,7 @@ impl RequestStatsWindow {
         // A client that reads slowly delays no one but itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
             *self.slow.entry(cause).or_default() += 1;
+            self.counts.slow_output += u64::from(cause.is_after_first_output());
         }
         self.objectives.resize(objectives.len(), [0; 2]);
         let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled);
@@ -117,11 +119,15 @@ impl RequestStatsWindow {
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.failed += other.failed;
-        self.refused += other.refused;
-        self.disconnected += other.disconnected;
-        add_counts(&mut self.client_errors, &other.client_errors);
+        let (sums, counts) = (&mut self.counts, &other.counts);
+        sums.requests += counts.requests;
+        sums.failed += counts.failed;
+        sums.refused += counts.refused;
+        sums.client_disconnects += counts.client_disconnects;
+        sums.slow_output += counts.slow_output;
+        sums.output_tokens += counts.output_tokens;
+        add_counts(&mut sums.gateway_client_errors, &counts.gateway_client_errors);
+        add_counts(&mut sums.backend_client_errors, &counts.backend_client_errors);
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
@@ -130,7 +136,6 @@ impl RequestStatsWindow {
             *merged = [merged[0] + counts[0], merged[1] + counts[1]];
         }
         self.clients.merge(&other.clients);
-        self.output_tokens += other.output_tokens;
         self.ttft.merge(&other.ttft);
         self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
@@ -145,11 +150,6 @@ impl RequestStatsWindow {
             merged.streams += counts.streams;
             *ttft_sum += *ttft;
         }
-    }
-
-    /// The counts of the clients.
-    pub(super) fn clients(&self) -> &ClientCounts {
-        &self.clients
     }
 
     /// The counts and latencies in the form that the admin listener returns. The caller must set
@@ -167,33 +167,15 @@ impl RequestStatsWindow {
             requests: *requests,
             slow: *slow,
         };
-        let mut client_errors = [BTreeMap::new(), BTreeMap::new()];
-        for ((is_of_backend, status), count) in &self.client_errors {
-            client_errors[usize::from(*is_of_backend)].insert(*status, *count);
-        }
-        let [gateway_client_errors, backend_client_errors] = client_errors;
         LastMinute {
-            seconds: 0.0,
-            requests: self.requests,
-            failed: self.failed,
-            refused: self.refused,
-            client_disconnects: self.disconnected,
-            gateway_client_errors,
-            backend_client_errors,
             slow: self.slow.iter().map(|(it, count)| (it.as_str().to_owned(), *count)).collect(),
-            slow_output: self
-                .slow
-                .iter()
-                .filter(|(it, _)| it.is_after_first_output())
-                .map(|it| it.1)
-                .sum(),
             objectives: objectives.iter().zip(&self.objectives).map(objective).collect(),
-            output_tokens: self.output_tokens,
             ttft: quantiles(&self.ttft),
             first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
             e2e: quantiles(&self.e2e),
             by_backend: self.by_backend.iter().map(by_backend).collect(),
+            ..self.counts.clone()
         }
     }
 }

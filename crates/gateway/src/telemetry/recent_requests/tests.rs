@@ -17,7 +17,7 @@ fn record_ended_at(at: Instant) -> RequestRecord {
 /// No requests since the returned instant.
 fn recent_requests() -> (Instant, RecentRequests) {
     let epoch = streamed().timings.ended.unwrap() + Duration::from_secs(10);
-    (epoch, RecentRequests::new(epoch))
+    (epoch, RecentRequests::new(epoch, Vec::new()))
 }
 
 #[test]
@@ -94,10 +94,9 @@ fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
         tier: None,
         definition: text.parse().unwrap(),
     };
-    let recent = recent.with_objectives(vec![
-        objective("ttft < 50ms for 99 %"),
-        objective("first_answer < 200ms for 90 %"),
-    ]);
+    let objectives =
+        vec![objective("ttft < 50ms for 99 %"), objective("first_answer < 200ms for 90 %")];
+    let recent = RecentRequests { objectives, ..recent };
     let slow = |slow| RequestRecord { slow: Some(slow), ..record_ended_at(epoch) };
     recent.finished(&[&slow(SlowCause::EngineQueue), &slow(SlowCause::SlowDecode)]);
     recent.finished(&[&slow(SlowCause::SlowClient)]);
@@ -216,5 +215,5 @@ fn the_history_of_a_day_stays_bounded() {
     }
     let history = recent.history(epoch + Duration::from_secs(86_399));
     assert_eq!(history.requests, vec![2; 360]);
-    assert!(lock(&recent.state).history.len() <= 360);
+    assert!(lock(&recent.state).history.0.len() <= 360);
 }

@@ -13,11 +13,11 @@
 //!
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
+use super::access_log::json_object::{JsonObject, known, member};
 use super::access_log::millis;
 use super::batch_worker::BatchWorkerGuard;
 use super::non_blocking_writer::NonBlockingWriter;
 use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
-use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::io;
@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{CapturedPrompt, Outcome, RequestRecord};
 
@@ -45,45 +46,6 @@ pub type TraceCaptureGuard = BatchWorkerGuard;
 const ESTIMATED_BYTES_PER_TOKEN: u64 = 4;
 /// HTTP status 429, which a backend returns when it is overloaded.
 const TOO_MANY_REQUESTS_STATUS: u16 = 429;
-
-/// The fields of a line of the capture file. The first four fields are those of the trace format of
-/// Mooncake.
-#[derive(Debug, Serialize)]
-struct TraceCaptureLine<'a> {
-    /// Time of arrival of the request, in milliseconds since the Unix epoch.
-    timestamp: f64,
-    /// Number of tokens of the prompt.
-    input_length: u64,
-    /// Number of output tokens. 0 if the response had no output or their number is not known.
-    output_length: u64,
-    /// One ID for each complete block of the prompt.
-    hash_ids: Vec<u64>,
-    /// Length of a block of the prompt, in bytes.
-    block_bytes: u32,
-    /// Length of the prompt, in bytes.
-    input_bytes: u64,
-    /// Anonymous ID of the session. Absent if the request names no session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<u64>,
-    /// Number of output tokens after which the client disconnected. Absent if the client did not
-    /// disconnect early.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left_after: Option<u64>,
-    /// Source of `input_length`: `exact` as the engine reported it, or `estimated` from the bytes.
-    input_source: &'static str,
-    /// Source of `output_length`: [`tokenweir_request::record::UsageSource::as_str`].
-    output_source: &'static str,
-    cached_tokens: Option<u64>,
-    model: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    tier: &'a str,
-    api: &'static str,
-    backend: Option<&'a str>,
-    status: Option<u16>,
-    outcome: &'static str,
-    ttft_ms: Option<f64>,
-    e2e_ms: f64,
-}
 
 // === impl TraceCapture ===
 
@@ -109,40 +71,45 @@ impl TraceCapture {
         self.hash_key.hash_one(value) >> 11
     }
 
-    fn build_line<'a>(
-        &self,
-        record: &'a RequestRecord,
-        captured: &CapturedPrompt,
-    ) -> TraceCaptureLine<'a> {
+    /// The line of a request, with its line ending. The first four fields are those of the trace format of
+    /// Mooncake.
+    fn build_line(&self, record: &RequestRecord, captured: &CapturedPrompt) -> String {
         let observed = &*record.observed;
         let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let input_tokens = observed.usage.input;
-        TraceCaptureLine {
-            timestamp: millis(since_1970),
-            input_length: input_tokens
-                .unwrap_or(captured.prompt_bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN)),
-            output_length: record.output_tokens().unwrap_or(0),
-            hash_ids: captured
-                .block_hashes
-                .iter()
-                .map(|block| self.anonymous_id(("block", block)))
-                .collect(),
-            block_bytes: captured.block_bytes,
-            input_bytes: captured.prompt_bytes,
-            session: captured.session_hash.map(|session| self.anonymous_id(("session", session))),
-            left_after: record.tokens_before_disconnect(),
-            input_source: if input_tokens.is_some() { "exact" } else { "estimated" },
-            output_source: observed.usage_source.as_str(),
-            cached_tokens: observed.usage.cached,
-            model: record.model.name(),
-            tier: record.tier.as_str(),
-            api: record.api.map_or("none", tokenweir_protocol::openai::Api::as_str),
-            backend: record.backend().map(BackendId::as_str),
-            status: record.status,
-            outcome: record.outcome.as_str(),
-            ttft_ms: record.ttft().map(millis),
-            e2e_ms: millis(record.duration()),
-        }
+        let estimated = captured.prompt_bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN);
+        let block_ids = captured.block_hashes.iter().map(|it| self.anonymous_id(("block", it)));
+        let session = captured.session_hash.map(|it| self.anonymous_id(("session", it)));
+        let tier = Some(record.tier.as_str()).filter(|tier| !tier.is_empty());
+        let mut line = Vec::new();
+        JsonObject::append(&mut line, |json| {
+            // The time of arrival, in milliseconds since the Unix epoch.
+            member!(json, "timestamp", millis(since_1970));
+            member!(json, "input_length", input_tokens.unwrap_or(estimated));
+            member!(json, "output_length", record.output_tokens().unwrap_or(0));
+            // One ID for each complete block of the prompt.
+            member!(json, "hash_ids", block_ids.collect::<Vec<u64>>());
+            member!(json, "block_bytes", captured.block_bytes);
+            member!(json, "input_bytes", captured.prompt_bytes);
+            known!(json, "session", session);
+            // The number of output tokens after which the client disconnected.
+            known!(json, "left_after", record.tokens_before_disconnect());
+            let input_source = if input_tokens.is_some() { "exact" } else { "estimated" };
+            member!(json, "input_source", input_source);
+            member!(json, "output_source", observed.usage_source.as_str());
+            member!(json, "cached_tokens", observed.usage.cached);
+            member!(json, "model", record.model.name());
+            known!(json, "tier", tier);
+            member!(json, "api", record.api.map_or("none", Api::as_str));
+            member!(json, "backend", record.backend().map(BackendId::as_str));
+            member!(json, "status", record.status);
+            member!(json, "outcome", record.outcome.as_str());
+            member!(json, "ttft_ms", record.ttft().map(millis));
+            member!(json, "e2e_ms", millis(record.duration()));
+        });
+        line.push(b'\n');
+        // All parts of a line are UTF-8, so the conversion succeeds.
+        String::from_utf8(line).unwrap_or_default()
     }
 }
 
@@ -153,11 +120,7 @@ impl Sink for TraceCapture {
             else {
                 continue;
             };
-            // Serializing a struct of texts and numbers cannot fail.
-            let line = self.build_line(record, captured);
-            let mut line = serde_json::to_string(&line).unwrap_or_default();
-            line.push('\n');
-            self.writer.give(line);
+            self.writer.give(self.build_line(record, captured));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! has no series. If an exporter fails, the series of its GPUs keep the last values.
 //! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
-use crate::telemetry::metric::{EngineEmitter, MetricDescriptor, MetricLabel, MetricSource};
+use crate::telemetry::metric::{BackendEmitter, MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::gpu::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -127,7 +127,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 const fn gauge(
     name: &'static str,
     help: &'static str,
-    read: fn(&GpuValues, EngineEmitter<'_>),
+    read: fn(&GpuValues, BackendEmitter<'_>),
 ) -> MetricDescriptor {
     let (kind, read) = (MetricKind::Gauge, MetricSource::Gpu(read));
     MetricDescriptor { name, help, kind, labels: &[MetricLabel::BACKEND, EXPORTER, GPU], read }

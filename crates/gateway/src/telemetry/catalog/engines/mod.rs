@@ -7,7 +7,8 @@
 
 mod gpus;
 
-use crate::telemetry::metric::{EngineEmitter, MetricDescriptor, MetricLabel, MetricSource};
+use crate::telemetry::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::telemetry::status::BackendStatusSnapshot;
 use tokenweir_engine::dialect::{CACHE_SOURCES, EngineLoad};
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -27,7 +28,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Tokens that the engine counted for the requests of all its clients. Input includes cached tokens.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, DIRECTION],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             emit(&["input"], load.prompt_tokens);
             emit(&["output"], load.generation_tokens);
         }),
@@ -47,148 +49,151 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_prefix_cache_queries_total",
         "Prompt tokens that the engine looked up in its prefix cache.",
-        |load, emit| emit(&[], load.prefix_queries),
+        |backend| load(backend)?.prefix_queries,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_prefix_cache_hits_total",
         "Prompt tokens that the engine found in its prefix cache.",
-        |load, emit| emit(&[], load.prefix_hits),
+        |backend| load(backend)?.prefix_hits,
     ),
     MetricDescriptor {
         name: "tokenweir_engine_cached_prompt_tokens_total",
         help: "Prompt tokens that the engine found in a cache, by the cache that supplied them.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, CACHE_SOURCE],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             for (source, tokens) in CACHE_SOURCES.iter().zip(load.cached_by_source) {
                 emit(&[source], tokens);
             }
         }),
     },
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_first_token_seconds_total",
         "Sum of the times to first token that the engine measured, from the arrival of each request.",
-        |load, emit| emit(&[], load.first_token_seconds),
+        |backend| load(backend)?.first_token_seconds,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_first_tokens_total",
         "Requests whose time tokenweir_engine_first_token_seconds_total contains.",
-        |load, emit| emit(&[], load.first_tokens),
+        |backend| load(backend)?.first_tokens,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_queue_seconds_total",
         "Sum of the times that requests waited in the engine's queue.",
-        |load, emit| emit(&[], load.queue_seconds),
+        |backend| load(backend)?.queue_seconds,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_queued_requests_total",
         "Requests whose time tokenweir_engine_queue_seconds_total contains.",
-        |load, emit| emit(&[], load.queued),
+        |backend| load(backend)?.queued,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_prefill_seconds_total",
         "Sum of the times that the engine computed prompts.",
-        |load, emit| emit(&[], load.prefill_seconds),
+        |backend| load(backend)?.prefill_seconds,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_prefilled_requests_total",
         "Requests whose time tokenweir_engine_prefill_seconds_total contains.",
-        |load, emit| emit(&[], load.prefilled),
+        |backend| load(backend)?.prefilled,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_inter_token_seconds_total",
         "Sum of the times between two tokens of a request that the engine measured.",
-        |load, emit| emit(&[], load.gap_seconds),
+        |backend| load(backend)?.gap_seconds,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_inter_token_gaps_total",
         "Times between two tokens that tokenweir_engine_inter_token_seconds_total contains.",
-        |load, emit| emit(&[], load.gaps),
+        |backend| load(backend)?.gaps,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_lifetime_seconds_total",
         "Sum of the times from the allocation of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |load, emit| emit(&[], load.kv_blocks.lifetime[0]),
+        |backend| load(backend)?.kv_blocks.lifetime[0],
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_lifetime_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_lifetime_seconds_total contains.",
-        |load, emit| emit(&[], load.kv_blocks.lifetime[1]),
+        |backend| load(backend)?.kv_blocks.lifetime[1],
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_idle_seconds_total",
         "Sum of the times from the last use of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |load, emit| emit(&[], load.kv_blocks.idle[0]),
+        |backend| load(backend)?.kv_blocks.idle[0],
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_idle_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_idle_seconds_total contains.",
-        |load, emit| emit(&[], load.kv_blocks.idle[1]),
+        |backend| load(backend)?.kv_blocks.idle[1],
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_reuse_gap_seconds_total",
         "Sum of the times between two uses of a KV block (vLLM: --kv-cache-metrics).",
-        |load, emit| emit(&[], load.kv_blocks.reuse_gap[0]),
+        |backend| load(backend)?.kv_blocks.reuse_gap[0],
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
         "Gaps that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
-        |load, emit| emit(&[], load.kv_blocks.reuse_gap[1]),
+        |backend| load(backend)?.kv_blocks.reuse_gap[1],
     ),
     MetricDescriptor {
         name: "tokenweir_engine_waiting_requests",
         help: "Requests waiting in the engine: for capacity, or deferred by a passing constraint such as a LoRA adapter.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, WAITING_REASON],
-        read: MetricSource::Engine(|load, emit| {
+        read: MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = load(backend) else { return };
             emit(&["capacity"], load.waiting_capacity);
             emit(&["deferred"], load.waiting_deferred);
         }),
     },
-    gauge(
+    MetricDescriptor::backend_or_leaving(
         "tokenweir_engine_swapped_requests",
         "Requests whose KV blocks the engine has moved to CPU memory (vLLM with engine V0).",
-        |load, emit| emit(&[], load.swapped),
+        MetricKind::Gauge,
+        |backend| load(backend)?.swapped,
     ),
-    gauge(
+    MetricDescriptor::backend_or_leaving(
         "tokenweir_engine_cpu_cache_usage_ratio",
         "Share of the CPU KV cache in use (vLLM with engine V0).",
-        |load, emit| emit(&[], load.cpu_cache_usage),
+        MetricKind::Gauge,
+        |backend| load(backend)?.cpu_cache_usage,
     ),
-    gauge(
+    MetricDescriptor::backend_or_leaving(
         "tokenweir_engine_kv_capacity_tokens",
         "Capacity of the engine's KV cache in tokens.",
-        |load, emit| emit(&[], load.capacity().map(|tokens| tokens as f64)),
+        MetricKind::Gauge,
+        |backend| load(backend)?.capacity().map(|tokens| tokens as f64),
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_admission_rejections_total",
         "Requests that the engine rejected because its own queue limit was reached.",
-        |load, emit| emit(&[], load.admission_rejections),
+        |backend| load(backend)?.admission_rejections,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_corrupted_requests_total",
         "Requests with NaN in the logits of the engine.",
-        |load, emit| emit(&[], load.corrupted),
+        |backend| load(backend)?.corrupted,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_drafts_total",
         "Drafts that speculative decoding proposed.",
-        |load, emit| {
-            emit(&[], load.drafts);
-        },
+        |backend| load(backend)?.drafts,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_draft_tokens_total",
         "Tokens that speculative decoding proposed.",
-        |load, emit| emit(&[], load.draft_tokens),
+        |backend| load(backend)?.draft_tokens,
     ),
-    counter(
+    MetricDescriptor::backend_counter(
         "tokenweir_engine_accepted_tokens_total",
         "Proposed tokens of speculative decoding that the engine accepted.",
-        |load, emit| emit(&[], load.accepted_tokens),
+        |backend| load(backend)?.accepted_tokens,
     ),
     MetricDescriptor::backend_or_leaving(
         "tokenweir_backend_gpus",
@@ -209,27 +214,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// Defines a counter that engines report. Its only label is the backend.
-const fn counter(
-    name: &'static str,
-    help: &'static str,
-    read: fn(&EngineLoad, EngineEmitter<'_>),
-) -> MetricDescriptor {
-    let read = MetricSource::Engine(read);
-    MetricDescriptor {
-        name,
-        help,
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND],
-        read,
-    }
-}
-
-/// Defines a gauge that engines report. Its only label is the backend.
-const fn gauge(
-    name: &'static str,
-    help: &'static str,
-    read: fn(&EngineLoad, EngineEmitter<'_>),
-) -> MetricDescriptor {
-    MetricDescriptor { kind: MetricKind::Gauge, ..counter(name, help, read) }
+/// The load that the engine of a registered backend reported last.
+fn load(backend: &BackendStatusSnapshot) -> Option<&EngineLoad> {
+    backend.engine.as_ref().filter(|_| backend.is_registered())
 }

@@ -17,10 +17,8 @@ use super::spans;
 use rolling_p99::RollingP99;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Instant;
-use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::trace_context::Sampler;
+use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::SHED_REASONS;
 use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
 
@@ -28,15 +26,6 @@ use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord, SampleReason
 #[derive(Debug, Default)]
 pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
-}
-
-/// Head sampling in the mode `tracing.sampling: all`, in which the spans of all traces are exported. It
-/// selects the traces that get the sample reason `sampled`.
-#[derive(Debug)]
-pub(super) struct ExportAllSampling {
-    pub(super) sampler: Sampler,
-    /// Limit of sampled traces per second. `None`: no limit.
-    pub(super) rate_limit: Option<GcraLimiter>,
 }
 
 /// Rolling p99 latencies of one model.
@@ -116,30 +105,24 @@ impl TailSampler {
 /// then select among the traces whose `is_sampled` is true.
 pub(super) fn sample_head(
     record: &RequestRecord,
-    export_all: Option<&ExportAllSampling>,
+    export_all: Option<&Propagation>,
 ) -> Option<SampleReason> {
     let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
     let ended = record.timings.ended.unwrap_or(record.timings.accepted);
     export_all
-        .is_none_or(|sampling| sampling.should_sample(trace.trace_id, ended))
+        .is_none_or(|sampling| sampling.should_sample(None, trace.trace_id, ended))
         .then_some(SampleReason::Sampled)
-}
-
-// === impl ExportAllSampling ===
-
-impl ExportAllSampling {
-    /// Whether the sampling ratio and the rate limit select the trace.
-    fn should_sample(&self, trace_id: u128, now: Instant) -> bool {
-        self.sampler.should_sample(None, trace_id)
-            && self.rate_limit.as_ref().is_none_or(|limit| limit.try_acquire(now))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::telemetry::otel::TracingSettings;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
     use tokenweir_protocol::clock;
+    use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+    use tokenweir_protocol::trace_context::Sampler;
     use tokenweir_request::record::fixtures::{at, streamed};
     use tokenweir_request::record::{
         BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
@@ -233,10 +216,10 @@ mod tests {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
-            let rate_limit = per_second.map(GcraLimiter::new);
-            move |record: &RequestRecord| {
-                sample_head(record, Some(&ExportAllSampling { sampler, rate_limit }))
-            }
+            let default = TracingSettings::default().propagation;
+            let rate_limit = per_second.map(|rate| Arc::new(GcraLimiter::new(rate)));
+            let export_all = Propagation { sampler, rate_limit, ..default };
+            move |record: &RequestRecord| sample_head(record, Some(&export_all))
         };
         assert_eq!(sample_with(1.0, None)(&sampled), Some(SampleReason::Sampled));
         assert_eq!(sample_with(0.0, None)(&sampled), None);

@@ -6,7 +6,6 @@
 
 pub(super) mod environment;
 
-use super::sampling::ExportAllSampling;
 use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::spans::limits::SpanLimits;
 use environment::{
@@ -33,11 +32,9 @@ pub struct TracingSettings {
     pub endpoint: Option<String>,
     /// The OTLP transport.
     pub protocol: OtlpProtocol,
-    /// How trace context is read and forwarded, and which traces are sampled at their head.
+    /// How trace context is read and forwarded, and which traces are sampled at their head. With
+    /// [`TraceSampling::All`] the sampler selects the traces that get the sample reason `sampled`.
     pub propagation: Propagation,
-    /// The configured head sampler. With [`TraceSampling::All`] it selects the traces that get the sample
-    /// reason `sampled`, and the sampler in `propagation` samples all traces.
-    pub sampler: Sampler,
     /// Most head-sampled traces per second. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
     /// Which traces are exported. With [`TraceSampling::All`] a collector samples by the attribute
@@ -149,17 +146,12 @@ impl TracingSettings {
             endpoint: env.endpoint(configured.endpoint, protocol)?,
             protocol,
             propagation: Propagation {
-                sampler: if configured.sampling == TraceSampling::All {
-                    Sampler { ratio: 1.0, ..sampler }
-                } else {
-                    sampler
-                },
+                sampler,
                 rate_limit: None,
                 parent_mode: configured.parent,
                 formats: env.propagators()?,
                 baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
             },
-            sampler,
             // A sampling ratio of 1 means that all traces are sampled, without a rate limit.
             max_sampled_per_second: configured
                 .max_sampled_per_second
@@ -175,31 +167,30 @@ impl TracingSettings {
         })
     }
 
-    /// How the gateway reads, samples and forwards the trace context of requests. `None`: tracing is disabled, and the trace context
-    /// of clients is forwarded unchanged. If the configuration does not trust the trace context of
-    /// clients, the result is never `None`, so untrusted trace context is never forwarded.
+    /// How the gateway reads, samples and forwards the trace context of requests. `None`: tracing is
+    /// disabled, and the trace context of clients is forwarded unchanged. If the configuration does not
+    /// trust the trace context of clients, the result is never `None`, so untrusted trace context is
+    /// never forwarded.
     pub fn propagation(&self) -> Option<Propagation> {
         let propagation = self.propagation.clone();
+        if self.endpoint.is_some() && self.sampling == TraceSampling::All {
+            // The configured sampler and its rate limit are applied when a request ends.
+            let sampler = Sampler { ratio: 1.0, ..propagation.sampler };
+            return Some(Propagation { sampler, ..propagation });
+        }
         if self.endpoint.is_some() {
-            // If all spans are exported, [`ExportAllSampling`] applies the rate limit when a
-            // request ends.
-            let is_limited = self.sampling != TraceSampling::All;
-            let rate_limit = self.rate_limit().filter(|_| is_limited).map(Arc::new);
-            return Some(Propagation { rate_limit, ..propagation });
+            return Some(self.limited_propagation());
         }
         let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
         let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
         (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
     }
 
-    /// The sampler that selects the traces with the sample reason `sampled` while the spans of all traces
-    /// are exported.
-    pub(super) fn export_all_sampling(&self) -> ExportAllSampling {
-        ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit() }
-    }
-
-    fn rate_limit(&self) -> Option<GcraLimiter> {
-        self.max_sampled_per_second.map(GcraLimiter::new)
+    /// The propagation with the configured sampler and its rate limit.
+    pub(super) fn limited_propagation(&self) -> Propagation {
+        let limiter = |per_second| Arc::new(GcraLimiter::new(per_second));
+        let rate_limit = self.max_sampled_per_second.map(limiter);
+        Propagation { rate_limit, ..self.propagation.clone() }
     }
 }
 
@@ -216,7 +207,6 @@ impl Default for TracingSettings {
                 formats: PropagationFormats::default(),
                 baggage: Box::default(),
             },
-            sampler: Sampler { is_parent_based: true, ratio: DEFAULT_SAMPLING_RATIO },
             max_sampled_per_second: Some(DEFAULT_MAX_SAMPLED_PER_SECOND),
             sampling: TraceSampling::default(),
             service_name: DEFAULT_SERVICE_NAME.to_owned(),

@@ -8,7 +8,9 @@ use crate::telemetry::otel::sampling::TailSampler;
 use std::fs;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::openai::{Api, EngineTimes, GenerationParameters, InBandError};
+use tokenweir_protocol::openai::{
+    Api, EngineTimes, FinishReason, GenerationParameters, InBandError,
+};
 use tokenweir_protocol::trace_context::TraceParent;
 use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
@@ -79,9 +81,10 @@ fn complete_non_streaming_response() {
         let timings = &mut record.timings;
         (timings.first_event, timings.first_output, timings.first_answer) = (None, None, None);
         timings.last_output = None;
-        record.options.stream = false;
+        (record.options.stream, record.options.n) = (false, Some(2));
         let observed = &mut record.observed;
         (observed.is_stream, observed.output_events) = (false, 0);
+        observed.finish_reasons = vec![Some(FinishReason::Stop), Some(FinishReason::Length)];
         observed.inter_chunk_latency = ObservedResponse::default().inter_chunk_latency;
     });
 }

@@ -10,30 +10,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use tokenweir_protocol::openai::{Api, FinishReason, Usage};
+use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
-
-#[test]
-fn complete_response() {
-    let mut record = streamed();
-    record.api = Some(Api::Completions);
-    record.route = Some("/v1/completions");
-    record.options = RequestOptions { n: Some(2), ..RequestOptions::default() };
-    record.decision = None;
-    record.timings.first_event = None;
-    record.timings.first_output = None;
-    record.timings.last_output = None;
-    *record.observed = ObservedResponse {
-        usage: Usage { input: Some(12), output: Some(32), ..Usage::default() },
-        usage_source: UsageSource::Exact,
-        finish_reasons: vec![Some(FinishReason::Stop), Some(FinishReason::Length)],
-        is_complete: true,
-        response_id: Some("cmpl-1".into()),
-        ..ObservedResponse::default()
-    };
-    assert_matches_golden("whole_ok", &record, &SpanConventions::default());
-}
 
 #[test]
 fn embeddings_have_no_output_tokens() {
