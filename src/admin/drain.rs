@@ -28,7 +28,7 @@ pub(super) struct DrainQuery {
     /// Why the backend is drained. `None`: the operator gave no reason.
     reason: Option<String>,
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
-    #[serde(default, rename = "for", with = "units::optional_duration")]
+    #[serde(default, rename = "for", with = "units::OptionalDuration")]
     duration: Option<Duration>,
     /// Whether other backends continue the open streams of the backend. Streams that cannot be continued
     /// stay.

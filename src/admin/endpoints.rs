@@ -23,7 +23,6 @@ use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
 use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
-use tokenweir_protocol::mutex::lock;
 
 /// The document of `/status`: the fields of the status snapshot, and facts of other parts of the
 /// gateway.
@@ -48,7 +47,7 @@ const MAX_LISTED_DECISIONS: usize = 50;
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = joined(&headers, &ACCEPT);
     let format = admin.proxy.telemetry.page_format(&accept);
-    *lock(&admin.metrics_read_at) = Some(clock::now());
+    admin.metrics_read_at.set(Some(clock::now()));
     let is_compressed = accepts_gzip(&joined(&headers, &ACCEPT_ENCODING));
     let write = move || {
         cpu_time::measure(TelemetryPart::MetricsPage, || {

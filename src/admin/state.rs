@@ -5,7 +5,7 @@ use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictScope, VerdictSeverity};
@@ -22,7 +22,7 @@ use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_gateway::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
 use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
-use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 use tokio::sync::Semaphore;
@@ -68,8 +68,8 @@ pub struct Admin {
     /// Permits of the streams on which KEDA watches whether a model has requests. There are
     /// [`MAX_SCALER_STREAMS`].
     pub scaler_streams: Arc<Semaphore>,
-    /// When the metrics page was last read. `None`: never.
-    pub metrics_read_at: Mutex<Option<Instant>>,
+    /// When the metrics page was last read. None: never.
+    pub metrics_read_at: AtomicInstant,
 }
 
 /// A function that writes the state of one part of the gateway into a status. Its second argument
@@ -79,8 +79,7 @@ pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
 impl Admin {
     /// Seconds since the metrics page was last read. `None`: never.
     pub(super) fn metrics_read_seconds_ago(&self, now: Instant) -> Option<f64> {
-        let read_at = *lock(&self.metrics_read_at);
-        read_at.map(|at| now.saturating_duration_since(at).as_secs_f64())
+        self.metrics_read_at.get().map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
     /// The state of the gateway at `now`. Buffered records are counted first, so that every request

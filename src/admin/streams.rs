@@ -48,7 +48,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         panic_mode: status.panic_mode,
         draining: status.draining,
         uptime_seconds: rounded_seconds(
-            now.saturating_duration_since(admin.proxy.open_streams.epoch()),
+            now.saturating_duration_since(admin.proxy.open_streams.started_at()),
         ),
         requests_in_flight: status.requests_in_flight,
         queue: status.queue.clone(),

@@ -29,6 +29,7 @@ use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -109,7 +110,7 @@ impl Application {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
-            metrics_read_at: std::sync::Mutex::default(),
+            metrics_read_at: AtomicInstant::default(),
         });
         admin.gpus.configure(&config.gpu, &gpu_client);
         admin.webhooks.configure(config.webhook_settings(&host_name(), &env)?);

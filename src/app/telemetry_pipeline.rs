@@ -116,7 +116,7 @@ impl TelemetryPipeline {
         let metrics = config.metrics.level.map(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
-        let propagation = tracing.propagation(now);
+        let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
             recording: RecordingSettings {

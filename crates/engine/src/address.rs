@@ -33,7 +33,6 @@ pub struct BackendId(Arc<str>);
 /// The address of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
 pub struct BackendAddress {
     scheme: Scheme,
     /// Host and port as written in the URL.
@@ -50,7 +49,6 @@ pub struct BackendAddress {
 /// The URL of the metrics page of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
 pub struct MetricsUrl {
     /// Scheme, host and port.
     pub address: BackendAddress,

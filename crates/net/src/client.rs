@@ -46,34 +46,28 @@ pub struct HttpClient {
 #[serde(deny_unknown_fields, default)]
 pub struct HttpClientTimeouts {
     /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub connect: Duration,
     /// Timeout for the response head of a backend, and for each further part of a body that is no
     /// event stream. Without streaming, vLLM sends the head when it has generated the whole
     /// response.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub response_headers: Duration,
     /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
     /// limit.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub first_output: Option<Duration>,
     /// Timeout for the whole request, from its head to the end of the response, or without
     /// streaming to the response head. `None`: no limit.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub total: Option<Duration>,
     /// Time after which an idle connection to a backend is closed. Keep it below that of the
     /// backends (vLLM: 5 s).
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub idle_connection: Duration,
     /// Time after which a connection to a backend gets no further request. Within this time the
     /// gateway follows a host name that moves to another address. `None`: no limit.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub connection_age: Option<Duration>,
     /// Number of requests after which a connection to a backend gets no further request, for load
     /// balancers that distribute connections. `None`: no limit.

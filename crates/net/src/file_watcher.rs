@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir_protocol::clock;
+use tokio::time::sleep;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Watches a group of files that are used together, such as a certificate and its key.
@@ -197,10 +197,6 @@ fn hash_file(file: &Path, hash: &mut Xxh3Default) -> io::Result<()> {
     hash.update(&content);
     hash.update(&length.to_le_bytes());
     Ok(())
-}
-
-async fn sleep(duration: Duration) {
-    tokio::time::sleep_until((clock::now() + duration).into()).await;
 }
 
 #[cfg(test)]

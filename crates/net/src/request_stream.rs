@@ -6,9 +6,10 @@ use http_body::Body;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming};
 
@@ -29,8 +30,8 @@ pub struct UploadProgress {
     /// Whether the gateway waits for the next part of the body from the client.
     waits_for_client: AtomicBool,
     is_ended: AtomicBool,
-    /// Time of the last call of [`Self::record`], in nanoseconds since [`clock::epoch`]. 0: no call.
-    last_part_nanos: AtomicU64,
+    /// Time of the last call of [`Self::record`]. None: no call.
+    last_part_at: AtomicInstant,
 }
 
 impl UploadProgress {
@@ -45,12 +46,11 @@ impl UploadProgress {
         if self.waits_for_client.load(Ordering::Relaxed) {
             return now;
         }
-        clock::epoch() + Duration::from_nanos(self.last_part_nanos.load(Ordering::Relaxed))
+        self.last_part_at.get().unwrap_or_else(clock::epoch)
     }
 
     pub(crate) fn record(&self, waits_for_client: bool, is_ended: bool) {
-        let nanos = clock::now().saturating_duration_since(clock::epoch()).as_nanos();
-        self.last_part_nanos.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.last_part_at.set(Some(clock::now()));
         self.waits_for_client.store(waits_for_client, Ordering::Relaxed);
         self.is_ended.store(is_ended, Ordering::Relaxed);
     }
@@ -128,12 +128,6 @@ impl RequestStream {
             }
             RequestFraming::Length(0) | RequestFraming::Upgrade => Ok(None),
         }
-    }
-}
-
-impl std::fmt::Debug for RequestStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestStream").field("framing", &self.framing).finish_non_exhaustive()
     }
 }
 

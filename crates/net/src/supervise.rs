@@ -15,6 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::named_enum;
 use tokio::task::JoinHandle;
@@ -139,12 +140,7 @@ pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
 /// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
     PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
-    let mut recent = lock(&RECENT_PANICS);
-    if recent.len() == MAX_RECENT_PANICS {
-        recent.pop_front();
-    }
-    recent.push_back((task, clock::now()));
-    drop(recent);
+    push_bounded(&mut lock(&RECENT_PANICS), (task, clock::now()), MAX_RECENT_PANICS);
     // The message does not include the panic payload, which may contain a prompt or a key. The
     // panic hook has already logged the location.
     tracing::error!(task = task.as_str(), "a panic was caught: the gateway continues");
@@ -194,7 +190,7 @@ async fn run_supervised(
         if clock::now().saturating_duration_since(start_time) >= BACKOFF_RESET_AFTER {
             delay = INITIAL_RESTART_DELAY;
         }
-        tokio::time::sleep_until((clock::now() + delay).into()).await;
+        tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_RESTART_DELAY);
     }
 }

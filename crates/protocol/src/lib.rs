@@ -4,6 +4,7 @@
 //! No module opens a socket, reads a file or draws a random number: bytes, time and random numbers
 //! are arguments. Only [`clock`] reads clocks.
 
+pub mod atomic;
 pub mod clock;
 pub mod event_period;
 pub mod headers;

@@ -3,13 +3,31 @@
 //! A duration must have a unit, because `30` alone can mean seconds or milliseconds. A size without
 //! a unit is in bytes. A formatted value parses to the same value.
 
-pub mod schema;
+mod schema;
 
-/// Durations, for `#[serde(with = "units::duration")]` and, by `parse`, for command-line flags.
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::marker::PhantomData;
+use std::time;
+
+/// A duration as text, for `#[serde(with = "units::Duration")]`. Both serde and schemars read this
+/// attribute: serde calls the functions of the type, and schemars takes the JSON Schema of the type.
+pub struct Duration;
+
+/// A size in bytes as text, for `#[serde(with = "units::Size")]`.
+pub struct Size;
+
+/// A value as [`Duration`] or [`Size`], and `null` for `None`.
+pub struct Optional<T>(PhantomData<T>);
+
+/// For `#[serde(with = "units::OptionalDuration")]`.
+pub type OptionalDuration = Optional<Duration>;
+
+/// For `#[serde(with = "units::OptionalSize")]`.
+pub type OptionalSize = Optional<Size>;
+
+/// The texts of durations, in the configuration and in command-line flags.
 pub mod duration {
-    use super::TextVisitor;
-    use serde::de::Error as _;
-    use serde::{Deserializer, Serializer};
     use std::time::Duration;
 
     /// The longest duration: a year. With this limit, a deadline (the current time plus the
@@ -45,46 +63,10 @@ pub mod duration {
     pub fn format(duration: Duration) -> String {
         humantime::format_duration(duration).to_string()
     }
-
-    /// Serializes as [`format()`].
-    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format(*duration))
-    }
-
-    /// Deserializes as [`parse`].
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
-    }
 }
 
-/// Optional durations, `null` for `None`. For `#[serde(with = "units::optional_duration")]`.
-pub mod optional_duration {
-    use super::duration;
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serializer};
-    use std::time::Duration;
-
-    /// Serializes as [`duration::format()`], or null.
-    pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(duration) => to.serialize_some(&duration::format(*duration)),
-            None => to.serialize_none(),
-        }
-    }
-
-    /// Deserializes as [`duration::parse`], or null.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| duration::parse(&text)).transpose().map_err(D::Error::custom)
-    }
-}
-
-/// Sizes in bytes, for `#[serde(with = "units::bytes")]` and, by `parse`, for command-line flags.
+/// The texts of sizes in bytes.
 pub mod bytes {
-    use super::TextVisitor;
-    use serde::de::Error as _;
-    use serde::{Deserializer, Serializer};
-
     /// Why a text is not a valid size.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
     pub enum BytesError {
@@ -138,37 +120,66 @@ pub mod bytes {
             None => bytes.to_string(),
         }
     }
+}
 
-    /// Serializes as [`format()`].
-    pub fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format(*bytes))
+// === impl Duration ===
+
+impl Duration {
+    /// Serializes as [`duration::format()`].
+    pub fn serialize<S: Serializer>(value: &time::Duration, to: S) -> Result<S::Ok, S::Error> {
+        duration::format(*value).serialize(to)
     }
 
-    /// Deserializes as [`parse`].
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-        parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
+    /// Deserializes as [`duration::parse`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<time::Duration, D::Error> {
+        duration::parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
     }
 }
 
-/// Optional sizes, `null` for `None`. For `#[serde(with = "units::optional_bytes")]`.
-pub mod optional_bytes {
-    use super::bytes;
-    use serde::{Deserialize, Deserializer, Serializer};
+impl Optional<Duration> {
+    /// Serializes as [`duration::format()`], or null.
+    pub fn serialize<S: Serializer>(
+        value: &Option<time::Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(duration::format).serialize(to)
+    }
 
-    #[derive(Deserialize)]
-    struct ByteSize(#[serde(deserialize_with = "bytes::deserialize")] usize);
+    /// Deserializes as [`duration::parse`], or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<time::Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| duration::parse(&text)).transpose().map_err(D::Error::custom)
+    }
+}
 
+// === impl Size ===
+
+impl Size {
+    /// Serializes as [`bytes::format()`].
+    pub fn serialize<S: Serializer>(value: &usize, to: S) -> Result<S::Ok, S::Error> {
+        bytes::format(*value).serialize(to)
+    }
+
+    /// Deserializes as [`bytes::parse`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        bytes::parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
+    }
+}
+
+impl Optional<Size> {
     /// Serializes as [`bytes::format()`], or null.
     pub fn serialize<S: Serializer>(value: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(bytes) => to.serialize_some(&bytes::format(*bytes)),
-            None => to.serialize_none(),
-        }
+        value.map(bytes::format).serialize(to)
     }
 
     /// Deserializes as [`bytes::parse`], or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
-        Ok(Option::<ByteSize>::deserialize(from)?.map(|ByteSize(bytes)| bytes))
+        #[derive(Deserialize)]
+        struct Bytes(#[serde(with = "Size")] usize);
+
+        Ok(Option::<Bytes>::deserialize(from)?.map(|Bytes(bytes)| bytes))
     }
 }
 

@@ -24,9 +24,7 @@ impl TotalRates {
         }
         self.0.push_back((now, document.totals));
         let max_age = RATE_WINDOW_SECONDS + MIN_RATE_SPAN_SECONDS;
-        while self.0.front().is_some_and(|(then, _)| now - then > max_age) {
-            self.0.pop_front();
-        }
+        while self.0.pop_front_if(|(then, _)| now - *then > max_age).is_some() {}
     }
 
     /// The number of ended requests and of output tokens per second. The rates are means over the last

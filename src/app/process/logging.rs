@@ -12,7 +12,6 @@ use tokenweir_gateway::telemetry::access_log::AccessLog;
 use tokenweir_gateway::telemetry::non_blocking_writer::{
     NonBlockingWriter, NonBlockingWriterGuard,
 };
-use tokenweir_protocol::clock;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -138,7 +137,7 @@ impl LogWriters {
         let writer = writer.clone();
         let write = move |lines: String| writer.give(lines);
         let log = AccessLog::new(*is_json, Box::new(write));
-        Some(log.with_rate_limits(*per_second, has_keys, clock::now()))
+        Some(log.with_rate_limits(*per_second, has_keys))
     }
 
     /// A function that returns the numbers of access log lines that were written and dropped. `None`:

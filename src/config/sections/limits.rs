@@ -12,30 +12,24 @@ use tokenweir_protocol::units;
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Maximum size of a request body, in bytes.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub body: usize,
     /// Memory for the bodies of all requests together. `None`: a quarter of the memory that the
     /// process may use, and at least twice `body`.
-    #[serde(with = "units::optional_bytes")]
-    #[schemars(with = "Option<units::schema::Size>")]
+    #[serde(with = "units::OptionalSize")]
     pub body_memory: Option<usize>,
     /// Maximum memory that streams keep for their continuation. One tenant or address may use half of
     /// it.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub continuation_memory: usize,
     /// Maximum time between two chunks of a request body.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub body_idle_timeout: Duration,
     /// Maximum time in which a client does not read any byte of its response.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub write_timeout: Duration,
     /// Maximum idle time of a client connection between two requests.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub keep_alive: Duration,
     /// Maximum number of client connections. `None`: as many as the limit of open files allows.
     pub connections: Option<usize>,
@@ -46,8 +40,7 @@ pub struct LimitsConfig {
     /// Maximum number of requests in flight per client address. `None`: no limit.
     pub requests_per_client: Option<u32>,
     /// Memory of the process above which the gateway rejects new requests. `None`: no limit.
-    #[serde(with = "units::optional_bytes")]
-    #[schemars(with = "Option<units::schema::Size>")]
+    #[serde(with = "units::OptionalSize")]
     pub memory: Option<usize>,
 }
 

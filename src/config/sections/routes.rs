@@ -21,15 +21,13 @@ pub struct RouteConfig {
     pub methods: Vec<RouteMethod>,
     /// Timeout for the whole request, as `timeouts.total`. `None`: the timeout of the model, or
     /// else `timeouts.total`.
-    #[serde(default, with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(default, with = "units::OptionalDuration")]
     pub total: Option<Duration>,
     /// The model of all requests. The gateway then forwards each body unread, and sends the request
     /// once. `None`: the body names the model.
     pub model: Option<String>,
     /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.
-    #[serde(default, with = "units::optional_bytes")]
-    #[schemars(with = "Option<units::schema::Size>")]
+    #[serde(default, with = "units::OptionalSize")]
     pub max_body: Option<usize>,
 }
 

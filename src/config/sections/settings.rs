@@ -81,13 +81,11 @@ pub struct AdmissionConfig {
     /// Maximum number of requests in the queue. 0: no queue.
     pub queue_capacity: usize,
     /// Maximum time of a request in the queue. Then the gateway responds with 429.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub max_wait: Duration,
     /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
     /// `max_wait`. 0: 503 at once.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub max_backend_wait: Option<Duration>,
     /// Tiers, the highest priority first. `default` stands for all others.
     pub classes: Vec<String>,
@@ -104,8 +102,7 @@ pub struct StreamsConfig {
     pub on_truncation: OnTruncation,
     /// Silence towards the client after which the gateway sends an SSE comment, so that proxies do not
     /// close the connection. A later failure becomes an error event. `null`: no comments.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub keep_alive: Option<Duration>,
     /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
     pub resume: ResumeConfig,
@@ -122,13 +119,11 @@ pub struct StreamsConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct ResumeConfig {
     /// How long a request, also an ended one, waits for its client to return. `null`: off.
-    #[serde(rename = "for", with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(rename = "for", with = "units::OptionalDuration")]
     pub window: Option<Duration>,
     /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth.
     /// Beyond these limits a client cannot return to its request.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub memory: usize,
 }
 
@@ -145,12 +140,10 @@ pub struct RefusalDetectionConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct DrainConfig {
     /// How long the gateway still accepts connections after the shutdown signal.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub delay: Duration,
     /// How long requests may run after the delay. The gateway then aborts the remaining requests.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub timeout: Duration,
 }
 
@@ -181,8 +174,7 @@ pub struct LogConfig {
     pub access_per_second: Option<u32>,
     /// Maximum size of `payloads.file`, `quality.file` and `trace_capture.file`, each together with its
     /// rotated file `FILE.old`. At least 1MiB, and 32 times `payloads.max_bytes`.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub max_file_bytes: usize,
     /// The payload log, with prompts and responses.
     pub payloads: payload_log::PayloadLogSettings,

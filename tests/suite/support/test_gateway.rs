@@ -42,6 +42,7 @@ use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, Sink};
@@ -528,7 +529,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
-        metrics_read_at: std::sync::Mutex::default(),
+        metrics_read_at: AtomicInstant::default(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {

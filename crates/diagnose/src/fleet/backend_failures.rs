@@ -110,9 +110,7 @@ fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
 impl BackendAttempts {
     fn push(&mut self, counts: AttemptCounts, now: Instant) {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= LONG_WINDOW;
-        while self.recent.front().is_some_and(|(at, _)| is_old(*at)) {
-            self.recent.pop_front();
-        }
+        while self.recent.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
         let failed = counts.failed();
         self.successes = if failed > 0 { 0 } else { self.successes + counts.attempts };
         if counts.attempts > 0 {

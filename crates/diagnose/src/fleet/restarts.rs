@@ -74,9 +74,7 @@ impl Interruptions {
     fn observe(&mut self, restarts: u64, state: Availability, now: Instant) {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
         for times in [&mut self.restarts, &mut self.downs] {
-            while times.front().is_some_and(|at| is_old(*at)) {
-                times.pop_front();
-            }
+            while times.pop_front_if(|at| is_old(*at)).is_some() {}
         }
         if let Some((known, before)) = self.last.replace((restarts, state)) {
             let new = restarts.saturating_sub(known).min(MIN_INTERRUPTIONS as u64);

@@ -174,8 +174,8 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
             | Availability::Scaling
             | Availability::Retired => {
                 let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
-                let cause = kind.map(|kind| kind.cause().to_owned());
-                let remedy = kind.map_or(BACKEND_DOWN.remedy, DownKind::remedy);
+                let cause = kind.map(|kind| kind.cause.to_owned());
+                let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
                 let down =
                     at_backend(&BACKEND_DOWN, severity, cause.or_else(|| backend.reason.clone()));
                 Some(Verdict { remedy: remedy.to_owned(), ..down })

@@ -52,9 +52,7 @@ impl UnservedModels {
             if new > 0 {
                 model.recent.push_back((now, new));
             }
-            while model.recent.front().is_some_and(|(at, _)| age(*at) >= FORGET_AFTER) {
-                model.recent.pop_front();
-            }
+            while model.recent.pop_front_if(|(at, _)| age(*at) >= FORGET_AFTER).is_some() {}
         }
         let missed = self.0.iter().filter(|(_, model)| !model.recent.is_empty());
         let missed: Vec<(&String, &UnservedModel)> = missed.collect();

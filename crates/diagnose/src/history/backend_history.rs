@@ -10,6 +10,7 @@ use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::limits::push_bounded;
 
 /// The history of one backend.
 #[derive(Debug)]
@@ -75,10 +76,8 @@ impl BackendHistory {
             // do not show its load.
             self.steps.clear();
         }
-        if self.steps.len() == MAX_STEPS {
-            self.steps.pop_front();
-        }
-        self.steps.push_back(HistoryStep::new(&sample, self.last_sample.as_ref()));
+        let step = HistoryStep::new(&sample, self.last_sample.as_ref());
+        push_bounded(&mut self.steps, step, MAX_STEPS);
         // The next page is compared with the last known page, even if samples between the two had
         // no page.
         let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
@@ -102,10 +101,7 @@ impl BackendHistory {
         let minute = MEASURES.map(|definition| {
             window.get(definition.measure).map_or(f32::NAN, |value| value as f32)
         });
-        if self.minutes.len() == MAX_MINUTES {
-            self.minutes.pop_front();
-        }
-        self.minutes.push_back(minute);
+        push_bounded(&mut self.minutes, minute, MAX_MINUTES);
         self.baselines = std::array::from_fn(|measure| {
             let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure]));
             RobustBaseline::from_values(

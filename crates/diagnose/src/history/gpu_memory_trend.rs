@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_protocol::limits::push_bounded;
 
 /// The used memory of the GPUs of a backend: one value for each five minutes of the last six hours.
 #[derive(Debug, Default)]
@@ -62,10 +63,7 @@ impl GpuMemoryTrend {
             self.current = Some((start, lowest.min(used)));
             return;
         }
-        if self.intervals.len() == MAX_INTERVALS {
-            self.intervals.pop_front();
-        }
-        self.intervals.push_back(lowest);
+        push_bounded(&mut self.intervals, lowest, MAX_INTERVALS);
         self.current = Some((now, used));
     }
 

@@ -31,9 +31,7 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
 /// `kind`: why the backend is down. `None`: unknown.
 fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     match kind {
-        Some(kind) => {
-            (format!("The gateway sends it no requests: {}.", kind.cause()), kind.remedy())
-        }
+        Some(kind) => (format!("The gateway sends it no requests: {}.", kind.cause), kind.remedy),
         None => ("The gateway sends it no requests.".to_owned(), "Read the log of the backend."),
     }
 }

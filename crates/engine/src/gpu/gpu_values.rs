@@ -10,7 +10,6 @@ use std::fmt;
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "ListedGpu", into = "ListedGpu")]
-#[schemars(with = "ListedGpu")]
 pub struct GpuIndex {
     /// The index of the GPU.
     pub gpu: u16,

@@ -290,7 +290,7 @@ impl Backend {
     /// Records a successful request when its response has begun. Closes a half-open circuit
     /// breaker, which re-admits the backend.
     pub fn on_response_started(&self, now: Instant) {
-        self.load.on_output(now);
+        self.load.last_output_at.set(Some(now));
         if self.health.breaker.on_answer(now) {
             tracing::info!(backend = %self.identity.id, "backend re-admitted: slow start begins");
             self.on_change(now);

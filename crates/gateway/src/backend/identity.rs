@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_routing::mix;
 
@@ -82,7 +81,7 @@ impl BackendIdentity {
             metrics_url: None,
             kv_events: None,
             settings: ArcSwap::default(),
-            counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND, clock::now()),
+            counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND),
             weight: AtomicU32::new(1),
             kv_cache: OnceLock::new(),
             id_hash,

@@ -146,12 +146,12 @@ impl BackendMonitor for LeaseState {
             slots,
             running_while_queued: queues.running_in(from, until).or_else(later),
             max_answering: estimator.max_answering(),
-            last_output_at: self.backend.load.last_output_at(),
+            last_output_at: self.backend.load.last_output_at.get(),
         }
     }
 
     fn on_gap(&self, gap: Duration, now: Instant) {
-        self.backend.load.on_output(now);
+        self.backend.load.last_output_at.set(Some(now));
         self.backend.load.recent_gaps.observe(gap);
     }
 
@@ -166,7 +166,7 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.load.on_output(now);
+        self.backend.load.last_output_at.set(Some(now));
         let was_pending = {
             let mut reservation = lock(&self.reservation);
             let was_pending = reservation.is_pending();

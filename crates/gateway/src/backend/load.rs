@@ -6,6 +6,7 @@ use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
@@ -34,9 +35,8 @@ pub struct BackendLoad {
     lacks_blocks: AtomicBool,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
-    /// When a response last had output, in nanoseconds since `epoch`. 0: never.
-    last_output_nanos: AtomicU64,
-    epoch: Instant,
+    /// When a response last had output, which shows that the engine works. None: never.
+    pub(super) last_output_at: AtomicInstant,
 }
 
 /// Default age of a load report at which it has half of its weight in predictions.
@@ -56,8 +56,7 @@ impl BackendLoad {
             restart_count: AtomicU64::new(0),
             lacks_blocks: AtomicBool::new(false),
             is_gpu_throttled: AtomicBool::new(false),
-            last_output_nanos: AtomicU64::new(0),
-            epoch: now,
+            last_output_at: AtomicInstant::default(),
         }
     }
 
@@ -107,18 +106,6 @@ impl BackendLoad {
     /// new.
     pub(super) fn set_lacks_blocks(&self) -> bool {
         !self.lacks_blocks.swap(true, Ordering::Relaxed)
-    }
-
-    /// Records that a response of the backend had output: its engine works.
-    pub(super) fn on_output(&self, now: Instant) {
-        let nanos = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        self.last_output_nanos.store(nanos.max(1), Ordering::Relaxed);
-    }
-
-    /// When a response of the backend last had output. `None`: no response had output.
-    pub(super) fn last_output_at(&self) -> Option<Instant> {
-        let nanos = self.last_output_nanos.load(Ordering::Relaxed);
-        (nanos > 0).then(|| self.epoch + Duration::from_nanos(nanos))
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few

@@ -55,8 +55,7 @@ pub struct SleepSettings {
     /// Whether a request for a model without a backend with capacity wakes a sleeping one.
     pub wake: bool,
     /// Time without requests after which an engine is put to sleep. `None`: never.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub idle: Option<Duration>,
 }
 

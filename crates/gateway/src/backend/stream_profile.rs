@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
@@ -18,13 +19,13 @@ pub(super) struct StreamProfile {
     /// The `system_fingerprint` in the usage events of the backend, with its quotes. Empty: the events
     /// have no fingerprint. `None`: unknown.
     fingerprint: Mutex<Option<Bytes>>,
-    /// Exponentially weighted mean of the output tokens of a stream, as bits of an `f64`. 0 before
-    /// the first stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
+    /// Exponentially weighted mean of the output tokens of a stream. 0 before the first
+    /// stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
     /// length.
-    mean_tokens: AtomicU64,
-    /// Exponentially weighted mean of the output events of a stream, as bits of an `f64`. 0 before
-    /// the first stream.
-    mean_events: AtomicU64,
+    mean_tokens: AtomicF64,
+    /// Exponentially weighted mean of the output events of a stream. 0 before the first
+    /// stream.
+    mean_events: AtomicF64,
 }
 
 /// Usage mode: not learned yet.
@@ -79,10 +80,10 @@ impl StreamProfile {
             }
         }
         if let Some((tokens, events)) = observed.exact_tokens_and_output_events() {
-            let is_first = load_f64(&self.mean_events) <= 0.0;
+            let is_first = self.mean_events.get() <= 0.0;
             let weight = if is_first { 1.0 } else { EWMA_WEIGHT };
-            update_ewma(&self.mean_tokens, tokens as f64, weight);
-            update_ewma(&self.mean_events, events as f64, weight);
+            self.mean_tokens.average_in(tokens as f64, weight);
+            self.mean_events.average_in(events as f64, weight);
         }
     }
 
@@ -129,30 +130,21 @@ impl StreamProfile {
         if configured >= 1.0 {
             return configured;
         }
-        configured * (LONG_OUTPUT_TOKENS / load_f64(&self.mean_tokens).max(LONG_OUTPUT_TOKENS))
+        configured * (LONG_OUTPUT_TOKENS / self.mean_tokens.get().max(LONG_OUTPUT_TOKENS))
     }
 
     /// Whether the outputs are so long that counting their tokens in every event costs vLLM much.
     pub(super) fn has_long_outputs(&self) -> bool {
-        load_f64(&self.mean_tokens) > LONG_OUTPUT_TOKENS
+        self.mean_tokens.get() > LONG_OUTPUT_TOKENS
     }
 
     /// Mean number of tokens per event with output. 1 before the first stream with an exact token
     /// count.
     pub(super) fn tokens_per_event(&self) -> f64 {
-        let (tokens, events) = (load_f64(&self.mean_tokens), load_f64(&self.mean_events));
+        let (tokens, events) = (self.mean_tokens.get(), self.mean_events.get());
         let ratio = if events > 0.0 { tokens / events } else { 1.0 };
         ratio.clamp(*TOKENS_PER_EVENT_RANGE.start(), *TOKENS_PER_EVENT_RANGE.end())
     }
-}
-
-fn load_f64(mean: &AtomicU64) -> f64 {
-    f64::from_bits(mean.load(Ordering::Relaxed))
-}
-
-fn update_ewma(mean: &AtomicU64, value: f64, weight: f64) {
-    let previous = load_f64(mean);
-    mean.store((previous + weight * (value - previous)).to_bits(), Ordering::Relaxed);
 }
 
 #[cfg(test)]

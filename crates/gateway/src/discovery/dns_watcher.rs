@@ -4,7 +4,6 @@ use super::dns::{DnsQuery, DnsResolver};
 use super::{DiscoveryChange, DiscoverySource};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_protocol::clock;
 
 /// A discovery source that resolves one name.
 pub struct DnsWatcher {
@@ -42,7 +41,7 @@ impl DiscoverySource for DnsWatcher {
     async fn changed(&mut self) -> DiscoveryChange {
         loop {
             if std::mem::replace(&mut self.has_queried, true) {
-                tokio::time::sleep_until((clock::now() + self.interval).into()).await;
+                tokio::time::sleep(self.interval).await;
             }
             let result = self.resolver.resolve(&self.query).await;
             let failed = self.failures;

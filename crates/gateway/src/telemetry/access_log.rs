@@ -104,19 +104,16 @@ impl AccessLog {
     /// - Lines of requests without a tenant that no backend got. If clients need keys, these have a limit of
     ///   at most `REFUSED_PER_SECOND` lines per second.
     /// - Lines at the start of requests.
-    ///
-    /// The limiters count time from `epoch`.
-    pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool, epoch: Instant) -> Self {
-        let limiter = |limit: Option<u32>| limit.map(|limit| GcraLimiter::new(limit, epoch));
+    pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool) -> Self {
         let refused = if has_keys {
             Some(per_second.map_or(REFUSED_PER_SECOND, |limit| limit.min(REFUSED_PER_SECOND)))
         } else {
             per_second
         };
         Self {
-            rate_limit: limiter(per_second),
-            refused_rate_limit: limiter(refused),
-            start_rate_limit: limiter(per_second),
+            rate_limit: per_second.map(GcraLimiter::new),
+            refused_rate_limit: refused.map(GcraLimiter::new),
+            start_rate_limit: per_second.map(GcraLimiter::new),
             ..self
         }
     }

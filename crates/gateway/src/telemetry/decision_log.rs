@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::prefill_leg::PrefillSkip;
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
@@ -88,8 +89,7 @@ impl DecisionLog {
 
     fn push(&self, entry: Arc<DecisionLogEntry>) {
         let mut entries = lock(&self.entries);
-        let oldest = if entries.len() >= self.capacity { entries.pop_front() } else { None };
-        entries.push_back(entry);
+        let oldest = push_bounded(&mut entries, entry, self.capacity);
         drop(entries);
         drop(oldest);
     }

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
 use tokenweir_request::record::RequestRecord;
@@ -164,18 +165,10 @@ impl RecentRequestsState {
         self.totals.requests += 1;
         self.totals.output_tokens += record.output_tokens().unwrap_or_default();
         if request.facts.slow.is_some() {
-            push_bounded(&mut self.slow_requests, request.clone());
+            push_bounded(&mut self.slow_requests, request.clone(), MAX_LISTED_REQUESTS);
         }
-        push_bounded(&mut self.last_requests, request);
+        push_bounded(&mut self.last_requests, request, MAX_LISTED_REQUESTS);
     }
-}
-
-/// Appends a request. If the list already has [`MAX_LISTED_REQUESTS`] requests, the oldest is removed.
-fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, request: Arc<FinishedRequest>) {
-    if list.len() >= MAX_LISTED_REQUESTS {
-        list.pop_front();
-    }
-    list.push_back(request);
 }
 
 #[cfg(test)]

@@ -122,7 +122,8 @@ pub struct ConnectionStatusSnapshot {
     pub open: usize,
     /// Limit of open connections. `None`: no limit.
     pub limit: Option<usize>,
-    /// Number of connections that were refused because `limit` was reached.
+    /// Number of connections that were refused because `limit` was reached, or for lack of a file
+    /// descriptor.
     pub full: u64,
     /// Number of connections that were refused because the client had as many as one client may have.
     pub client_full: u64,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
@@ -99,11 +100,8 @@ impl WebhookSender {
     /// Adds a message. Does not wait.
     pub(super) fn push(&self, message: Bytes) {
         let mut state = lock(&self.state);
-        if state.waiting.len() >= MAX_WAITING {
-            state.waiting.pop_front();
-            state.status.failed += 1;
-        }
-        state.waiting.push_back(message);
+        let replaced = push_bounded(&mut state.waiting, message, MAX_WAITING);
+        state.status.failed += u64::from(replaced.is_some());
         drop(state);
         self.added.notify_one();
     }

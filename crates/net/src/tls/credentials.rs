@@ -8,7 +8,6 @@ use super::file_backed::Reloadable;
 use crate::file_watcher::READ_LIMIT;
 use crate::supervise::{self, BackgroundTask};
 use serde::Serialize;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 use tokenweir_protocol::mutex::lock;
@@ -34,10 +33,8 @@ named_enum! {
 pub struct Credentials {
     acceptors: Mutex<Vec<Weak<dyn Reloadable>>>,
     outbounds: Mutex<Vec<(TlsPeer, Weak<OutboundTls>)>>,
-    /// Number of successful reloads since the start.
-    reload_count: AtomicU64,
-    /// Number of failed reloads since the start.
-    failure_count: AtomicU64,
+    /// The counts of reloads. The expiry times are not set.
+    counts: Mutex<CertificateCounts>,
 }
 
 /// The expiry times of the gateway's certificates, and the counts of reloads.
@@ -74,10 +71,10 @@ impl Credentials {
         for (peer, reloadable) in self.reloadables() {
             let Some(result) = reloadable.reload_if_changed() else { continue };
             let (side, files) = (peer.as_str(), reloadable.describe_files());
-            let count = match result {
+            match result {
                 Ok(()) => {
                     tracing::info!(side, files, "reloaded certificate files");
-                    &self.reload_count
+                    lock(&self.counts).reloaded += 1;
                 }
                 Err(error) => {
                     tracing::error!(
@@ -85,10 +82,9 @@ impl Credentials {
                         %error,
                         "cannot reload certificate files: keeping the previous certificates"
                     );
-                    &self.failure_count
+                    lock(&self.counts).failed += 1;
                 }
-            };
-            count.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -108,7 +104,7 @@ impl Credentials {
             }
             let is_late = result.is_err();
             if is_late && !was_late {
-                self.failure_count.fetch_add(1, Ordering::Relaxed);
+                lock(&self.counts).failed += 1;
                 tracing::error!(
                     "reading certificate files takes longer than {READ_LIMIT:?}: their file system does \
                      not respond; the previous certificates stay in use"
@@ -128,11 +124,7 @@ impl Credentials {
             let minimum = |expiry: f64| earliest.map_or(expiry, |other: f64| other.min(expiry));
             *earliest = expiry.map(|expiry| minimum(expiry.as_secs_f64())).or(*earliest);
         }
-        CertificateCounts {
-            expire,
-            reloaded: self.reload_count.load(Ordering::Relaxed),
-            failed: self.failure_count.load(Ordering::Relaxed),
-        }
+        CertificateCounts { expire, ..*lock(&self.counts) }
     }
 
     /// All registered values that were not dropped, with the peers of their connections. Removes

@@ -1,4 +1,14 @@
-//! Limits of rates and of memory.
+//! Limits of rates, of memory and of the lengths of lists.
 
 pub mod memory_charge;
 pub mod rate_limiter;
+
+use std::collections::VecDeque;
+
+/// Appends an item to a list of at most `max` items. If the list is full, its first item is removed
+/// and returned.
+pub fn push_bounded<T>(list: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
+    let first = if list.len() >= max { list.pop_front() } else { None };
+    list.push_back(item);
+    first
+}

@@ -1,38 +1,35 @@
 //! A rate limiter without locks: the generic cell rate algorithm (GCRA) on one atomic number.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::clock;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 /// Limits permits per second. A burst may have as many permits as one second allows.
 #[derive(Debug)]
 pub struct GcraLimiter {
-    /// The instant from which the limiter counts its times.
-    epoch: Instant,
     /// Nanoseconds between two permits at the allowed rate. `None`: the rate is zero.
-    emission_interval_nanos: Option<u64>,
-    /// Nanoseconds after the epoch at which the next permit is due at the allowed rate.
-    theoretical_arrival_nanos: AtomicU64,
+    emission_interval_nanos: Option<i64>,
+    /// Time at which the next permit is due at the allowed rate, as [`clock::nanos`] counts it.
+    theoretical_arrival_nanos: AtomicI64,
 }
 
 /// A burst may take the permits of this time at once. In nanoseconds: one second.
-const BURST_NANOS: u64 = 1_000_000_000;
+const BURST_NANOS: i64 = 1_000_000_000;
 
 impl GcraLimiter {
-    /// Allows `per_second` permits per second. Times before `epoch` count as `epoch`.
-    pub fn new(per_second: u32, epoch: Instant) -> Self {
-        let interval = BURST_NANOS.checked_div(u64::from(per_second));
+    /// Allows `per_second` permits per second.
+    pub fn new(per_second: u32) -> Self {
         Self {
-            epoch,
-            emission_interval_nanos: interval,
-            theoretical_arrival_nanos: AtomicU64::new(0),
+            emission_interval_nanos: BURST_NANOS.checked_div(i64::from(per_second)),
+            theoretical_arrival_nanos: AtomicI64::new(i64::MIN),
         }
     }
 
     /// Takes a permit at the time `now`. Returns whether a permit was available.
     pub fn try_acquire(&self, now: Instant) -> bool {
         let Some(interval) = self.emission_interval_nanos else { return false };
-        let now_nanos = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        let next_arrival = |due_nanos: u64| {
+        let now_nanos = clock::nanos(now);
+        let next_arrival = |due_nanos: i64| {
             Some(due_nanos.max(now_nanos) + interval)
                 .filter(|next_nanos| *next_nanos <= now_nanos + BURST_NANOS)
         };
@@ -56,8 +53,8 @@ mod tests {
 
     #[test]
     fn a_flood_gets_a_burst_of_a_second_and_then_its_rate() {
-        let epoch = crate::clock::now();
-        let limiter = GcraLimiter::new(100, epoch);
+        let epoch = clock::now();
+        let limiter = GcraLimiter::new(100);
         let mut acquired = Vec::new();
         // 10,000 requests per second for three seconds.
         for tick in 0..30_000 {
@@ -71,16 +68,15 @@ mod tests {
 
     #[test]
     fn the_unused_allowance_is_at_most_one_second() {
-        let epoch = crate::clock::now();
-        let limiter = GcraLimiter::new(10, epoch);
-        let now = epoch + Duration::from_hours(1);
+        let limiter = GcraLimiter::new(10);
+        let now = clock::now() + Duration::from_hours(1);
         assert_eq!((0..50).filter(|_| limiter.try_acquire(now)).count(), 10);
     }
 
     #[test]
     fn a_flow_within_the_rate_passes_and_a_rate_of_zero_blocks_everything() {
-        let epoch = crate::clock::now();
-        let (limiter, blocked) = (GcraLimiter::new(1_000, epoch), GcraLimiter::new(0, epoch));
+        let epoch = clock::now();
+        let (limiter, blocked) = (GcraLimiter::new(1_000), GcraLimiter::new(0));
         let instants = (0..5_000).map(|tick| epoch + Duration::from_millis(1) * tick);
         assert!(instants.clone().all(|now| limiter.try_acquire(now)));
         assert!(!instants.clone().any(|now| blocked.try_acquire(now)));

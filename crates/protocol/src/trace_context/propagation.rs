@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn beyond_the_rate_limit_only_traces_sampled_by_the_parent_are_recorded() {
         let now = clock::epoch();
-        let limiter = Some(Arc::new(GcraLimiter::new(10, now)));
+        let limiter = Some(Arc::new(GcraLimiter::new(10)));
         let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };
         let mut random = fastrand::Rng::with_seed(1);
         let mut sampled = |pairs: &[(&'static str, &str)]| {

@@ -1,14 +1,8 @@
 //! JSON Schema of durations and sizes in configuration files.
 
+use super::{Duration, Optional, Size};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
-
-/// The JSON Schema of the texts that [`super::duration::parse`] accepts as a duration.
-pub struct Duration;
-
-/// The JSON Schema of the numbers and texts that are accepted as a size in bytes, as by
-/// [`super::bytes::parse`].
-pub struct Size;
 
 impl JsonSchema for Duration {
     fn schema_name() -> Cow<'static, str> {
@@ -39,5 +33,19 @@ impl JsonSchema for Size {
                 { "type": "string", "pattern": "^\\s*[0-9]+\\s*(([kKmMgG][iI]?)?[bB])?\\s*$" },
             ],
         })
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Optional<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        Option::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Option::<T>::json_schema(generator)
     }
 }

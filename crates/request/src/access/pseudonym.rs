@@ -3,10 +3,9 @@
 
 use super::digest::{KeyDigest, to_hex};
 use ring::hmac;
-use std::fmt;
 
 /// Key from which pseudonyms are derived. Gateways with the same secret derive the same pseudonyms.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PseudonymKey(hmac::Key);
 
 /// Length of a pseudonym in bytes, before it is written in hexadecimal.
@@ -34,12 +33,6 @@ impl Default for PseudonymKey {
     /// The key of an empty secret: everybody can compute its pseudonyms.
     fn default() -> Self {
         Self::new(KeyDigest::from_key(b""))
-    }
-}
-
-impl fmt::Debug for PseudonymKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[pseudonym key]")
     }
 }
 

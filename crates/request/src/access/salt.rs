@@ -3,11 +3,10 @@
 
 use super::digest::{KeyDigest, to_hex};
 use ring::hmac;
-use std::fmt;
 
 /// Key from which salts are derived. Gateways with the same secret derive the same salts, so a
 /// prefix that a tenant sent through one gateway is also reused through another.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SaltKey(hmac::Key);
 
 impl SaltKey {
@@ -26,12 +25,6 @@ impl SaltKey {
         context.update(&[u8::from(client_salt.is_some())]);
         context.update(client_salt.unwrap_or_default().as_bytes());
         to_hex(context.sign().as_ref())
-    }
-}
-
-impl fmt::Debug for SaltKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[salt key]")
     }
 }
 

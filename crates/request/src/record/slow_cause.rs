@@ -46,24 +46,19 @@ named_enum! {
 #[serde(deny_unknown_fields, default)]
 pub struct SlowLimits {
     /// Time to first token of a stream.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub ttft: Duration,
     /// Time to the first output that is not reasoning, of a stream with reasoning.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub first_answer: Duration,
     /// Time per output token of a stream.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub tpot: Duration,
     /// Duration of a response that is not a stream.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub duration: Duration,
     /// Time in which the client does not read the response.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub write_stall: Duration,
 }
 

@@ -71,9 +71,7 @@ impl<H> Registry<H> {
         });
         let Table { runs, clients } = &mut *table;
         clients.retain(|_, client| {
-            while client.delivered.front().is_some_and(|key| !runs.contains_key(key)) {
-                client.delivered.pop_front();
-            }
+            while client.delivered.pop_front_if(|key| !runs.contains_key(key)).is_some() {}
             client.used.load(Ordering::Relaxed) > 0
         });
     }

@@ -1,7 +1,7 @@
 //! How much of a prompt a backend has in its prefix cache: by its KV events where they decide, and
 //! otherwise by the prompts that are known to have been sent to the backend.
 
-use super::atomic_f64::at_most;
+use super::limits::at_most;
 use serde::Serialize;
 use tokenweir_protocol::named_enum;
 

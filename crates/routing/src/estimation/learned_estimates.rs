@@ -1,10 +1,10 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
 //! output length, response time, and how long its prefix cache retains what was sent.
 
-use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::{Reservation, SlotWait, TokenCounts};
 use std::sync::Mutex;
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
@@ -200,14 +200,14 @@ impl LearnedEstimates {
 
     /// Records that a response has ended. `seconds`: see [`answer`](Self::answer).
     pub(super) fn on_end(&self, seconds: f64) {
-        update_ema(&self.response_seconds, seconds);
+        self.response_seconds.average_in(seconds, EMA_WEIGHT);
     }
 
     /// Records that the first output of a request came after `seconds`. The time of a request that
     /// waited for a slot says nothing about prefill. If the request may have waited, only a time
     /// that prefill alone can explain counts.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
-        update_ema(&self.ttft, seconds);
+        self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);
         let has_waited = match request.slot_wait {
             SlotWait::None => false,
@@ -228,24 +228,24 @@ impl LearnedEstimates {
     pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
         let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
         if let Some(output) = counts.output {
-            update_ema(&self.output_tokens, output as f64);
+            self.output_tokens.average_in(output as f64, EMA_WEIGHT);
         }
         let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
         if text_bytes > 0 {
             let ratio = prompt as f64 / text_bytes as f64;
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
-            update_ema(&self.tokens_per_byte, ratio);
+            self.tokens_per_byte.average_in(ratio, EMA_WEIGHT);
             self.add_text(text_bytes as f64, prompt as f64);
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
         let cached = counts.cached.filter(|_| request.elsewhere.is_none());
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
-        update_ema(&self.uncached_prompt_tokens, uncached as f64);
+        self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
         if request.is_rendezvous && prompt > predicted_cached {
             let found = cached.unwrap_or(0).saturating_sub(predicted_cached);
             let share = found as f64 / (prompt - predicted_cached) as f64;
-            update_ema(&self.rendezvous_hit_share, share.min(1.0));
+            self.rendezvous_hit_share.average_in(share.min(1.0), EMA_WEIGHT);
         }
         if let Some(cached) = cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
@@ -279,12 +279,6 @@ impl LearnedEstimates {
 /// The value. `None`: NaN, so there was no observation yet.
 fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
     Some(mean.get()).filter(|mean| !mean.is_nan())
-}
-
-/// Updates an exponential moving average. The first value replaces NaN.
-fn update_ema(mean: &AtomicF64, value: f64) {
-    let before = mean.get();
-    mean.set(if before.is_nan() { value } else { before + EMA_WEIGHT * (value - before) });
 }
 
 #[cfg(test)]

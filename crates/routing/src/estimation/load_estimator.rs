@@ -9,9 +9,9 @@
 mod decode_legs;
 mod delays;
 
-use super::atomic_f64::{AtomicF64, at_least_0, at_most};
 use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
+use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
@@ -21,6 +21,7 @@ use super::slot_estimator::SlotEstimator;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
 
 use decode_legs::DecodeLegs;

@@ -3,11 +3,12 @@
 //! Each value is one atomic. A reader may see some values of one report and some of the next; each
 //! value is valid by itself.
 
-use super::atomic_f64::{AtomicF64, at_least_0, at_most};
+use super::limits::{at_least_0, at_most};
 use super::reservation::LocalLoad;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_engine::dialect;
+use tokenweir_protocol::atomic::AtomicF64;
 
 /// Load of a backend, from one scrape of its metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -124,8 +125,7 @@ impl LastReport {
     /// time. Returns whether the engine has computed or generated tokens since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
-        let mean = self.external_requests_mean.get();
-        self.external_requests_mean.set(mean + EXTERNAL_REQUESTS_EMA_WEIGHT * (external - mean));
+        self.external_requests_mean.average_in(external, EXTERNAL_REQUESTS_EMA_WEIGHT);
         self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
         self.waiting.set(report.waiting);
         self.running.set(report.running);

@@ -18,9 +18,9 @@
 //! The estimates stay for cases that these setups do not have: engines without a prefix cache, with other
 //! tokenizers, with few slots or at a standstill, clients beside the gateway, and scrapes every 5 s.
 
-mod atomic_f64;
 mod cached_tokens;
 mod learned_estimates;
+mod limits;
 mod linear_cost;
 mod load_estimator;
 mod load_report;

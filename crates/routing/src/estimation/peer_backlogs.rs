@@ -1,8 +1,8 @@
 //! Prompt tokens that one backend still has to compute for other gateways, as these gateways report them.
 
-use super::atomic_f64::AtomicF64;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir_protocol::atomic::AtomicF64;
 
 /// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
 /// gateway, the number is 0 and takes no memory.

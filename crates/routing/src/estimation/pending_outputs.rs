@@ -13,10 +13,10 @@
 //! request shows no output before its end. It counts only until the metrics of the engine show
 //! that the engine generates tokens.
 
-use super::atomic_f64::AtomicF64;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 
 /// The requests without output. Times are seconds since the start of the [`LoadEstimator`].
@@ -131,12 +131,10 @@ impl PendingOutputs {
     /// Removes a request that has had output, and all requests that were sent before it.
     pub(super) fn on_output(&self, id: PendingOutputId) {
         let mut queues = lock(&self.queues);
-        let is_up_to_id = |pending: &PendingOutput| pending.id <= id.0;
+        let is_up_to_id = |pending: &mut PendingOutput| pending.id <= id.0;
         let PendingQueues { streams, non_streaming, .. } = &mut *queues;
         for queue in [streams, non_streaming] {
-            while queue.front().is_some_and(is_up_to_id) {
-                queue.pop_front();
-            }
+            while queue.pop_front_if(is_up_to_id).is_some() {}
         }
         self.publish_oldest(&queues);
     }

@@ -9,7 +9,7 @@
 //! if requests have ended since the last report that counted.
 
 use super::LoadReport;
-use super::atomic_f64::AtomicF64;
+use tokenweir_protocol::atomic::AtomicF64;
 
 /// Estimated number of slots of one engine. One task writes the reports, one at a time. Routing
 /// decisions read `estimate` at any time.

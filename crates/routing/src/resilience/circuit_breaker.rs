@@ -17,8 +17,8 @@ use super::recent_outcomes::RecentOutcomes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
@@ -34,8 +34,7 @@ pub struct CircuitBreakerSettings {
     /// failures are needed. 0: disabled.
     pub failure_ratio: f64,
     /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub base_ejection_time: Duration,
     /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
     /// the configuration.
@@ -46,21 +45,17 @@ pub struct CircuitBreakerSettings {
     pub panic_threshold: f64,
     /// Time after which an engine that reports requests but generates no tokens counts as stuck.
     /// `null`: disabled.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub stuck_after: Option<Duration>,
 }
 
 /// Circuit breaker of one backend.
 #[derive(Debug)]
 pub struct CircuitBreaker {
-    /// The instant from which the times in the atomics count.
-    origin: Instant,
-    /// Time until which the backend gets no requests, in nanoseconds since `origin`. 0: the breaker
-    /// is closed.
-    open_until: AtomicU64,
-    /// Start of the slow start, in nanoseconds since `origin`. 0: no slow start is in progress.
-    recovered_at: AtomicU64,
+    /// Time until which the backend gets no requests. None: the breaker is closed.
+    open_until: AtomicInstant,
+    /// Start of the slow start. None: no slow start is in progress.
+    recovered_at: AtomicInstant,
     /// Boxed, so that writes to this state do not invalidate the cache line of the atomics.
     inner: Box<Mutex<BreakerInner>>,
 }
@@ -138,9 +133,8 @@ impl CircuitBreaker {
     /// A closed breaker.
     pub fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
-            origin: now,
-            open_until: AtomicU64::new(0),
-            recovered_at: AtomicU64::new(0),
+            open_until: AtomicInstant::default(),
+            recovered_at: AtomicInstant::default(),
             inner: Mutex::new(BreakerInner::new(settings, now)).into(),
         }
     }
@@ -157,8 +151,7 @@ impl CircuitBreaker {
 
     /// Whether the backend gets no requests now.
     pub fn is_shut(&self, now: Instant) -> bool {
-        let open_until = self.open_until.load(Ordering::Relaxed);
-        open_until > 0 && self.since_origin(now) < open_until
+        self.open_until.get().is_some_and(|open_until| now < open_until)
     }
 
     /// Whether the backend gets no requests now because it failed or is shutting down. False for a
@@ -170,15 +163,15 @@ impl CircuitBreaker {
     /// Whether slow start keeps this request from the backend. `random`: a uniform random number in
     /// `[0, 1)`. With 0, the request is always allowed.
     pub fn spares(&self, now: Instant, random: f64) -> bool {
-        let recovered_at = self.recovered_at.load(Ordering::Relaxed);
-        recovered_at > 0 && random >= self.slow_start_share(recovered_at, now)
+        let recovered_at = self.recovered_at.get();
+        recovered_at.is_some_and(|at| random >= self.slow_start_share(at, now))
     }
 
     /// Records that the backend was picked for a request. The first request after the ejection time
     /// makes the breaker half-open. A request that the backend gets while the breaker is open
     /// (panic mode) has no effect.
     pub fn on_pick(&self, now: Instant) {
-        if self.open_until.load(Ordering::Relaxed) == 0 || self.is_shut(now) {
+        if self.open_until.get().is_none_or(|open_until| now < open_until) {
             return;
         }
         let mut inner = lock(&self.inner);
@@ -187,7 +180,7 @@ impl CircuitBreaker {
             BreakerState::Resting => self.close(&mut inner),
             BreakerState::Open | BreakerState::HalfOpen => {
                 inner.state = BreakerState::HalfOpen;
-                self.set_open_until(now + PROBE_TIMEOUT);
+                self.open_until.set(Some(now + PROBE_TIMEOUT));
             }
         }
     }
@@ -254,8 +247,8 @@ impl CircuitBreaker {
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
             inner.state = BreakerState::Resting;
             let rest = rest.unwrap_or_default().clamp(OVERLOAD_BACKOFF, MAX_REST);
-            let until = self.since_origin(now + rest).max(1);
-            self.open_until.fetch_max(until, Ordering::Relaxed);
+            // The lock of the state is held, so no other thread changes the time.
+            self.open_until.set(self.open_until.get().max(Some(now + rest)));
         }
     }
 
@@ -264,7 +257,7 @@ impl CircuitBreaker {
         let mut inner = lock(&self.inner);
         let was_not_open = inner.state != BreakerState::Open;
         inner.state = BreakerState::Open;
-        self.set_open_until(now + DRAIN_TIME);
+        self.open_until.set(Some(now + DRAIN_TIME));
         was_not_open
     }
 
@@ -283,13 +276,13 @@ impl CircuitBreaker {
         let has_slow_start = !inner.settings.slow_start.is_zero();
         drop(inner);
         if has_slow_start {
-            self.recovered_at.store(self.since_origin(now).max(1), Ordering::Relaxed);
+            self.recovered_at.set(Some(now));
         }
     }
 
     /// Current state.
     pub fn state(&self) -> BreakerState {
-        if self.open_until.load(Ordering::Relaxed) == 0 {
+        if self.open_until.get().is_none() {
             return BreakerState::Closed;
         }
         lock(&self.inner).state
@@ -312,33 +305,24 @@ impl CircuitBreaker {
         inner.state = BreakerState::Open;
         inner.consecutive_failures = 0;
         inner.outcomes.clear();
-        self.set_open_until(now + inner.ejection_time());
-    }
-
-    fn set_open_until(&self, until: Instant) {
-        self.open_until.store(self.since_origin(until).max(1), Ordering::Relaxed);
+        self.open_until.set(Some(now + inner.ejection_time()));
     }
 
     fn close(&self, inner: &mut BreakerInner) {
         inner.state = BreakerState::Closed;
-        self.open_until.store(0, Ordering::Relaxed);
+        self.open_until.set(None);
     }
 
     /// Share of its traffic that the backend gets at `now` during slow start. The share grows
     /// linearly from [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
-    fn slow_start_share(&self, recovered_at: u64, now: Instant) -> f64 {
-        let elapsed = self.since_origin(now).saturating_sub(recovered_at);
+    fn slow_start_share(&self, recovered_at: Instant, now: Instant) -> f64 {
+        let elapsed = now.saturating_duration_since(recovered_at).as_nanos() as f64;
         let slow_start = lock(&self.inner).settings.slow_start.as_nanos() as f64;
-        let share = MIN_TRAFFIC_SHARE + (1.0 - MIN_TRAFFIC_SHARE) * (elapsed as f64 / slow_start);
+        let share = MIN_TRAFFIC_SHARE + (1.0 - MIN_TRAFFIC_SHARE) * (elapsed / slow_start);
         if share >= 1.0 {
-            self.recovered_at.store(0, Ordering::Relaxed);
+            self.recovered_at.set(None);
         }
         share
-    }
-
-    /// Nanoseconds from `origin` to `moment`. 0 for an earlier instant.
-    fn since_origin(&self, moment: Instant) -> u64 {
-        moment.saturating_duration_since(self.origin).as_nanos() as u64
     }
 }
 

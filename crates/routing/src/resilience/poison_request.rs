@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 
 /// Records which requests were in flight when a backend crashed. A request is identified by a hash
@@ -29,10 +30,7 @@ impl PoisonRequestDetector {
     pub fn on_death(&self, fingerprint: u64, now: Instant) -> bool {
         let mut crashes = lock(&self.crashes);
         crashes.retain(|(_, at)| now.saturating_duration_since(*at) < CRASH_RETENTION);
-        if crashes.len() >= MAX_RECORDED_CRASHES {
-            crashes.pop_front();
-        }
-        crashes.push_back((fingerprint, now));
+        push_bounded(&mut crashes, (fingerprint, now), MAX_RECORDED_CRASHES);
         crashes.iter().filter(|(recorded, _)| *recorded == fingerprint).count() >= CRASH_THRESHOLD
     }
 }

@@ -40,20 +40,16 @@ use wake::{WakeReason, wait_next_check};
 pub struct ScrapeSettings {
     /// Time between two scrapes of a backend under load. All backends together are scraped at most
     /// 1,000 times per second.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub min_interval: Duration,
     /// Time between two scrapes of an idle backend.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub max_interval: Duration,
     /// Timeout of one scrape or health check.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub timeout: Duration,
     /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub max_page: usize,
 }
 

@@ -25,7 +25,7 @@ impl HealthChecker {
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
-        let last_output = self.backend.load.last_output_at();
+        let last_output = self.backend.load.last_output_at.get();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
         // The duration of a failed scrape does not show how long the backend renders the page.
         let max_backoff =

@@ -25,6 +25,7 @@ pub struct CacheKnowledge {
     /// The receiving end of the queue. The learner keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
+    /// Background tasks lock the counts, and a request only if it is dropped.
     counts: Mutex<LearningCounts>,
 }
 

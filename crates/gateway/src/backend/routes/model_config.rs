@@ -31,20 +31,16 @@ pub struct ModelConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct RoutePolicy {
     /// Timeout for the response headers.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub response_headers: Option<Duration>,
     /// Timeout for the first output of a stream, as `timeouts.first_output`.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub first_output: Option<Duration>,
     /// Maximum time between two outputs of a stream.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub idle: Option<Duration>,
     /// Timeout for the whole request, as `timeouts.total`.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub total: Option<Duration>,
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,

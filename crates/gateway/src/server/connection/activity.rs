@@ -3,9 +3,11 @@
 
 use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+use std::time::Instant;
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
@@ -14,9 +16,8 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionActivity {
     open_requests: AtomicU32,
-    /// Time at which a request last ended, in nanoseconds since the epoch of the clock. 0: the connection
-    /// has not served a request.
-    last_end_nanos: AtomicU64,
+    /// Time at which a request last ended. None: the connection has not served a request.
+    pub(super) last_end_at: AtomicInstant,
     /// Waker of the task that reads an HTTP/2 connection. It is woken when the last open request ends, so
     /// that the task can start the idle timeout.
     idle_waker: AtomicWaker,
@@ -45,9 +46,8 @@ impl ConnectionActivity {
 
     /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
-        let nanos = clock::nanos(clock::now()).max(1);
         // Before the decrement, so that whoever sees no open request sees this time.
-        self.last_end_nanos.store(nanos.cast_unsigned(), Ordering::Relaxed);
+        self.last_end_at.set(Some(clock::now()));
         if self.open_requests.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle_waker.wake();
         }
@@ -63,23 +63,17 @@ impl ConnectionActivity {
         self.open_requests.load(Ordering::Acquire) > 0
     }
 
-    /// Time at which a request last ended, in nanoseconds since the epoch of the clock. 0: the connection
-    /// has not served a request.
-    pub(super) fn last_end_nanos(&self) -> u64 {
-        self.last_end_nanos.load(Ordering::Relaxed)
-    }
-
     /// Waits until the connection is told to close.
     pub(super) async fn closed(&self) {
         self.close.notified().await;
     }
 
-    /// Time at which the connection became idle after a request, in nanoseconds since the epoch of
-    /// the clock. `None`: the connection is not idle, had no request yet, or was told to close.
-    fn idle_since(&self) -> Option<u64> {
+    /// Time at which the connection became idle after a request. `None`: the connection is not idle,
+    /// had no request yet, or was told to close.
+    fn idle_since(&self) -> Option<Instant> {
         let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.is_closing.load(Ordering::Relaxed);
-        Some(self.last_end_nanos()).filter(|since| is_idle && *since > 0)
+        self.last_end_at.get().filter(|_| is_idle)
     }
 }
 

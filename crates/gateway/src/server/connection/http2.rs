@@ -18,7 +18,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_request::error::GatewayError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -112,7 +112,7 @@ struct IdleTimeoutStream {
     activity: Arc<ConnectionActivity>,
     limits: ServerLimits,
     /// The timer of the idle timeout. Its key is the time at which a request last ended.
-    timer: KeyedTimer<u64>,
+    timer: KeyedTimer<Option<Instant>>,
 }
 
 // === impl IdleTimeoutStream ===
@@ -126,13 +126,13 @@ impl IdleTimeoutStream {
             self.timer.clear();
             return Poll::Pending;
         }
-        let last_end = self.activity.last_end_nanos();
-        let timeout =
-            if last_end == 0 { self.limits.head_timeout } else { self.limits.keep_alive_timeout };
+        let last_end = self.activity.last_end_at.get();
+        let limits = &self.limits;
+        let timeout = last_end.map_or(limits.head_timeout, |_| limits.keep_alive_timeout);
         match (self.timer.has_elapsed(last_end, timeout, cx), last_end) {
             (false, _) => Poll::Pending,
-            (true, 0) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            (true, _) => Poll::Ready(Ok(())),
+            (true, None) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            (true, Some(_)) => Poll::Ready(Ok(())),
         }
     }
 }

@@ -175,7 +175,7 @@ impl ConnectionLimiter {
         lock(&self.counts).failed_handshakes += 1;
     }
 
-    /// Counts a failed `accept()`.
+    /// Counts a failed `accept()` of either listener.
     pub(crate) fn record_accept_error(&self) {
         lock(&self.counts).accept_errors += 1;
     }

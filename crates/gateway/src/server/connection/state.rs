@@ -5,7 +5,6 @@ use crate::proxy::{ProxyContext, ProxyState};
 use crate::server::limits::ServerLimits;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tokenweir_protocol::clock;
 use tokenweir_request::observe::AbortRegistry;
 
 /// The state of the server. A reload replaces `proxy_context` and `limits`.
@@ -36,7 +35,7 @@ impl ServerState {
             proxy_context: ArcSwap::from_pointee(proxy_context),
             limits: ArcSwap::from_pointee(limits),
             connection_limiter,
-            abort_registry: AbortRegistry::new(clock::now()),
+            abort_registry: Arc::default(),
         })
     }
 }

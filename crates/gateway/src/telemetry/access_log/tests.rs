@@ -11,8 +11,7 @@ fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<V
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink_lines = lines.clone();
     let write = Box::new(move |lines: String| sink_lines.lock().unwrap().push(lines));
-    let epoch = streamed().timings.accepted;
-    (AccessLog::new(is_json, write).with_rate_limits(per_second, false, epoch), lines)
+    (AccessLog::new(is_json, write).with_rate_limits(per_second, false), lines)
 }
 
 /// The value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
@@ -115,7 +114,7 @@ fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk(
         [(true, of_tenant, 100), (true, refused, REFUSED_PER_SECOND as usize), (false, refused, 50)]
     {
         let (log, lines) = create_log(true, None);
-        let log = log.with_rate_limits(Some(50), has_keys, streamed().timings.accepted);
+        let log = log.with_rate_limits(Some(50), has_keys);
         let mut record = streamed();
         change(&mut record);
         (0..100).for_each(|_| log.finished(&[&record]));

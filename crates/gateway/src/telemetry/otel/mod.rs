@@ -24,7 +24,6 @@ use sampling::TailSampler;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_net::tls::OutboundTls;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::observe::Sink;
@@ -74,7 +73,7 @@ impl SpanSink {
             processor,
             counts,
             export_all: (settings.sampling == TraceSampling::All)
-                .then(|| Arc::new(settings.limited_propagation(clock::now()))),
+                .then(|| Arc::new(settings.limited_propagation())),
             tail_sampler: (settings.sampling != TraceSampling::Head).then(Arc::default),
             conventions: Arc::new(settings.style.clone()),
             limits: settings.limits,

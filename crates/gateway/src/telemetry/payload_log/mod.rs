@@ -21,7 +21,7 @@ use super::batch_worker::BatchWorkerGuard;
 use super::rotating_file::{FileRecordCounts, RotatingFile, RotatingFileCounters};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
@@ -44,25 +44,18 @@ pub enum PayloadSinkStartError {
 /// thread.
 pub struct PayloadLog {
     job_queue: Arc<BatchQueue<PayloadJob>>,
-    counters: Arc<PayloadLogCounters>,
+    counters: Arc<RotatingFileCounters>,
 }
 
 /// Guard of the writer thread. Dropping the guard waits until the thread has written the remaining records.
 /// Records that the thread has not begun to write within 1 s are dropped.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
-#[derive(Debug, Default)]
-struct PayloadLogCounters {
-    /// Records dropped because the queue was full, the gateway shut down or the writer panicked.
-    unprocessed: AtomicU64,
-    file_counters: Arc<RotatingFileCounters>,
-}
-
 /// The state of the writer thread.
 struct PayloadLogWorker {
     settings: PayloadLogSettings,
     file: RotatingFile,
-    counters: Arc<PayloadLogCounters>,
+    counters: Arc<RotatingFileCounters>,
 }
 
 /// Capacity of the queue, in requests. If the queue is full, further requests are not logged, and
@@ -84,8 +77,8 @@ impl PayloadLog {
         max_file_bytes: u64,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
-        let counters = Arc::new(PayloadLogCounters::default());
-        let file = RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone())?;
+        let counters = Arc::new(RotatingFileCounters::default());
+        let file = RotatingFile::open(path, max_file_bytes / 2, counters.clone())?;
         let mut worker =
             PayloadLogWorker { settings: settings.clone(), file, counters: counters.clone() };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
@@ -96,8 +89,7 @@ impl PayloadLog {
 
     /// The counts of records since the start.
     pub fn counts(&self) -> FileRecordCounts {
-        let PayloadLogCounters { unprocessed, file_counters } = &*self.counters;
-        file_counters.record_counts(unprocessed.load(Ordering::Relaxed))
+        self.counters.record_counts(0)
     }
 }
 
@@ -109,7 +101,7 @@ impl Sink for PayloadLog {
             let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
             if self.job_queue.push(PayloadJob::from_record(record, prompt), 1).is_err() {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -122,12 +114,12 @@ impl PayloadLogWorker {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
             if closed_at.is_some_and(|closed| clock::now() >= closed + SHUTDOWN_TIMEOUT) {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let write = || self.file.write_json(&self.settings.redact_texts(&job));
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
-                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -15,8 +15,7 @@ pub struct PayloadLogSettings {
     /// Share of requests that are logged: more than 0, at most 1.
     pub sample: f64,
     /// Most bytes of each prompt and each response that are logged. At most 1MiB.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
+    #[serde(with = "units::Size")]
     pub max_bytes: usize,
     /// Kinds of private data that the built-in patterns redact.
     pub redact: Vec<RedactionKind>,

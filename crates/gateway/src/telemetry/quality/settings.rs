@@ -22,8 +22,7 @@ pub struct QualitySettings {
     #[serde(skip)]
     pub judge_timeout: Duration,
     /// Time constant of the recent mean. It is compared to a baseline mean with 24 times this constant.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub window: Duration,
 }
 

@@ -37,9 +37,7 @@ impl HistoryRing {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
         self.0.extend(open.filter(|point| point.index < interval));
-        while self.0.front().is_some_and(|point| point.index + INTERVALS <= interval) {
-            self.0.pop_front();
-        }
+        while self.0.pop_front_if(|point| point.index + INTERVALS <= interval).is_some() {}
     }
 
     /// The history of the last hour, as the admin listener returns it. `current` is the index of the

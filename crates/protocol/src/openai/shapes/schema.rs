@@ -9,6 +9,7 @@ use crate::json::PathTable;
 use crate::openai::OutputKind;
 
 /// How to parse the responses of one [`Api`].
+#[derive(Debug)]
 pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
@@ -99,12 +100,6 @@ pub(in crate::openai) enum ResponseField {
     Error,
     ErrorCode,
     ErrorKind,
-}
-
-impl std::fmt::Debug for ResponseSchema {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ResponseSchema").finish_non_exhaustive()
-    }
 }
 
 impl ResponseSchema {

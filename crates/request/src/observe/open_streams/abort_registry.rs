@@ -7,9 +7,10 @@
 use super::open_table::{OpenTable, TableEntry};
 use futures_util::task::AtomicWaker;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicInstant;
 
 /// The abort handle of one response, or of all responses of a connection. Clones share their state.
 #[derive(Debug, Clone, Default)]
@@ -20,18 +21,15 @@ struct AbortState {
     is_aborted: AtomicBool,
     waker: AtomicWaker,
     /// The abort handle of the connection that carries this stream. `None`: this handle is the handle
-    /// of a connection.
+    /// of a connection, whose writes are not timed.
     connection: Option<ResponseAbortHandle>,
-    /// Origin of `last_write_nanos`. `None`: writes are not timed.
-    epoch: Option<Instant>,
-    /// Nanoseconds from `epoch` to the last write to the client. 0: no write is pending.
-    last_write_nanos: AtomicU64,
+    /// The time of the last write to the client. None: no write is pending.
+    last_write_at: AtomicInstant,
 }
 
 /// The abort handles of all streams on connections that carry several streams (HTTP/2).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AbortRegistry {
-    epoch: Instant,
     handles: Arc<OpenTable<ResponseAbortHandle>>,
 }
 
@@ -63,38 +61,30 @@ impl ResponseAbortHandle {
 
     /// Records that data was handed to the client's connection: the write timeout runs from `now`.
     pub fn on_write(&self, now: Instant) {
-        if let Some(epoch) = self.0.epoch {
-            let nanos = now.saturating_duration_since(epoch).as_nanos() as u64;
-            self.0.last_write_nanos.store(nanos.max(1), Ordering::Relaxed);
+        if self.0.connection.is_some() {
+            self.0.last_write_at.set(Some(now));
         }
     }
 
     /// Records that the client's connection asks for more data: the write timeout stops.
     pub fn on_drained(&self) {
-        if self.0.epoch.is_some() {
-            self.0.last_write_nanos.store(0, Ordering::Relaxed);
+        if self.0.connection.is_some() {
+            self.0.last_write_at.set(None);
         }
     }
 
     fn write_pending_for(&self, now: Instant) -> Option<Duration> {
-        let last_write = self.0.last_write_nanos.load(Ordering::Relaxed);
-        let epoch = self.0.epoch.filter(|_| last_write > 0)?;
-        Some(now.saturating_duration_since(epoch + Duration::from_nanos(last_write)))
+        self.0.last_write_at.get().map(|last_write| now.saturating_duration_since(last_write))
     }
 }
 
 // === impl AbortRegistry ===
 
 impl AbortRegistry {
-    /// An empty registry. `epoch` is the origin of its times.
-    pub fn new(epoch: Instant) -> Arc<Self> {
-        Arc::new(Self { epoch, handles: Arc::default() })
-    }
-
     /// Registers the abort handle of a stream on the connection with the handle `connection`.
     pub fn stream(&self, connection: &ResponseAbortHandle) -> RegisteredAbortHandle {
         let connection = Some(connection.clone());
-        let state = AbortState { connection, epoch: Some(self.epoch), ..AbortState::default() };
+        let state = AbortState { connection, ..AbortState::default() };
         RegisteredAbortHandle(self.handles.insert(ResponseAbortHandle(Arc::new(state))))
     }
 
@@ -124,11 +114,10 @@ mod tests {
 
     #[test]
     fn a_stream_is_aborted_when_its_client_reads_nothing_for_the_timeout() {
-        let epoch = clock::now();
-        let registry = AbortRegistry::new(epoch);
+        let registry = AbortRegistry::default();
         let [slow, fast, waiting] =
             [(); 3].map(|()| registry.stream(&ResponseAbortHandle::default()));
-        let written_at = epoch + Duration::from_secs(5);
+        let written_at = clock::now();
         slow.handle().on_write(written_at);
         fast.handle().on_write(written_at);
         fast.handle().on_drained();
@@ -144,7 +133,7 @@ mod tests {
     #[test]
     fn aborting_a_connection_aborts_its_streams() {
         let connection = ResponseAbortHandle::default();
-        let stream = AbortRegistry::new(clock::now()).stream(&connection);
+        let stream = AbortRegistry::default().stream(&connection);
         // A connection has no write times: the server checks its socket instead.
         connection.on_write(clock::now());
         assert!(!stream.handle().is_aborted());

@@ -29,12 +29,10 @@ const P99_MULTIPLIER: f64 = 10.0;
 pub struct StallLimits {
     /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
     /// gaps replaces it if that is longer.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    #[serde(with = "units::Duration")]
     pub min_gap: Duration,
     /// Silence after which the gateway aborts a stream. `null`: never.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    #[serde(with = "units::OptionalDuration")]
     pub abort_after: Option<Duration>,
 }
 
@@ -54,10 +52,9 @@ pub struct ObservationSettings {
 }
 
 /// The registry of all open exchanges.
-#[derive(Debug)]
 pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
-    epoch: Instant,
+    started_at: Instant,
     open: AtomicUsize,
     open_requests: OpenRequests,
     /// Whether the gateway aborts the exchanges that are still open, because it shuts down.
@@ -68,14 +65,9 @@ pub struct ExchangeRegistry {
 }
 
 /// The entry of a stream among the open streams. Dropping the entry ends the stream.
-#[derive(Debug)]
-pub struct StreamEntry {
-    entry: TableEntry<StreamActivity>,
-    epoch: Instant,
-}
+pub struct StreamEntry(TableEntry<StreamActivity>);
 
 /// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
-#[derive(Debug)]
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
     settings: Arc<ObservationSettings>,
@@ -103,11 +95,11 @@ impl StallLimits {
 // === impl ExchangeRegistry ===
 
 impl ExchangeRegistry {
-    /// An empty registry. `epoch` is the origin of the times that streams store.
-    pub fn new(settings: ObservationSettings, epoch: Instant) -> Arc<Self> {
+    /// The empty registry of a gateway that starts at `started_at`.
+    pub fn new(settings: ObservationSettings, started_at: Instant) -> Arc<Self> {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(settings),
-            epoch,
+            started_at,
             open: AtomicUsize::new(0),
             open_requests: OpenRequests::default(),
             is_shutting_down: AtomicBool::new(false),
@@ -240,9 +232,9 @@ impl ExchangeRegistry {
         self.streams.values().iter().for_each(|(_, activity)| visit(&activity.subject));
     }
 
-    /// The start of the gateway, from which the registry counts its times.
-    pub fn epoch(&self) -> Instant {
-        self.epoch
+    /// The start of the gateway.
+    pub fn started_at(&self) -> Instant {
+        self.started_at
     }
 }
 
@@ -259,9 +251,8 @@ impl InFlightGuard {
         tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) -> StreamEntry {
-        let ExchangeRegistry { epoch, streams, .. } = &*self.registry;
-        let activity = StreamActivity::new(backend, subject, terms, tunnel, [*epoch, now]);
-        StreamEntry { entry: streams.insert(activity), epoch: *epoch }
+        let activity = StreamActivity::new(backend, subject, terms, tunnel, now);
+        StreamEntry(self.registry.streams.insert(activity))
     }
 
     /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
@@ -292,12 +283,12 @@ impl Drop for InFlightGuard {
 impl StreamEntry {
     /// The activity of the stream.
     pub fn activity(&self) -> &Arc<StreamActivity> {
-        self.entry.value()
+        self.0.value()
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.entry.value().close(self.epoch);
+        self.0.value().close();
     }
 }

@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::mutex::lock;
 
 /// The state of one open stream that sweeps and snapshots read.
 pub struct StreamActivity {
     pub(super) backend: Arc<dyn BackendMonitor>,
-    epoch: Instant,
     pub(super) terms: StreamPolicy,
     pub(super) subject: StreamInfo,
     /// Tokens so far: exact where events report their counts, else one per event with output.
     tokens: AtomicU64,
     /// Whether all output so far is reasoning.
     is_reasoning: AtomicBool,
-    /// Nanoseconds from the epoch to the last output; 0 before the first output and after the last event.
-    last_output_nanos: AtomicU64,
-    /// Nanoseconds from the epoch to the next deadline: that of the first output, or, after the last
-    /// event, that of the end of the body. 0: there is no deadline.
-    deadline_nanos: AtomicU64,
-    /// Nanoseconds from the epoch to the last byte. Maintained only if keep-alive comments are on.
-    last_byte_nanos: AtomicU64,
+    /// The time of the last output. None before the first output and after the last event.
+    last_output_at: AtomicInstant,
+    /// The next deadline: that of the first output, or, after the last event, that of the end of the
+    /// body. None: there is no deadline.
+    deadline: AtomicInstant,
+    /// The time of the last byte. Maintained only if keep-alive comments are on.
+    last_byte_at: AtomicInstant,
     needs_keep_alive: AtomicBool,
-    /// Nanoseconds from the epoch to the removal of the client's key; 0 while the key is valid.
-    revoked_nanos: AtomicU64,
+    /// The time at which the client's key was removed. None while the key is valid.
+    revoked_at: AtomicInstant,
     /// Whether the stream waits for bytes of its backend, not for its client to read.
     waits_for_backend: AtomicBool,
     is_stalled: AtomicBool,
@@ -71,24 +71,19 @@ impl StreamActivity {
         subject: StreamInfo,
         terms: StreamPolicy,
         tunnel: Option<Arc<AtomicU64>>,
-        [epoch, now]: [Instant; 2],
+        now: Instant,
     ) -> Self {
         let tunnel = tunnel.map(|count| TunnelBytes { count, swept_count: AtomicU64::new(0) });
-        let last_output = tunnel.as_ref().map(|_| nanos_since(epoch, now)).unwrap_or_default();
-        let since_epoch = |instant| nanos_since(epoch, instant);
-        Self {
+        let activity = Self {
             backend,
-            epoch,
             subject,
             tokens: AtomicU64::new(0),
             is_reasoning: AtomicBool::new(false),
-            last_output_nanos: AtomicU64::new(last_output),
-            deadline_nanos: AtomicU64::new(
-                terms.first_output_by.map(since_epoch).unwrap_or_default(),
-            ),
-            last_byte_nanos: AtomicU64::new(since_epoch(now)),
+            last_output_at: AtomicInstant::default(),
+            deadline: AtomicInstant::default(),
+            last_byte_at: AtomicInstant::default(),
             needs_keep_alive: AtomicBool::new(false),
-            revoked_nanos: AtomicU64::new(0),
+            revoked_at: AtomicInstant::default(),
             terms,
             waits_for_backend: AtomicBool::new(true),
             is_stalled: AtomicBool::new(false),
@@ -98,14 +93,18 @@ impl StreamActivity {
             is_moved: AtomicBool::new(false),
             waker: AtomicWaker::new(),
             tunnel,
-        }
+        };
+        activity.last_output_at.set(activity.tunnel.as_ref().map(|_| now));
+        activity.deadline.set(activity.terms.first_output_by);
+        activity.last_byte_at.set(Some(now));
+        activity
     }
 
     /// Records output, and the gap before it. Returns the stall that the output ends. `None`: the stream
     /// was not stalled.
     pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
-        self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
-        self.deadline_nanos.store(0, Ordering::Relaxed);
+        self.last_output_at.set(Some(now));
+        self.deadline.set(None);
         if let Some(gap) = gap {
             self.backend.on_gap(gap, now);
         }
@@ -119,7 +118,7 @@ impl StreamActivity {
 
     /// Records bytes of the backend or of the client of a WebSocket.
     pub fn on_tunnel_bytes(&self, now: Instant) {
-        self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+        self.last_output_at.set(Some(now));
     }
 
     /// Whether the WebSocket had no bytes in either direction for `limit`. Only sweeps notice bytes of
@@ -130,8 +129,8 @@ impl StreamActivity {
         if tunnel.swept_count.swap(count, Ordering::Relaxed) != count {
             self.on_tunnel_bytes(now);
         }
-        let last_bytes = Duration::from_nanos(self.last_output_nanos.load(Ordering::Relaxed));
-        now.saturating_duration_since(self.epoch + last_bytes) >= limit
+        let last_bytes_at = self.last_output_at.get();
+        last_bytes_at.is_none_or(|last| now.saturating_duration_since(last) >= limit)
     }
 
     /// Sets the number of tokens so far, and whether all of them are reasoning.
@@ -142,8 +141,7 @@ impl StreamActivity {
 
     /// Whether all output so far is reasoning, and more can follow.
     pub(super) fn is_reasoning(&self) -> bool {
-        self.is_reasoning.load(Ordering::Relaxed)
-            && self.last_output_nanos.load(Ordering::Relaxed) > 0
+        self.is_reasoning.load(Ordering::Relaxed) && self.last_output_at.get().is_some()
     }
 
     /// Number of tokens so far.
@@ -153,11 +151,7 @@ impl StreamActivity {
 
     /// The phase, and the time since the last output. `None`: no output yet, or the stream ended.
     pub(super) fn phase(&self, now: Instant) -> (StreamPhase, Option<Duration>) {
-        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
-        let elapsed_since = |last_output| {
-            now.saturating_duration_since(self.epoch + Duration::from_nanos(last_output))
-        };
-        let silent_for = (last_output > 0).then(|| elapsed_since(last_output));
+        let silent_for = self.last_output_at.get().map(|last| now.saturating_duration_since(last));
         let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
         let phase = match silent_for {
             None if self.tokens() > 0 => StreamPhase::Closing,
@@ -174,26 +168,25 @@ impl StreamActivity {
     /// Records the last event of the stream. Returns the stall that the event ends. `None`: the stream was
     /// not stalled.
     pub fn on_end(&self, now: Instant) -> Option<Stall> {
-        self.last_output_nanos.store(0, Ordering::Relaxed);
-        let deadline = nanos_since(self.epoch, now) + BODY_END_TIME.as_nanos() as u64;
-        self.deadline_nanos.store(deadline, Ordering::Relaxed);
+        self.last_output_at.set(None);
+        self.deadline.set(Some(now + BODY_END_TIME));
         self.end_stall_if_any(now)
     }
 
     /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same
     /// time may be about to report a stall. Both take the lock of the stall: either this call ends that
     /// stall, or the sweep finds that the stream has ended.
-    pub(super) fn close(&self, now: Instant) {
-        self.last_output_nanos.store(0, Ordering::Relaxed);
-        self.deadline_nanos.store(0, Ordering::Relaxed);
-        self.end_stall(now);
+    pub(super) fn close(&self) {
+        self.last_output_at.set(None);
+        self.deadline.set(None);
+        self.end_stall();
     }
 
     /// Records bytes from the backend.
     pub fn on_bytes(&self, now: Instant) {
         self.set_waits_for_backend(false);
         if self.terms.rules.keep_alive.is_some() {
-            self.last_byte_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+            self.last_byte_at.set(Some(now));
             self.needs_keep_alive.store(false, Ordering::Relaxed);
         }
     }
@@ -203,17 +196,16 @@ impl StreamActivity {
     pub fn take_keep_alive(&self, now: Instant) -> bool {
         let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
         if needs_keep_alive {
-            self.last_byte_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+            self.last_byte_at.set(Some(now));
         }
         needs_keep_alive
     }
 
     pub(super) fn check_keep_alive(&self, now: Instant) {
         let Some(interval) = self.terms.rules.keep_alive else { return };
-        let last_byte_nanos = self.last_byte_nanos.load(Ordering::Relaxed);
-        let last_byte = self.epoch + Duration::from_nanos(last_byte_nanos);
+        let is_due = |last_byte| now.saturating_duration_since(last_byte) >= interval;
         let waits_for_backend = self.waits_for_backend.load(Ordering::Relaxed);
-        if waits_for_backend && now.saturating_duration_since(last_byte) >= interval {
+        if waits_for_backend && self.last_byte_at.get().is_some_and(is_due) {
             self.needs_keep_alive.store(true, Ordering::Relaxed);
             self.waker.wake();
         }
@@ -221,25 +213,21 @@ impl StreamActivity {
 
     /// Whether the first output, or the end of the body after the last event, is overdue.
     pub(super) fn is_next_step_overdue(&self, now: Instant) -> bool {
-        let deadline = self.deadline_nanos.load(Ordering::Relaxed);
-        deadline > 0 && nanos_since(self.epoch, now) >= deadline
+        self.deadline.get().is_some_and(|deadline| now >= deadline)
     }
 
     /// Sets when the key of the client was removed. A later call does not change the time. `None`: the
     /// key is valid.
     pub(super) fn set_revoked(&self, now: Option<Instant>) {
-        let was_revoked = self.revoked_nanos.load(Ordering::Relaxed) > 0;
-        if was_revoked != now.is_some() {
-            let nanos = now.map(|now| nanos_since(self.epoch, now)).unwrap_or_default();
-            self.revoked_nanos.store(nanos, Ordering::Relaxed);
+        if self.revoked_at.get().is_some() != now.is_some() {
+            self.revoked_at.set(now);
         }
     }
 
     /// Whether to end the stream because the key of its client was removed.
     pub fn is_revoked(&self, now: Instant) -> bool {
-        let revoked = self.revoked_nanos.load(Ordering::Relaxed);
         let time = if self.is_tunnel() { Duration::ZERO } else { REVOKED_STREAM_TIME };
-        revoked > 0 && nanos_since(self.epoch, now) >= revoked + time.as_nanos() as u64
+        self.revoked_at.get().is_some_and(|revoked_at| now >= revoked_at + time)
     }
 
     /// Whether the stream has reached its total timeout.
@@ -295,21 +283,19 @@ impl StreamActivity {
     /// Time since the last output, if the stream waits for its backend. `None` before the first
     /// output and after the end.
     pub(super) fn backend_silence(&self, now: Instant) -> Option<Duration> {
-        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
-        let is_waiting = last_output > 0 && self.waits_for_backend.load(Ordering::Relaxed);
-        let last_output = self.epoch + Duration::from_nanos(last_output);
+        let last_output = self.last_output_at.get()?;
+        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
         is_waiting.then(|| now.saturating_duration_since(last_output))
     }
 
     pub(super) fn stall(&self, now: Instant) {
         let mut stall = lock(&self.stall);
-        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
-        // The stream may have ended concurrently.
-        if stall.is_some() || last_output == 0 {
+        // None: the stream may have ended concurrently.
+        let Some(last_output_at) = self.last_output_at.get().filter(|_| stall.is_none()) else {
             return;
-        }
+        };
         *stall = Some(Stall {
-            last_output_at: self.epoch + Duration::from_nanos(last_output),
+            last_output_at,
             detected_at: now,
             ended_at: None,
             condition: self.backend.condition(now),
@@ -322,27 +308,14 @@ impl StreamActivity {
         if !self.is_stalled.load(Ordering::Acquire) {
             return None;
         }
-        self.end_stall(now)
+        Some(Stall { ended_at: Some(now), ..self.end_stall()? })
     }
 
-    fn end_stall(&self, now: Instant) -> Option<Stall> {
+    fn end_stall(&self) -> Option<Stall> {
         let mut stall = lock(&self.stall);
         self.is_stalled.store(false, Ordering::Release);
         let ended = stall.take()?;
         self.backend.on_stall(false);
-        Some(Stall { ended_at: Some(now), ..ended })
-    }
-}
-
-/// Nanoseconds from `epoch` to a later instant, at least 1.
-fn nanos_since(epoch: Instant, instant: Instant) -> u64 {
-    (instant.saturating_duration_since(epoch).as_nanos() as u64).max(1)
-}
-
-impl std::fmt::Debug for StreamActivity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamActivity")
-            .field("last_output_nanos", &self.last_output_nanos)
-            .finish_non_exhaustive()
+        Some(ended)
     }
 }

@@ -1,6 +1,6 @@
 //! The times that decode legs, requests whose prompt another backend has computed, took at one backend.
 
-use super::super::atomic_f64::AtomicF64;
+use tokenweir_protocol::atomic::AtomicF64;
 
 /// The mean time from sending a decode leg to its first output, and the time of the last
 /// observation.

@@ -2,7 +2,7 @@
 
 use super::LoadEstimator;
 use crate::PrefillCost;
-use crate::estimation::atomic_f64::{at_least_0, at_most};
+use crate::estimation::limits::{at_least_0, at_most};
 use crate::estimation::reservation::LocalLoad;
 
 impl LoadEstimator {

@@ -5,6 +5,7 @@ use super::super::load_report::LoadReport;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Instant;
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 
 /// The periods in which requests waited in one engine, as its reports showed them.
@@ -39,11 +40,8 @@ impl ReportedQueues {
             (Some(period), false) => period.ended = Some(at),
             (None, false) => {}
             (None, true) => {
-                if periods.len() == MAX_PERIODS {
-                    periods.pop_front();
-                }
                 let period = QueuePeriod { began: at, ended: None, running: report.running };
-                periods.push_back(period);
+                push_bounded(&mut periods, period, MAX_PERIODS);
             }
         }
     }

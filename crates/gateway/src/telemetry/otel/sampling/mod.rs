@@ -216,9 +216,8 @@ mod tests {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
-            let limiter = |rate| Arc::new(GcraLimiter::new(rate, sampled.timings.accepted));
             let default = TracingSettings::default().propagation;
-            let rate_limit = per_second.map(limiter);
+            let rate_limit = per_second.map(|rate| Arc::new(GcraLimiter::new(rate)));
             let export_all = Propagation { sampler, rate_limit, ..default };
             move |record: &RequestRecord| sample_head(record, Some(&export_all))
         };

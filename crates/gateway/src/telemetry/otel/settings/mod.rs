@@ -14,7 +14,7 @@ use environment::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_protocol::trace_context::{
@@ -167,11 +167,11 @@ impl TracingSettings {
         })
     }
 
-    /// How the gateway reads, samples and forwards the trace context of requests. The rate limit of
-    /// sampled traces counts time from `epoch`. `None`: tracing is disabled, and the trace context
-    /// of clients is forwarded unchanged. If the configuration does not trust the trace context of
-    /// clients, the result is never `None`, so untrusted trace context is never forwarded.
-    pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
+    /// How the gateway reads, samples and forwards the trace context of requests. `None`: tracing is
+    /// disabled, and the trace context of clients is forwarded unchanged. If the configuration does not
+    /// trust the trace context of clients, the result is never `None`, so untrusted trace context is
+    /// never forwarded.
+    pub fn propagation(&self) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() && self.sampling == TraceSampling::All {
             // The configured sampler and its rate limit are applied when a request ends.
@@ -179,16 +179,16 @@ impl TracingSettings {
             return Some(Propagation { sampler, ..propagation });
         }
         if self.endpoint.is_some() {
-            return Some(self.limited_propagation(epoch));
+            return Some(self.limited_propagation());
         }
         let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
         let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
         (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
     }
 
-    /// The propagation with the configured sampler and its rate limit, which counts time from `epoch`.
-    pub(super) fn limited_propagation(&self, epoch: Instant) -> Propagation {
-        let limiter = |per_second| Arc::new(GcraLimiter::new(per_second, epoch));
+    /// The propagation with the configured sampler and its rate limit.
+    pub(super) fn limited_propagation(&self) -> Propagation {
+        let limiter = |per_second| Arc::new(GcraLimiter::new(per_second));
         let rate_limit = self.max_sampled_per_second.map(limiter);
         Propagation { rate_limit, ..self.propagation.clone() }
     }

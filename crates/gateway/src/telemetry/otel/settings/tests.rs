@@ -169,7 +169,7 @@ fn export_timeout_is_the_shorter_of_both_variables() {
 fn untrusted_trace_context_is_not_passed_even_without_tracing() {
     let propagation_with = |parent, variables: &[(&str, &str)]| {
         let configured = TracingConfig { parent, ..TracingConfig::default() };
-        resolve_with(configured, variables).unwrap().propagation(tokenweir_protocol::clock::now())
+        resolve_with(configured, variables).unwrap().propagation()
     };
     let endpoint = (ENDPOINT_VARIABLE, "http://collector:4317");
     assert_eq!(propagation_with(TraceParentMode::Continue, &[]), None);

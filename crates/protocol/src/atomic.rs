@@ -1,0 +1,86 @@
+//! Values with relaxed atomic access for which the standard library has no type.
+
+use crate::clock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// An `f64` with relaxed atomic access.
+#[derive(Debug, Default)]
+pub struct AtomicF64(AtomicU64);
+
+/// A time, or none, with relaxed atomic access: nanoseconds as [`clock::nanos`] counts them. 0: none.
+#[derive(Debug, Default)]
+pub struct AtomicInstant(AtomicI64);
+
+impl AtomicF64 {
+    /// A number with this value.
+    pub const fn new(value: f64) -> Self {
+        Self(AtomicU64::new(value.to_bits()))
+    }
+
+    /// The current value.
+    #[inline]
+    pub fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Replaces the value.
+    #[inline]
+    pub fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Updates an exponential moving average with a new value of this weight. The first value replaces
+    /// NaN.
+    #[inline]
+    pub fn average_in(&self, value: f64, weight: f64) {
+        let before = self.get();
+        self.set(if before.is_nan() { value } else { before + weight * (value - before) });
+    }
+}
+
+impl AtomicInstant {
+    /// The current time. `None`: no time was set, or it was removed.
+    #[inline]
+    pub fn get(&self) -> Option<Instant> {
+        let nanos = self.0.load(Ordering::Relaxed);
+        let distance = Duration::from_nanos(nanos.unsigned_abs());
+        match nanos {
+            0 => None,
+            1.. => Some(clock::epoch() + distance),
+            _ => clock::epoch().checked_sub(distance),
+        }
+    }
+
+    /// Replaces the time, or removes it.
+    #[inline]
+    pub fn set(&self, time: Option<Instant>) {
+        // The epoch becomes the nanosecond after it, because 0 means that there is no time.
+        let nanos = |time| match clock::nanos(time) {
+            0 => 1,
+            nanos => nanos,
+        };
+        self.0.store(time.map_or(0, nanos), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_before_or_after_the_epoch_can_be_set_and_removed() {
+        let (time, epoch) = (AtomicInstant::default(), clock::epoch());
+        let (second, nanosecond) = (Duration::from_secs(1), Duration::from_nanos(1));
+        assert_eq!(time.get(), None);
+        let before = [second, nanosecond].map(|distance| epoch.checked_sub(distance).unwrap());
+        for at in before.into_iter().chain([epoch + nanosecond, epoch + second]) {
+            time.set(Some(at));
+            assert_eq!(time.get(), Some(at));
+        }
+        time.set(Some(epoch));
+        assert_eq!(time.get(), Some(epoch + nanosecond), "the nearest other time");
+        time.set(None);
+        assert_eq!(time.get(), None);
+    }
+}
