@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
@@ -123,7 +124,7 @@ impl AdmissionController {
     /// The flow of a request: the index of its priority class and a hash of its tenant. Flows of the same
     /// class share the queue fairly. The tenant is that of the API key.
     /// Without an API key, the value of the configured tenant header stands for the tenant, or else
-    /// the `Authorization` header, or else the address of the client.
+    /// the `Authorization` header, or else the network of the client.
     fn flow(
         &self,
         settings: &AdmissionSettings,
@@ -137,7 +138,7 @@ impl AdmissionController {
         } else if let Some(value) = header().or_else(|| headers.get(AUTHORIZATION)) {
             self.tenant_hasher.hash_one(value.as_bytes())
         } else {
-            self.tenant_hasher.hash_one(record.client)
+            self.tenant_hasher.hash_one(client_network(record.client))
         };
         (priority_class, tenant_hash)
     }

@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
@@ -20,7 +21,7 @@ pub struct BodyMemory {
     large_bodies: Mutex<HashMap<BodyOwner, LargeBodies>>,
 }
 
-/// The owner of request bodies: a hash of the tenant, or the address of a client without a tenant. The
+/// The owner of request bodies: a hash of the tenant, or the network of a client without a tenant. The
 /// large bodies of one owner may use only a part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BodyOwner(u64);
@@ -50,10 +51,10 @@ impl BodyOwner {
     /// The owner of the body of a request. `tenant`: `None` for a client without an API key.
     pub(crate) fn new(tenant: Option<&str>, client: IpAddr) -> Self {
         let mut hasher = DefaultHasher::new();
-        match (tenant, client) {
+        match (tenant, client_network(client)) {
             (Some(tenant), _) => tenant.hash(&mut hasher),
             (None, IpAddr::V4(address)) => return Self(address.to_bits().into()),
-            (None, IpAddr::V6(address)) => address.hash(&mut hasher),
+            (None, IpAddr::V6(network)) => network.hash(&mut hasher),
         }
         Self(hasher.finish())
     }
@@ -169,6 +170,15 @@ pub(super) mod tests {
 
     pub(in crate::proxy::request) fn owner(tenant: &str) -> BodyOwner {
         BodyOwner::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
+    }
+
+    #[test]
+    fn the_addresses_of_an_ipv6_network_are_one_owner() {
+        let owner = |address: &str| BodyOwner::new(None, address.parse().unwrap());
+        assert_eq!(owner("2001:db8::1"), owner("2001:db8::2"));
+        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
+        assert_eq!(owner("::ffff:10.0.0.1"), owner("10.0.0.1"));
+        assert_ne!(owner("10.0.0.1"), owner("10.0.0.2"));
     }
 
     #[test]

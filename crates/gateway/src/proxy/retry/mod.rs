@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::client_network;
 use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::record::{FailoverDenialReason, RequestRecord};
 use tokenweir_routing::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
@@ -211,11 +212,10 @@ impl RetryController {
 impl RetryBudgetShare {
     /// The budget share of a request.
     pub(super) fn for_record(record: &RequestRecord) -> Self {
-        let hash = match (&record.caller, record.client) {
+        let hash = match (&record.caller, client_network(record.client)) {
             (Some(identity), _) => xxh3_64(identity.tenant.as_bytes()),
             (None, IpAddr::V4(address)) => xxh3_64(&address.octets()),
-            // A client can use any address of its /64 network, so only the network part is hashed.
-            (None, IpAddr::V6(address)) => xxh3_64(&address.octets()[..8]),
+            (None, IpAddr::V6(network)) => xxh3_64(&network.octets()),
         };
         Self(hash as usize % BUDGET_SHARE_COUNT)
     }

@@ -5,12 +5,13 @@ use crate::proxy::OverloadGuard;
 use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
@@ -178,15 +179,6 @@ impl ConnectionLimiter {
     /// Counts a failed `accept()` of either listener.
     pub(crate) fn record_accept_error(&self) {
         lock(&self.counts).accept_errors += 1;
-    }
-}
-
-/// The address by which the limits per client count: an IPv4 address unchanged, or the /64 network
-/// of an IPv6 address. One client usually has all addresses of a /64 network.
-fn client_network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
-        ip @ IpAddr::V4(_) => ip,
     }
 }
 
