@@ -6,7 +6,7 @@ use super::state::Admin;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -42,21 +42,35 @@ type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 /// Maximum length of the reason of a drain, in characters.
 const MAX_REASON_CHARS: usize = 200;
 
-/// The path of requests that drain a backend.
-pub(super) const DRAIN_PATH: &str = "/-/drain";
-
-/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true` and
-/// `POST /-/undrain?backend=NAME`.
-pub(super) async fn set_drained(
+/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true`.
+pub(super) async fn drain(
     State(admin): State<Arc<Admin>>,
     peer: Peer,
-    uri: Uri,
     headers: HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    let is_drained = uri.path() == DRAIN_PATH;
+    set_drained(true, &admin, peer, &headers, query)
+}
+
+/// Handles `POST /-/undrain?backend=NAME`.
+pub(super) async fn undrain(
+    State(admin): State<Arc<Admin>>,
+    peer: Peer,
+    headers: HeaderMap,
+    query: Result<Query<DrainQuery>, QueryRejection>,
+) -> Response {
+    set_drained(false, &admin, peer, &headers, query)
+}
+
+fn set_drained(
+    is_drained: bool,
+    admin: &Admin,
+    peer: Peer,
+    headers: &HeaderMap,
+    query: Result<Query<DrainQuery>, QueryRejection>,
+) -> Response {
     let DrainQuery { backend, reason, duration, migrate } =
-        match check_request(&headers, query, is_drained) {
+        match check_request(headers, query, is_drained) {
             Ok(request) => request,
             Err((status, problem)) => return error_response(status, &problem),
         };

@@ -68,7 +68,7 @@ pub struct Admin {
     /// Permits of the streams on which KEDA watches whether a model has requests. There are
     /// [`MAX_SCALER_STREAMS`].
     pub scaler_streams: Arc<Semaphore>,
-    /// When the metrics page was last read. None: never.
+    /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
 }
 

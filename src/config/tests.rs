@@ -293,6 +293,8 @@ fn a_secret_is_shown_by_reference_only() {
     assert_eq!(format!("{keys:?}"), r#"[Some(Env("KEY")), Some(File("/run/secrets/key"))]"#);
     let api_key = &loaded.view()["config"]["backends"][0]["api_key"];
     assert_eq!(*api_key, json!({ "env": { "value": "KEY", "source": "file" } }));
+    let value = keys[0].as_ref().unwrap().resolve(|_| Some("sk-hunter2".to_owned())).unwrap();
+    assert_eq!(format!("{value:?}"), "[redacted]");
 }
 
 // === fuzzing ===

@@ -147,8 +147,8 @@ impl BackendCounters {
         counts.longest_prompt = counts.longest_prompt.max(chosen.prompt);
     }
 
-    /// Returns the counts and resets the counters one by one. If a request ends meanwhile, some of
-    /// its counts are in this result, and its other counts are in the next result.
+    /// Returns the counts and resets them. The counters of first outputs are reset one by one: if a request
+    /// has its first output meanwhile, some of its counts are in this result, and the others in the next.
     fn take(&self) -> BackendRequestCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         BackendRequestCounts {

@@ -82,9 +82,18 @@ const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 /// The data sources of Grafana: Prometheus and Jaeger at these URLs.
 fn grafana_datasources(prometheus: &str, jaeger: &str) -> String {
-    let datasources =
-        GRAFANA_DATASOURCES.replace("url: http://jaeger:16686", &format!("url: {jaeger}"));
-    datasources.replace("url: http://prometheus:9090", &format!("url: {prometheus}"))
+    let line = |line: &str| match line.trim_start() {
+        "url: http://prometheus:9090" => format!("    url: {}\n", yaml_text(prometheus)),
+        "url: http://jaeger:16686" => format!("    url: {}\n", yaml_text(jaeger)),
+        _ => format!("{line}\n"),
+    };
+    GRAFANA_DATASOURCES.lines().map(line).collect()
+}
+
+/// A URL as YAML: plain as in the file, or as a JSON string, which is YAML too, if it is none.
+fn yaml_text(url: &str) -> String {
+    let is_plain = url.starts_with("http") && !url.contains([' ', '\t', '\n']) && !url.ends_with(':');
+    if is_plain { url.to_owned() } else { serde_json::Value::from(url).to_string() }
 }
 
 /// The configuration file of a trace collector that sends spans to Jaeger. `jaeger`: the URL of Jaeger's

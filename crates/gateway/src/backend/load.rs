@@ -35,7 +35,7 @@ pub struct BackendLoad {
     lacks_blocks: AtomicBool,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
-    /// When a response last had output, which shows that the engine works. None: never.
+    /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
 }
 

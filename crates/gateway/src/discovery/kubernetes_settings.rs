@@ -27,7 +27,7 @@ pub struct KubernetesConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a port is a number from 1 to 65535, or its name in the Service")]
 pub enum PodPort {
-    // The Service need not list this port.
+    // The doc comment is the description in the JSON Schema. The Service need not list this port.
     /// The port number.
     Number(u16),
     /// The name of the port in the Service.

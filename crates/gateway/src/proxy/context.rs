@@ -151,16 +151,21 @@ impl ProxyContext {
     /// admission) take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
-        self.state.open_streams.change(settings.observation);
-        self.state.body_memory.set_limit(settings.body_memory_bytes);
-        self.state.continuation_memory.set_limit(settings.continuation_memory_bytes);
-        self.state.admission.update_settings(settings.admission);
-        Self {
-            state: self.state.clone(),
-            settings: settings.requests,
-            backend_client,
-            retry: self.retry.with_settings(settings.retry),
-        }
+        // All fields are named, so that a new setting cannot be forgotten here.
+        let ProxySettings {
+            requests,
+            retry,
+            admission,
+            body_memory_bytes,
+            continuation_memory_bytes,
+            observation,
+        } = settings;
+        self.state.open_streams.change(observation);
+        self.state.body_memory.set_limit(body_memory_bytes);
+        self.state.continuation_memory.set_limit(continuation_memory_bytes);
+        self.state.admission.update_settings(admission);
+        let retry = self.retry.with_settings(retry);
+        Self { state: self.state.clone(), settings: requests, backend_client, retry }
     }
 }
 

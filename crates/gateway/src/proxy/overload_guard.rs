@@ -64,7 +64,7 @@ impl OverloadGuard {
     }
 
     /// The number of open client connections, which the limiter of these connections changes.
-    pub fn client_connections(&self) -> &AtomicUsize {
+    pub(crate) fn client_connections(&self) -> &AtomicUsize {
         &self.client_connections
     }
 

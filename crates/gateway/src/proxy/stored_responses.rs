@@ -123,6 +123,7 @@ impl Sink for StoredResponses {
 mod tests {
     use super::*;
     use tokenweir_request::record::{ClientIdentity, fixtures};
+    use tokenweir_routing::Policy;
 
     fn begun(tenant: &str) -> RequestRecord {
         let mut record = fixtures::streamed();
@@ -142,6 +143,9 @@ mod tests {
         let owner = Owner { backend, tenant: Some("a".into()) };
         assert_eq!(responses.owner("resp_1"), Some(owner));
         assert_eq!(responses.owner("resp_2"), None);
+        let pool = BackendPool::new(Vec::new(), &[], Policy::default());
+        let found = responses.locate("resp_1", &Principal::default(), &pool);
+        assert!(matches!(found, Err(GatewayError::ResponseNotFound { .. })), "without a tenant");
     }
 
     #[test]

@@ -263,8 +263,8 @@ impl MetricDescriptor {
     /// Emits the values that are read when the metrics page is read. Returns false if the values of the
     /// metric are recorded earlier.
     ///
-    /// An unknown value of a gauge is emitted as NaN, which a graph shows as a gap. An unknown value of
-    /// a counter is not emitted, because a counter must not be NaN.
+    /// An unknown value of a gauge of [`MetricSource::Backend`] is emitted as NaN, which a graph shows as a
+    /// gap. The other unknown values are not emitted: a counter must not be NaN.
     pub(super) fn read_current(
         &self,
         status: &StatusSnapshot,

@@ -235,7 +235,7 @@ impl EventStream {
         StreamStep { clears, applies: true, replay_from: None }
     }
 
-    /// Sets the state, or during a replay the state that follows the replay.
+    /// Sets the state that follows the current replay, and without a replay also the current state.
     fn set_state(&mut self, state: StreamState) {
         self.after_replay = state;
         if self.phase == Phase::Live {

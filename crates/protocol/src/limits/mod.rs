@@ -6,8 +6,8 @@ pub mod rate_limiter;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Appends an item to a list of at most `max` items. If the list is full, its first item is removed
-/// and returned.
+/// Appends an item to a list of at most `max` items, which is at least 1. If the list is full, its first item
+/// is removed and returned.
 pub fn push_bounded<T>(list: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
     let first = if list.len() >= max { list.pop_front() } else { None };
     list.push_back(item);

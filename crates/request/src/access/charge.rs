@@ -110,7 +110,7 @@ mod tests {
             (Outcome::UpstreamError, None, Missing, [0, 0]),
         ] {
             let mut record = RequestRecord { outcome, ..fixtures::streamed() };
-            record.observed.usage = Usage::default();
+            record.observed.usage.input = None;
             record.observed.usage_source = source;
             record.observed.estimated_tokens = 7;
             record.attempts[0].failure = failure.map(FailureKind::as_str);

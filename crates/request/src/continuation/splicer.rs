@@ -29,7 +29,8 @@ use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 #[derive(Debug, Default)]
 pub struct StreamSplicer {
     plan: ContinuationPlan,
-    /// Counts the memory that the splicer keeps. `None`: while the splicer restarts.
+    /// Counts the memory that the splicer keeps. `None`: while the splicer restarts,
+    /// and in the default value, which [`Self::new`] completes.
     charge: Option<Charge>,
     limits: MemoryLimits,
     /// Bytes that were added to `charge`.

@@ -206,14 +206,14 @@ fn write_histogram(
     write_header(page, name, "histogram", help);
     let bucket = format!("{name}_bucket");
     let bounds = histogram.bounds().iter().copied().chain([f64::INFINITY]);
-    let mut cumulative = 0;
+    let mut cumulative = 0_u64;
     for (bound, count) in bounds.zip(histogram.bucket_counts()) {
-        cumulative += count;
+        cumulative += u64::from(*count);
         let labels = format!(r#"engine="0",le="{}",model_name="{model}""#, format_number(bound));
-        write_sample(page, &bucket, &labels, cumulative.into());
+        write_sample(page, &bucket, &labels, cumulative as f64);
     }
     let labels = format!(r#"engine="0",model_name="{model}""#);
-    write_sample(page, &format!("{name}_count"), &labels, histogram.count().into());
+    write_sample(page, &format!("{name}_count"), &labels, cumulative as f64);
     write_sample(page, &format!("{name}_sum"), &labels, histogram.sum());
 }
 

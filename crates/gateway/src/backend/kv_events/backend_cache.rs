@@ -79,7 +79,7 @@ impl BackendCache {
     pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
         let least = ranks.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
         let index = usize::from(least.unwrap_or(0));
-        StreamState::ALL.get(index).copied().unwrap_or(StreamState::Exact)
+        StreamState::ALL.get(index).copied().unwrap_or_default()
     }
 
     /// The state for metrics and status.

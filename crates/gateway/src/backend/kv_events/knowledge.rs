@@ -25,7 +25,8 @@ pub struct CacheKnowledge {
     /// The receiving end of the queue. The learner keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
-    /// Background tasks lock the counts, and a request only if it is dropped.
+    /// Background tasks and the status lock the counts for a moment, and a request at its end only if the
+    /// queue is full.
     counts: Mutex<LearningCounts>,
 }
 

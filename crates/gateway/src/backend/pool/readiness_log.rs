@@ -1,12 +1,18 @@
 //! Logs when no backend can be sent requests, and when a backend can be sent requests again.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::mutex::lock;
 
 /// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
-pub(super) struct ReadinessLog(Mutex<ReadinessLogState>);
+pub(super) struct ReadinessLog {
+    /// Whether the start of a period was logged and its end was not: `unready_since` for requests, which
+    /// do not wait for a thread that writes a line.
+    is_unready: AtomicBool,
+    state: Mutex<ReadinessLogState>,
+}
 
 #[derive(Debug, Default)]
 struct ReadinessLogState {
@@ -26,7 +32,7 @@ const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 impl ReadinessLog {
     /// Whether the start of a period without an available backend was logged and its end was not.
     pub(super) fn is_unready(&self) -> bool {
-        lock(&self.0).unready_since.is_some()
+        self.is_unready.load(Ordering::Relaxed)
     }
 
     /// Records whether a backend is available at `now`. `is_known` is false until the first health
@@ -40,7 +46,7 @@ impl ReadinessLog {
         states: impl FnOnce() -> String,
         now: Instant,
     ) -> Option<bool> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if !is_ready {
             state.ready_since = None;
             let is_known = state.has_been_ready || is_known;
@@ -48,6 +54,7 @@ impl ReadinessLog {
                 return None;
             }
             state.unready_since = Some(now);
+            self.is_unready.store(true, Ordering::Relaxed);
             let states = states();
             tracing::warn!(
                 states,
@@ -62,6 +69,7 @@ impl ReadinessLog {
             return None;
         }
         state.unready_since = None;
+        self.is_unready.store(false, Ordering::Relaxed);
         let seconds = ready_since.saturating_duration_since(began_at).as_secs();
         let states = states();
         tracing::info!(seconds, states, "a backend is available again: requests are served");

@@ -226,6 +226,7 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
+    assert!(before[0].load.estimator.local_load().backlog > 0);
     let settings = BackendSettings { weight: 7, ..Default::default() };
     let changed = backend_at(8000).with_settings(settings);
     let changed = changed.with_load_horizon(Duration::from_secs(9));

@@ -68,9 +68,14 @@ fn slices_of_a_service_are_merged() {
     let first = part("x", json!([pod("b", "10.0.0.2", READY), pod("a", "10.0.0.1", READY)]));
     let second = part("y", json!([pod("b", "10.0.0.2", READY), pod("c", "10.0.0.3", READY)]));
     // A service without pods has a slice without endpoints.
-    let slices = slices_from_list(None, [first, second, part("z", json!(null))]);
+    let mut slices = slices_from_list(None, [first, second, part("z", json!(null))]);
     let expected = ["http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"];
     assert_eq!(address_strings(&slices), expected, "a pod can be in two slices");
+    assert!(slices.apply(Event::Apply(part("x", json!([pod("d", "10.0.0.4", READY)])))));
+    let expected = ["http://10.0.0.2:8000", "http://10.0.0.3:8000", "http://10.0.0.4:8000"];
+    assert_eq!(address_strings(&slices), expected, "b is still in the second slice");
+    assert!(slices.apply(Event::Apply(part("y", json!(null)))));
+    assert_eq!(address_strings(&slices), ["http://10.0.0.4:8000"]);
 }
 
 #[test]

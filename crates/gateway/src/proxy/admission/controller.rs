@@ -121,8 +121,9 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request: the index of its priority class and a hash of its tenant. Flows of the same
-    /// class share the queue fairly. The tenant is that of the API key.
+    /// The flow of a request: the index of its priority class, of which 0 takes precedence over all
+    /// others, and a hash of its tenant. Flows of the same class share the queue fairly. The tenant is that
+    /// of the API key.
     /// Without an API key, the value of the configured tenant header stands for the tenant, or else
     /// the `Authorization` header, or else the network of the client.
     fn flow(

@@ -26,6 +26,7 @@ use tokenweir_routing::PromptFingerprint;
 
 /// A client request that is read and checked, and can be sent to a backend.
 pub(crate) struct PreparedRequest<'a> {
+    /// The settings and the state that all requests share.
     pub(crate) context: &'a ProxyContext,
     pub(crate) head: &'a request::Parts,
     /// The fields that were read from the body.

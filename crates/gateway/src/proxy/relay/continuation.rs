@@ -31,7 +31,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) body_hash: u64,
     pub(crate) model: Option<String>,
     pub(crate) prompt: Arc<PromptFingerprint>,
-    /// The requirements of the request on a backend. The continuation requires the same.
+    // The requirements of the request on a backend. The continuation requires the same.
     pub(crate) path: Option<&'static str>,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) session: Option<u64>,

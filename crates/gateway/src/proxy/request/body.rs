@@ -204,7 +204,6 @@ pub(crate) fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::BodyMemory;
     use super::super::body_memory::tests::owner;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};

@@ -107,7 +107,7 @@ impl ConnectionLimiter {
         ip: IpAddr,
         free_descriptor: impl Fn() -> bool,
     ) -> Result<ConnectionPermit, GatewayError> {
-        let is_overloaded = || {
+        let refuse_overloaded = || {
             lock(&self.counts).full += 1;
             GatewayError::Overloaded
         };
@@ -115,13 +115,13 @@ impl ConnectionLimiter {
         let counted =
             open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
         if counted >= self.max_connections && !self.activities.close_longest_idle() {
-            return Err(is_overloaded());
+            return Err(refuse_overloaded());
         }
         let descriptor = loop {
             match self.overload_guard.descriptors().try_acquire() {
                 Some(descriptor) => break descriptor,
                 None if free_descriptor() => {}
-                None => return Err(is_overloaded()),
+                None => return Err(refuse_overloaded()),
             }
         };
         let client = self.client(client_network(ip));

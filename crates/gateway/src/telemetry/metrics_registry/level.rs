@@ -75,7 +75,7 @@ const FULL_ONLY: &[&str] =
 /// The histograms that have the label `backend` at the level `standard` too.
 const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
 
-/// The begin of the names of the metrics that the latest GenAI conventions have and that version 1.41 does
+/// The beginning of the names of the metrics that the latest GenAI conventions have and that version 1.41 does
 /// not have.
 const LATEST_CONVENTIONS_PREFIX: &str = "gen_ai_client_inference_";
 /// The metric of version 1.41 that the latest GenAI conventions no longer have.

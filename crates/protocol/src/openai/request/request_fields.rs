@@ -305,6 +305,7 @@ impl FieldParser {
             (RequestField::Store | RequestField::Background, value) => {
                 fields.is_stateful |= value == JsonValue::Bool(true);
             }
+            // The other fields are read above.
             _ => {}
         }
     }

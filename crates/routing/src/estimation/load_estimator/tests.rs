@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An estimator that has learned that a token has one byte, and the present instant.
+/// An estimator that has learned that a token has one byte, and the time of its creation.
 fn estimator() -> (LoadEstimator, Instant) {
     let (estimator, now) = new_estimator();
     let mut reservation = send(&estimator, &prompt(1, 0), now);

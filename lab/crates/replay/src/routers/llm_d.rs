@@ -15,7 +15,7 @@ use super::routing_input::RoutingInput;
 /// State of the endpoint picker.
 #[derive(Debug)]
 pub struct LlmDRouter {
-    /// The prefix index of each backend, by its position.
+    /// The blocks of the prompts that were sent to each backend.
     prefix_index: PrefixIndex,
     /// For each backend, by position: the number of the last prompt sent to it of which no cache had a
     /// prefix. 0: there was no such prompt. `None`: the scorer is not used.

@@ -21,7 +21,7 @@ use super::routing_input::RoutingInput;
 #[derive(Debug)]
 pub struct RadixTreeRouter {
     variant: RadixTreeVariant,
-    /// The tree of the prompts sent to each backend, by the position of the backend.
+    /// The blocks of the prompts that were sent to each backend.
     trees: PrefixIndex,
 }
 
