@@ -92,7 +92,8 @@ fn grafana_datasources(prometheus: &str, jaeger: &str) -> String {
 
 /// A URL as YAML: plain as in the file, or as a JSON string, which is YAML too, if it is none.
 fn yaml_text(url: &str) -> String {
-    let is_plain = url.starts_with("http") && !url.contains([' ', '\t', '\n']) && !url.ends_with(':');
+    let is_plain =
+        url.starts_with("http") && !url.contains([' ', '\t', '\n']) && !url.ends_with(':');
     if is_plain { url.to_owned() } else { serde_json::Value::from(url).to_string() }
 }
 
