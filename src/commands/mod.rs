@@ -66,7 +66,7 @@ pub fn report_config_error(error: &ConfigError) -> ExitCode {
     report_problem(error, EXIT_USAGE)
 }
 
-/// Prints an error with its causes to standard error and returns [`EXIT_FAILURE`].
+/// Prints an error with its causes to standard error and returns `EXIT_FAILURE`.
 pub fn report_error(error: &dyn std::error::Error) -> ExitCode {
     report_problem(ErrorChain(error), EXIT_FAILURE)
 }

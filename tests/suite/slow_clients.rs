@@ -82,6 +82,24 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
 }
 
 #[tokio::test]
+async fn an_idle_http2_connection_is_closed_and_one_with_a_long_request_is_not() {
+    let limits = ServerLimits {
+        keep_alive_timeout: SHORT_TIMEOUT,
+        head_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
+    let (fake, gateway) = gateway_following_with(setup(limits), waiting()).await;
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let response = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
+    tokio::time::sleep(SHORT_TIMEOUT * 3).await;
+    assert!(!sender.is_closed(), "its request is open");
+    fake.go();
+    let (status, body) = http2_client::whole(response).await;
+    assert_eq!((status, body.ends_with(b"data: [DONE]\n\n")), (200, true));
+    wait_until!(sender.is_closed());
+}
+
+#[tokio::test]
 async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
