@@ -46,7 +46,7 @@ impl ConnectionActivity {
 
     /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
-        // Before the decrement, so that whoever sees no open request sees this time.
+        // Before the decrement, so that a thread that sees no open request sees this time.
         self.last_end_at.set(Some(clock::now()));
         if self.open_requests.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle_waker.wake();
