@@ -1,7 +1,8 @@
 //! Runs of `tokenweir-lab` as a program.
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The program with these arguments and without environment variables.
@@ -30,7 +31,10 @@ pub(crate) async fn assert_error(arguments: &str, words: &str) {
     assert!(message.contains(words), "no `{words}` in {message}");
 }
 
-/// A path in the folder of the tests.
+/// A path in the folder of this run. If the suite runs twice at the same time, both runs have different
+/// folders.
 pub(crate) fn file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+    let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{}", std::process::id()));
+    fs::create_dir_all(&run).unwrap();
+    run.join(name)
 }
