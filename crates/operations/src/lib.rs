@@ -81,20 +81,14 @@ const GRAFANA_PROVIDER: &str = include_str!("grafana_provider.yaml");
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 /// The data sources of Grafana: Prometheus and Jaeger at these URLs.
-fn grafana_datasources(prometheus: &str, jaeger: &str) -> String {
+fn grafana_datasources(prometheus: &str, jaeger: &str) -> yaml::RenderResult {
+    let (prometheus, jaeger) = (yaml::scalar(prometheus)?, yaml::scalar(jaeger)?);
     let line = |line: &str| match line.trim_start() {
-        "url: http://prometheus:9090" => format!("    url: {}\n", yaml_text(prometheus)),
-        "url: http://jaeger:16686" => format!("    url: {}\n", yaml_text(jaeger)),
+        "url: http://prometheus:9090" => format!("    url: {prometheus}\n"),
+        "url: http://jaeger:16686" => format!("    url: {jaeger}\n"),
         _ => format!("{line}\n"),
     };
-    GRAFANA_DATASOURCES.lines().map(line).collect()
-}
-
-/// A URL as YAML: plain as in the file, or as a JSON string, which is YAML too, if it is none.
-fn yaml_text(url: &str) -> String {
-    let is_plain =
-        url.starts_with("http") && !url.contains([' ', '\t', '\n']) && !url.ends_with(':');
-    if is_plain { url.to_owned() } else { serde_json::Value::from(url).to_string() }
+    Ok(GRAFANA_DATASOURCES.lines().map(line).collect())
 }
 
 /// The configuration file of a trace collector that sends spans to Jaeger. `jaeger`: the URL of Jaeger's
@@ -105,6 +99,18 @@ fn collector_config(jaeger: &str) -> String {
     let port = authority.rfind(':').filter(|colon| !authority[*colon..].contains(']'));
     let host = &authority[..port.unwrap_or(authority.len())];
     COLLECTOR_CONFIG.replace("endpoint: jaeger:4317", &format!("endpoint: {host}:4317"))
+}
+
+#[cfg(test)]
+#[test]
+fn the_urls_of_the_data_sources_are_quoted_if_yaml_needs_it() {
+    for url in ["http://p:9090", "http://jaeger:16686", "{{ .Values.prom }}", "http://p # a", "p:"]
+    {
+        let text = grafana_datasources(url, "http://prometheus:9090").unwrap();
+        let file: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        let urls = [0, 1].map(|index| file["datasources"][index]["url"].as_str());
+        assert_eq!(urls, [Some(url), Some("http://prometheus:9090")], "{text}");
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +142,7 @@ impl Artifact {
             Self::DashboardOverview => Ok(OVERVIEW_DASHBOARD.to_owned()),
             Self::DashboardBackend => Ok(BACKEND_DASHBOARD.to_owned()),
             Self::GrafanaDatasources => {
-                Ok(grafana_datasources(&endpoints.prometheus, &endpoints.jaeger))
+                grafana_datasources(&endpoints.prometheus, &endpoints.jaeger)
             }
             Self::GrafanaProvider => Ok(GRAFANA_PROVIDER.to_owned()),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
