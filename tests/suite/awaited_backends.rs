@@ -163,7 +163,12 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
     let client = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     backend.restart();
-    gateway.pool.backends()[0].mark_up();
+    // The health check after the failed attempt may have begun before the restart, so it can mark the backend
+    // down after a call.
+    wait_until!({
+        gateway.pool.backends()[0].mark_up();
+        fake.seen().len() == 1
+    });
     assert_eq!(status(&read_rest(client).await), 200);
     let record = gateway.record().await;
     let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
