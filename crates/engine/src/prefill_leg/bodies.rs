@@ -83,16 +83,8 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
 /// The body of the decode leg of a request, with the parameters from the response to its prefill leg. `None`:
 /// `body` is no JSON object.
 pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
-    let mut edits = Vec::new();
-    visit_members(body, |member| {
-        if body[member.name] == *PARAMETERS.as_bytes() {
-            edits.push(Splice::replace(member.value, parameters.to_owned()));
-        }
-    })?;
-    if edits.is_empty() {
-        edits.push(Splice::insert(body, &format!(r#""{PARAMETERS}":{parameters}"#))?);
-    }
-    Some(Splice::apply(&edits, body))
+    let edit = Splice::set(body, PARAMETERS, parameters)?;
+    Some(Splice::apply([&edit], body))
 }
 
 /// Whether a request with this field can be split into a prefill leg and a decode leg. A request can be split
