@@ -3,7 +3,7 @@
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
 use crate::openai::shapes::{EventOutput, ResponseField};
-use crate::openai::{Delta, EngineTimes, FinishReason, OutputKind, OutputKinds, Usage};
+use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
@@ -161,20 +161,17 @@ impl DeltaBuilder {
                 self.record_count(value, |usage| &mut usage.cache_created);
             }
             ResponseField::Reasoning => self.record_count(value, |usage| &mut usage.reasoning),
-            ResponseField::QueueMillis => self.engine_times_mut().queue = value.as_millis(),
-            ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
-            ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
+            ResponseField::EngineMillis(place) => {
+                *place(self.delta.engine.get_or_insert_default()) = value.as_millis();
+            }
             ResponseField::Error => {
                 // Some servers write an empty error into each event.
                 if value.has_content() {
                     self.delta.error.get_or_insert_default();
                 }
             }
-            ResponseField::ErrorCode => {
-                self.delta.error.get_or_insert_default().code = scalar_text(value);
-            }
-            ResponseField::ErrorKind => {
-                self.delta.error.get_or_insert_default().kind = scalar_text(value);
+            ResponseField::ErrorText(place) => {
+                *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
             }
         }
     }
@@ -242,10 +239,6 @@ impl DeltaBuilder {
         summary.capture(value);
     }
 
-    fn engine_times_mut(&mut self) -> &mut EngineTimes {
-        self.delta.engine.get_or_insert_default()
-    }
-
     /// Records a token count. `null` counts as absent. Any other value that is not a count makes
     /// the event malformed.
     fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
@@ -309,13 +302,10 @@ impl DeltaBuilder {
     /// every event. The engine counts them for the event's choice only, so the output of the response is
     /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
-        let (1, Some(usage)) = (self.choice_count, &mut self.delta.usage) else { return };
-        let Some(output) = &mut usage.output else { return };
-        let Some(increase) = summary.record_output_tokens(self.delta.choice, *output) else {
-            return;
-        };
-        self.delta.tokens = self.delta.tokens.or(u32::try_from(increase).ok());
-        *output = summary.total_output_tokens();
+        let Delta { choice, tokens, usage, .. } = &mut self.delta;
+        if let (1, Some(Usage { output: Some(output), .. })) = (self.choice_count, usage) {
+            summary.record_output_tokens(*choice, output, tokens);
+        }
     }
 }
 

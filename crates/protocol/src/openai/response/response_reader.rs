@@ -164,11 +164,8 @@ impl ResponseReader {
     fn add_usage(&mut self, delta: &mut Delta) {
         let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
         let Some(mut usage) = usage else { return };
-        if let Some(output) = &mut usage.output
-            && let Some(increase) = self.summary.record_output_tokens(delta.choice, *output)
-        {
-            delta.tokens = delta.tokens.or(u32::try_from(increase).ok());
-            *output = self.summary.total_output_tokens();
+        if let Some(output) = &mut usage.output {
+            self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
         }
         delta.usage = Some(usage);
     }
@@ -182,7 +179,7 @@ impl ResponseReader {
         let mut delta = if is_empty {
             Delta::default()
         } else {
-            self.finish_delta(is_valid, (self.schema.event_output)(event_type))
+            self.finish_delta(is_valid, self.schema.output_of(event_type))
         };
         if self.schema.has_typed_text {
             self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
