@@ -4,7 +4,7 @@ use super::PrefillSkip;
 use bytes::Bytes;
 use serde::Deserialize;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
-use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_protocol::openai::{Api, Splice, Usage};
 
 /// The field of requests and responses that has the parameters of the KV cache transfer.
 const PARAMETERS: &str = "kv_transfer_params";
@@ -18,15 +18,13 @@ pub struct PrefillResponse {
     /// The parameters for the decode leg, as the engine wrote them. `None`: the engine keeps no blocks for
     /// the decode leg.
     pub parameters: Option<String>,
-    /// Tokens of the prompt. `None`: not reported.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens of the prompt that were in the prefix cache. `None`: not reported.
-    pub cached_tokens: Option<u64>,
+    /// Tokens of the prompt, and those that were in the prefix cache.
+    pub usage: Usage,
 }
 
 /// The fields of `usage` that the responses of chat completions and of completions have in common.
 #[derive(Deserialize)]
-struct Usage {
+struct ReportedUsage {
     prompt_tokens: Option<u64>,
     prompt_tokens_details: Option<PromptDetails>,
 }
@@ -122,10 +120,10 @@ impl PrefillResponse {
             if name == PARAMETERS.as_bytes() && names_blocks(value) {
                 response.parameters = std::str::from_utf8(value).ok().map(Into::into);
             } else if name == b"usage"
-                && let Ok(usage) = serde_json::from_slice::<Usage>(value)
+                && let Ok(usage) = serde_json::from_slice::<ReportedUsage>(value)
             {
-                response.prompt_tokens = usage.prompt_tokens;
-                response.cached_tokens =
+                response.usage.input = usage.prompt_tokens;
+                response.usage.cached =
                     usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
             }
         });
@@ -205,7 +203,7 @@ mod tests {
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
         );
         let read = PrefillResponse::read(response.as_bytes());
-        assert_eq!((read.prompt_tokens, read.cached_tokens), (Some(9), Some(4)));
+        assert_eq!((read.usage.input, read.usage.cached), (Some(9), Some(4)));
         let parameters = read.parameters.unwrap();
         for (body, expected) in [
             (

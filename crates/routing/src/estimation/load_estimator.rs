@@ -15,7 +15,7 @@ use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::reservation::{LocalLoad, Reservation, SlotWait, TokenCounts};
+use super::reservation::{LocalLoad, Reservation, SlotWait};
 use super::sent_prompts::SentPrompts;
 use super::slot_estimator::SlotEstimator;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Usage;
 
 use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
@@ -256,16 +257,16 @@ impl LoadEstimator {
     }
 
     /// Records the token usage that a response reported, and learns from it.
-    pub fn answered(&self, reservation: &mut Reservation, counts: &TokenCounts) {
+    pub fn answered(&self, reservation: &mut Reservation, usage: &Usage) {
         // A response without output is no evidence about the engine: the API server of the backend
         // creates errors itself.
-        if reservation.began.is_none() && counts.output.is_some_and(|output| output > 0) {
+        if reservation.began.is_none() && usage.output.is_some_and(|output| output > 0) {
             reservation.began = Some(reservation.sent);
             if let Some(id) = reservation.ticket.take() {
                 self.pending_outputs.on_output(id);
             }
         }
-        self.learned_estimates.on_usage(reservation, counts);
+        self.learned_estimates.on_usage(reservation, usage);
     }
 
     /// Removes a request that has ended for any reason.

@@ -36,4 +36,4 @@ pub use linear_cost::PrefillCost;
 pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
 pub use peer_backlogs::MAX_PEERS;
-pub use reservation::{LocalLoad, Reservation, TokenCounts};
+pub use reservation::{LocalLoad, Reservation};
