@@ -27,7 +27,6 @@ mod load_report;
 mod peer_backlogs;
 mod pending_outputs;
 mod reservation;
-mod sent_prompts;
 mod slot_estimator;
 
 pub use cached_tokens::{CachedSource, ResidentPrompt};
