@@ -61,7 +61,7 @@ impl AttemptResponse {
     ) {
         let observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
         let observer = self.observer.insert(observer);
-        observer.set_refusal_phrases(in_flight.settings().phrases.clone());
+        observer.set_refusal_phrases(in_flight.settings.phrases.clone());
         if let Some(prompt) = &record.prompt {
             observer.capture_text(TextExcerpt::new(prompt.capacity()));
         }
@@ -76,7 +76,7 @@ impl AttemptResponse {
         observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
         // The histograms have values only for streams.
         if observer.observed().is_stream {
-            observer.observed_mut().set_buckets(&in_flight.settings().scales);
+            observer.observed_mut().set_buckets(&in_flight.settings.scales);
         }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
         if let Some(metadata) = headers.get(METADATA) {

@@ -83,7 +83,7 @@ impl Exchange {
     ) -> Self {
         let record = record.into();
         let in_flight = registry.enter(record.timings.accepted);
-        let rules = in_flight.settings().streams;
+        let rules = in_flight.settings.streams;
         // The state is created in its final place. `Box::new` would copy the state, which is larger
         // than 2 KiB.
         let inner = Box::write(
@@ -376,7 +376,7 @@ impl Drop for Exchange {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
-        record.slow = SlowCause::from_record(record, &in_flight.settings().slow);
+        record.slow = SlowCause::from_record(record, &in_flight.settings.slow);
         if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
             note.set_failed();
         }

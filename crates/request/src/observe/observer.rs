@@ -108,7 +108,7 @@ impl ResponseObserver {
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
         let Some(filter) = &mut self.usage_filter else { return frame };
         let frame = filter.forward(frame);
-        if filter.has_failed() {
+        if filter.has_failed {
             self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
         }
         frame
@@ -118,7 +118,7 @@ impl ResponseObserver {
     pub fn flush(&mut self) -> Bytes {
         let Some(filter) = &mut self.usage_filter else { return Bytes::new() };
         let held = filter.flush();
-        if filter.has_failed() {
+        if filter.has_failed {
             self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
         }
         held
@@ -221,7 +221,7 @@ impl ResponseObserver {
         observed.is_refusal = answer.is_refusal;
         observed.usage_source = observed.token_count_source();
         let filter = self.usage_filter.as_ref();
-        observed.fingerprint = filter.and_then(|filter| filter.fingerprint().cloned());
+        observed.fingerprint = filter.and_then(|filter| filter.fingerprint.clone());
         self.observed
     }
 

@@ -61,7 +61,7 @@ impl Default for LearnedEstimates {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
             prefill_tokens: AtomicF64::new(0.0),
-            prefill_patience: AtomicF64::new(LinearFit::default().patience()),
+            prefill_patience: AtomicF64::new(LinearFit::default().patience),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
@@ -222,7 +222,7 @@ impl LearnedEstimates {
         self.prefill_base.set(line.base);
         self.prefill_per_token.set(line.per_token);
         self.prefill_tokens.set(prefill_fit.mean_x());
-        self.prefill_patience.set(prefill_fit.patience());
+        self.prefill_patience.set(prefill_fit.patience);
     }
 
     /// Records the usage that the response to a request reported.
