@@ -201,10 +201,7 @@ impl StreamSplicer {
             if let Some(usage) = &event.usage {
                 let prompt_tokens = self.prompt_tokens;
                 let earlier = continued.tokens as u64;
-                edit::add_usage(bytes, usage, earlier, prompt_tokens, edits);
-                if self.has_reasoning {
-                    edits.extend(edit::without_output_details(bytes, usage));
-                }
+                edit::add_usage(bytes, usage, earlier, prompt_tokens, self.has_reasoning, edits);
             }
         }
         if edits.is_empty() { Action::Keep } else { Action::Edit }
