@@ -5,6 +5,7 @@
 //! disconnects.
 
 mod continuation;
+mod response;
 
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
@@ -17,7 +18,6 @@ use super::stream_end::Cut;
 use crate::continuation::StreamSplicer;
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
-use http::HeaderMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,9 +60,6 @@ pub struct AttemptAside {
     span_id: Option<u64>,
 }
 
-const OK: u16 = 200;
-/// The status of a response that begins a WebSocket.
-const SWITCHING_PROTOCOLS: u16 = 101;
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
 /// client and gateway do not close an idle connection.
 pub const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -150,21 +147,6 @@ impl Exchange {
         self.inner.response.backend = Some(backend);
     }
 
-    /// Processes the head of the response.
-    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
-        let now = clock::now();
-        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
-            &mut *self.inner;
-        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
-        record.status = Some(status);
-        record.timings.headers = Some(now);
-        if let Some(attempt) = record.attempts.last_mut() {
-            attempt.status = Some(status);
-        }
-        response.on_head(record, in_flight, *policy, headers, tunnel, now);
-        self.begin_splicing(status == OK);
-    }
-
     /// Discards the response of the current attempt before a failover. `reason` is the failure of
     /// the attempt, from a closed set.
     pub fn discard_attempt(&mut self, reason: &'static str) {
@@ -222,31 +204,6 @@ impl Exchange {
         record.status = aside.status;
         record.bytes_out = aside.bytes_out;
         record.timings = aside.timings;
-    }
-
-    /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
-    pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        if self.inner.response.is_spliced {
-            return self.on_spliced_data(frame);
-        }
-        let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
-        response.on_data(record, &**receiver, abort.as_ref(), frame, clock::now())
-    }
-
-    /// Records that the client's connection asks for more data: the write stall ends.
-    pub fn on_client_poll(&mut self) {
-        let ExchangeState { response, abort, .. } = &mut *self.inner;
-        if response.on_client_poll(clock::now)
-            && let Some(abort) = abort
-        {
-            abort.on_drained();
-        }
-    }
-
-    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
-    /// connection are written, and not only a part of them.
-    pub(super) fn on_flush(&mut self, is_complete: bool) {
-        self.inner.response.on_flush(is_complete, clock::now);
     }
 
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
@@ -309,12 +266,6 @@ impl Exchange {
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
         let end = if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout };
         Some(Cut::End(end))
-    }
-
-    /// The bytes that the usage filter holds back. Called at the end of the body.
-    pub(super) fn flush(&mut self) -> Bytes {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
-        response.flush(record)
     }
 
     /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes. `reason`
