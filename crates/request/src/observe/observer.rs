@@ -10,11 +10,8 @@ use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
 use crate::record::{ObservedResponse, Timings, UninspectedReason, UsageEventOutcome};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::openai::{
-    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
-};
+use tokenweir_protocol::openai::{Api, Delta, FinishReason, OutputKind, ResponseReader};
 use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 
 /// Observes the response to one request.
@@ -22,7 +19,7 @@ use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 pub struct ResponseObserver {
     mode: InspectionMode,
     decoder: SseDecoder,
-    reader: ResponseReader,
+    pub(super) reader: ResponseReader,
     observed: Box<ObservedResponse>,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
@@ -61,16 +58,6 @@ impl ResponseObserver {
             may_leak_usage: false,
             keep_alive_events: 0,
         }
-    }
-
-    /// Sets the phrases that mark a response as a model refusal.
-    pub fn set_refusal_phrases(&mut self, phrases: Option<Arc<PhraseMatcher>>) {
-        self.reader.set_phrase_matcher(phrases);
-    }
-
-    /// Captures the text of the response in `excerpt`.
-    pub fn capture_text(&mut self, excerpt: TextExcerpt) {
-        self.reader.capture_text(excerpt);
     }
 
     /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot

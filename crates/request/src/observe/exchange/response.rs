@@ -33,9 +33,9 @@ impl Exchange {
         }
         let observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
         let observer = response.observer.insert(observer);
-        observer.set_refusal_phrases(in_flight.settings.phrases.clone());
+        observer.reader.set_phrase_matcher(in_flight.settings.phrases.clone());
         if let Some(prompt) = &record.prompt {
-            observer.capture_text(TextExcerpt::new(prompt.capacity()));
+            observer.reader.capture_text(TextExcerpt::new(prompt.capacity()));
         }
         // Servers write an empty value or `none` to keep proxies from compressing.
         let is_identity = |value: &HeaderValue| {
