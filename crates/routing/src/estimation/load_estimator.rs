@@ -360,12 +360,10 @@ impl LoadEstimator {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
         // The mean TTFT of the backend contains waits that the prediction does not contain.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
-        if is_stream {
-            let table_age = self.prefix_table.get().map_or(0, PrefixTable::age);
-            return Some(self.pending_outputs.add_stream(ttft, now, table_age));
-        }
-        let response_seconds = self.learned_estimates.answer()?;
-        Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
+        let response_seconds =
+            if is_stream { None } else { Some(self.learned_estimates.answer()?) };
+        let table_age = self.prefix_table.get().map_or(0, PrefixTable::age);
+        Some(self.pending_outputs.add(ttft, response_seconds, now, table_age))
     }
 
     /// Whether a new request waits for a slot of the engine.
