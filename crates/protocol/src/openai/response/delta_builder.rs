@@ -17,7 +17,8 @@ pub(super) struct DeltaBuilder {
     has_choices: bool,
     total_tokens: Option<u64>,
     status: ResponseStatus,
-    event_type: Option<Box<str>>,
+    /// The event type that the data states. `None`: the data states no event type.
+    pub(super) event_type: Option<Box<str>>,
     /// Whether the content part that is being parsed is reasoning.
     is_reasoning: bool,
     /// Whether the event has text of a model refusal.
@@ -174,11 +175,6 @@ impl DeltaBuilder {
                 *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
             }
         }
-    }
-
-    /// Takes the event type that the data states. `None`: the data states no event type.
-    pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
-        self.event_type.take()
     }
 
     /// Finishes a complete event: commits its choices to the summary and returns its content.

@@ -172,7 +172,7 @@ impl ResponseReader {
 
     fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
         let is_valid = self.scanner.is_complete() && self.scanner.is_object();
-        let type_in_data = self.delta_builder.take_event_type();
+        let type_in_data = self.delta_builder.event_type.take();
         let event_type =
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
         let is_empty = self.scanner.is_empty();

@@ -142,11 +142,6 @@ impl ExchangeRegistry {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the gateway is aborting open exchanges.
-    pub fn is_cutting(&self) -> bool {
-        self.is_shutting_down.load(Ordering::Relaxed)
-    }
-
     /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments.
     /// Aborts a stream whose silence, wait for the first output, wait for the end or total time is too
     /// long, or whose key was removed.
@@ -263,7 +258,7 @@ impl InFlightGuard {
 
     /// Whether the gateway is aborting open exchanges.
     pub fn is_cutting(&self) -> bool {
-        self.registry.is_cutting()
+        self.registry.is_shutting_down.load(Ordering::Relaxed)
     }
 }
 
