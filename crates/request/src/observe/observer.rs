@@ -93,22 +93,15 @@ impl ResponseObserver {
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        let Some(filter) = &mut self.usage_filter else { return frame };
-        let frame = filter.forward(frame);
-        if filter.has_failed {
-            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        match &mut self.usage_filter {
+            Some(filter) => filter.forward(frame),
+            None => frame,
         }
-        frame
     }
 
     /// The bytes that the usage filter holds back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        let Some(filter) = &mut self.usage_filter else { return Bytes::new() };
-        let held = filter.flush();
-        if filter.has_failed {
-            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
-        }
-        held
+        self.usage_filter.as_mut().map(|filter| filter.flush()).unwrap_or_default()
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -207,8 +200,12 @@ impl ResponseObserver {
         observed.has_refusal_phrase = answer.has_phrase;
         observed.is_refusal = answer.is_refusal;
         observed.usage_source = observed.token_count_source();
-        let filter = self.usage_filter.as_ref();
-        observed.fingerprint = filter.and_then(|filter| filter.fingerprint.clone());
+        if let Some(filter) = &self.usage_filter {
+            observed.fingerprint.clone_from(&filter.fingerprint);
+            if filter.has_failed {
+                observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+            }
+        }
         self.observed
     }
 
