@@ -2,9 +2,8 @@
 
 use super::PrefillSkip;
 use bytes::Bytes;
-use serde::Deserialize;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
-use tokenweir_protocol::openai::{Api, Splice, Usage};
+use tokenweir_protocol::openai::{Api, Splice, Usage, read_usage};
 
 /// The field of requests and responses that has the parameters of the KV cache transfer.
 const PARAMETERS: &str = "kv_transfer_params";
@@ -20,18 +19,6 @@ pub struct PrefillResponse {
     pub parameters: Option<String>,
     /// Tokens of the prompt, and those that were in the prefix cache.
     pub usage: Usage,
-}
-
-/// The fields of `usage` that the responses of chat completions and of completions have in common.
-#[derive(Deserialize)]
-struct ReportedUsage {
-    prompt_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
 }
 
 /// The body of the prefill leg of a request. Fails if the request cannot have a prefill leg.
@@ -119,12 +106,9 @@ impl PrefillResponse {
             let (name, value) = (&body[member.name], &body[member.value]);
             if name == PARAMETERS.as_bytes() && names_blocks(value) {
                 response.parameters = std::str::from_utf8(value).ok().map(Into::into);
-            } else if name == b"usage"
-                && let Ok(usage) = serde_json::from_slice::<ReportedUsage>(value)
-            {
-                response.usage.input = usage.prompt_tokens;
-                response.usage.cached =
-                    usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
+            } else if name == b"usage" {
+                let Usage { input, cached, .. } = read_usage(value);
+                response.usage = Usage { input, cached, ..Usage::default() };
             }
         });
         read.map_or_else(Self::default, |()| response)

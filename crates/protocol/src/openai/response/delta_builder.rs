@@ -2,6 +2,7 @@
 
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
+use crate::json::members::{number, visit_members};
 use crate::openai::shapes::{EventOutput, ResponseField};
 use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
@@ -340,6 +341,29 @@ impl ResponseStatus {
             (_, Some(_)) => Self::Unfinished,
         }
     }
+}
+
+/// The counts in the `usage` object of a chat completion or a completion, and in the objects in it, such as
+/// `prompt_tokens_details`. A value that is no count is stored as `None`.
+pub fn read_usage(object: &[u8]) -> Usage {
+    let mut usage = Usage::default();
+    let mut on_member = |name: &[u8], value: &[u8]| {
+        let field = match name {
+            b"prompt_tokens" => &mut usage.input,
+            b"completion_tokens" => &mut usage.output,
+            b"cached_tokens" => &mut usage.cached,
+            b"created_cache_tokens" => &mut usage.cache_created,
+            b"reasoning_tokens" => &mut usage.reasoning,
+            _ => return,
+        };
+        *field = number(value).filter(|count| *count <= MAX_TOKEN_COUNT);
+    };
+    let _ = visit_members(object, |member| {
+        let value = &object[member.value];
+        on_member(&object[member.name], value);
+        let _ = visit_members(value, |detail| on_member(&value[detail.name], &value[detail.value]));
+    });
+    usage
 }
 
 /// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].

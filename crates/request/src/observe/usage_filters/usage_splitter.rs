@@ -4,8 +4,8 @@
 use memchr::memmem::Finder;
 use std::ops::Range;
 use std::sync::LazyLock;
-use tokenweir_protocol::json::members::{length_until_closed, number, visit_members};
-use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage};
+use tokenweir_protocol::json::members::length_until_closed;
+use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage, read_usage};
 
 /// Splits the data of an event into its usage and its other data. Most events of a stream differ
 /// only in text and usage, so a reader that gets the events without usage need not parse them in
@@ -80,7 +80,7 @@ impl UsageSplitter {
         if !is_outermost || USAGE_NAME_FINDER.find(rest).is_some() {
             return None;
         }
-        let usage = read_counts(&data[value - 1..end]);
+        let usage = read_usage(&data[value - 1..end]);
         self.tail.clear();
         if let Some((input, output, tail)) = read_first_counts(&data[value..])
             && (usage.input, usage.output) == (Some(input), Some(output))
@@ -123,27 +123,4 @@ fn read_count(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// Whether a `usage` member begins at this range of an event.
 pub(super) fn is_at(event: &[u8], range: &Range<usize>) -> bool {
     event.get(range.clone()).is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
-}
-
-/// The counts among the members of a `usage` object and of the objects in it, such as
-/// `prompt_tokens_details`. A value that is no count is stored as `None`.
-fn read_counts(object: &[u8]) -> Usage {
-    let mut usage = Usage::default();
-    let mut on_member = |name: &[u8], value: &[u8]| {
-        let field = match name {
-            b"prompt_tokens" => &mut usage.input,
-            b"completion_tokens" => &mut usage.output,
-            b"cached_tokens" => &mut usage.cached,
-            b"created_cache_tokens" => &mut usage.cache_created,
-            b"reasoning_tokens" => &mut usage.reasoning,
-            _ => return,
-        };
-        *field = number(value).filter(|count| *count <= MAX_TOKEN_COUNT);
-    };
-    let _ = visit_members(object, |member| {
-        let value = &object[member.value];
-        on_member(&object[member.name], value);
-        let _ = visit_members(value, |detail| on_member(&value[detail.name], &value[detail.value]));
-    });
-    usage
 }
