@@ -251,16 +251,17 @@ impl Exchange {
     /// be interrupted.
     pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
         let ExchangeState { response, policy, .. } = &*self.inner;
-        if !response.entry.as_ref()?.activity().is_cut(waker) {
+        let activity = response.entry.as_ref()?.activity();
+        if !activity.is_cut(waker) {
             return None;
         }
-        if response.entry.as_ref()?.activity().take_move() {
+        if activity.take_move() {
             return Some(Cut::Move);
         }
-        if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
+        if self.inner.in_flight.is_closing(activity) {
             return Some(Cut::End(Termination::Shutdown));
         }
-        if response.entry.as_ref()?.activity().is_revoked(clock::now()) {
+        if activity.is_revoked(clock::now()) {
             return Some(Cut::End(Termination::KeyRevoked));
         }
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
