@@ -14,8 +14,9 @@ use tokenweir_engine::prefill_leg::{PrefillSkip, Role};
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::telemetry::otel::TracingSettings;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{RequestPhase, RequestPhases, RequestRecord};
-use tokenweir_routing::{PromptFingerprint, TokenCounts};
+use tokenweir_routing::PromptFingerprint;
 
 const EVENTS: [&str; 3] = [WORD, FINISH, "[DONE]"];
 
@@ -115,7 +116,7 @@ fn teach(backend: &Backend, seconds: f64) {
             let candidate = load.candidate(&prompt, now);
             let mut reservation = load.reserve(&candidate, &prompt, true, now);
             load.first_output(&mut reservation, now + Duration::from_secs_f64(seconds));
-            let counts = TokenCounts { output: Some(10), ..TokenCounts::default() };
+            let counts = Usage { output: Some(10), ..Usage::default() };
             load.answered(&mut reservation, &counts);
             load.release(reservation, now + Duration::from_secs_f64(seconds));
         }

@@ -100,8 +100,8 @@ impl BackendAddress {
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
         let with_scheme =
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri =
-            with_scheme.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
+        let not_url = || BackendAddressError::NotUrl(url.to_owned());
+        let uri: Uri = with_scheme.parse().map_err(|_| not_url())?;
         let mut supported_schemes = [Scheme::HTTP, Scheme::HTTPS].into_iter();
         let scheme = supported_schemes.find(|scheme| uri.scheme() == Some(scheme));
         let scheme =
@@ -110,7 +110,6 @@ impl BackendAddress {
         if uri.query().is_some() || prefix.ends_with("/v1") {
             return Err(BackendAddressError::UnexpectedPath(url.to_owned()));
         }
-        let not_url = || BackendAddressError::NotUrl(url.to_owned());
         let authority = uri.authority().cloned().ok_or_else(not_url)?;
         if authority.as_str().contains('@') {
             return Err(BackendAddressError::Credentials);

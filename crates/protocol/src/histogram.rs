@@ -13,7 +13,6 @@ pub use duration_histogram::DurationHistogram;
 pub use exponential_histogram::{ExponentialHistogram, MAX_EXPONENTIAL_BUCKETS, ZERO_THRESHOLD};
 
 use duration_histogram::nearest_rank;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ enum BoundsStorage {
 
 /// A histogram with a fixed number of bucket counts, and with the count, sum and maximum of its
 /// values.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct FixedBucketHistogram<S> {
     /// Number of values in each bucket. A bucket has the values at or below its bound and above the
     /// previous bound. The bucket after the last bound has no upper bound.
@@ -238,13 +237,6 @@ impl<S> PartialEq for FixedBucketHistogram<S> {
     fn eq(&self, other: &Self) -> bool {
         (self.bucket_counts, self.count) == (other.bucket_counts, other.count)
             && (self.sum - other.sum).abs() <= f64::EPSILON * self.sum.abs().max(1.0)
-    }
-}
-
-impl<S> fmt::Debug for FixedBucketHistogram<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, sum, max, .. } = self;
-        write!(f, "FixedBucketHistogram {{ count: {count}, sum: {sum}, max: {max} }}")
     }
 }
 

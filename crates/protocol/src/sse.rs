@@ -100,12 +100,22 @@ impl SseDecoder {
             }
             let piece = match self.line_state {
                 LineState::ByteOrderMark(matched) => {
-                    self.read_byte_order_mark(matched, byte, input)
+                    self.read_byte_order_mark(matched, byte, input);
+                    None
                 }
                 LineState::Start => self.read_line_start(byte, input),
-                LineState::Space => self.read_space(input),
+                LineState::Space => {
+                    self.read_space(input);
+                    None
+                }
                 LineState::FieldName => self.read_field_name(input),
-                LineState::AfterColon(field) => self.read_after_colon(field, byte, input),
+                LineState::AfterColon(field) => {
+                    if byte == b' ' {
+                        *input = &input[1..];
+                    }
+                    self.line_state = LineState::FieldValue(field);
+                    None
+                }
                 LineState::FieldValue(field) => self.read_field_value(field, input),
             };
             if piece.is_some() {
@@ -139,12 +149,7 @@ impl SseDecoder {
         self.event_type.as_str()
     }
 
-    fn read_byte_order_mark<'a>(
-        &mut self,
-        matched: u8,
-        byte: u8,
-        input: &mut &'a [u8],
-    ) -> Option<SsePiece<'a>> {
+    fn read_byte_order_mark(&mut self, matched: u8, byte: u8, input: &mut &[u8]) {
         match BYTE_ORDER_MARK.get(usize::from(matched)) {
             Some(&expected) if expected == byte => {
                 self.line_state = LineState::ByteOrderMark(matched + 1);
@@ -154,7 +159,6 @@ impl SseDecoder {
             Some(_) if matched > 0 => self.line_state = LineState::FieldValue(SseField::Ignored),
             _ => self.line_state = LineState::Start,
         }
-        None
     }
 
     fn read_line_start<'a>(&mut self, byte: u8, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
@@ -190,7 +194,7 @@ impl SseDecoder {
 
     /// Reads white space at the start of a line. A line of white space only, which servers send to keep a
     /// connection open, has no field.
-    fn read_space<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
+    fn read_space(&mut self, input: &mut &[u8]) {
         let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
         let length = input.iter().take_while(is_space).count();
         match input.get(length) {
@@ -204,7 +208,6 @@ impl SseDecoder {
                 *input = &input[length..];
             }
         }
-        None
     }
 
     fn read_field_name<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
@@ -249,19 +252,6 @@ impl SseDecoder {
             }
             _ => None,
         }
-    }
-
-    fn read_after_colon<'a>(
-        &mut self,
-        field: SseField,
-        byte: u8,
-        input: &mut &'a [u8],
-    ) -> Option<SsePiece<'a>> {
-        if byte == b' ' {
-            *input = &input[1..];
-        }
-        self.line_state = LineState::FieldValue(field);
-        None
     }
 
     fn read_field_value<'a>(

@@ -10,19 +10,8 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A routing policy.
-    #[derive(
-        Debug,
-        Clone,
-        Copy,
-        Default,
-        PartialEq,
-        Eq,
-        Hash,
-        Serialize,
-        Deserialize,
-        JsonSchema,
-        clap::ValueEnum,
-    )]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    #[derive(Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
     #[serde(rename_all = "snake_case")]
     #[clap(rename_all = "snake_case")]
     pub enum PolicyKind {

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use proptest::prelude::*;
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Usage;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
@@ -214,7 +215,7 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
         let request = RoutingRequest { sequence: mix(sequence), ..RoutingRequest::default() };
         let index = Policy::default().pick(&candidates, &request).unwrap().index;
         let mut reservation = estimators[index].reserve(&candidates[index], &prompt, false, now);
-        let counts = TokenCounts { prompt: Some(tokens), cached: None, output: Some(tokens) };
+        let counts = Usage { input: Some(tokens), output: Some(tokens), ..Usage::default() };
         estimators[index].answered(&mut reservation, &counts);
         estimators[index].release(reservation, now);
         sent[index] += 1;

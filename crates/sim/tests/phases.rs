@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::OutputGapHistogram;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::fixtures::{decision, streamed};
 use tokenweir_request::record::{
     BackendCondition, RequestPhase, RequestPhases, RequestRecord, WaitReports,
 };
-use tokenweir_routing::{
-    Candidate, LoadEstimator, LoadReport, PromptFingerprint, Reservation, TokenCounts,
-};
+use tokenweir_routing::{Candidate, LoadEstimator, LoadReport, PromptFingerprint, Reservation};
 use tokenweir_sim::engine::{
     Engine, EngineSpec, EngineStep, FinishedSequence, SequenceId, SequenceRequest,
     SimulatedEngineLoad,
@@ -198,12 +197,8 @@ impl Simulation {
         let Some(mut sent) = self.sent.remove(&truth.id.0) else { return };
         let prefill = truth.first_token.saturating_sub(truth.scheduled);
         self.prefill = (self.prefill.0 + prefill, self.prefill.1 + 1);
-        let counts = TokenCounts {
-            prompt: sent.record.observed.usage.input,
-            cached: Some(0),
-            output: sent.record.observed.usage.output,
-        };
-        self.estimator.answered(&mut sent.reservation, &counts);
+        let usage = Usage { cached: Some(0), ..sent.record.observed.usage };
+        self.estimator.answered(&mut sent.reservation, &usage);
         self.estimator.release(sent.reservation, now);
         let timings = &mut sent.record.timings;
         timings.ended = Some(now);

@@ -2,9 +2,8 @@
 
 use super::PrefillSkip;
 use bytes::Bytes;
-use serde::Deserialize;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
-use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_protocol::openai::{Api, Splice, Usage, read_usage};
 
 /// The field of requests and responses that has the parameters of the KV cache transfer.
 const PARAMETERS: &str = "kv_transfer_params";
@@ -18,22 +17,8 @@ pub struct PrefillResponse {
     /// The parameters for the decode leg, as the engine wrote them. `None`: the engine keeps no blocks for
     /// the decode leg.
     pub parameters: Option<String>,
-    /// Tokens of the prompt. `None`: not reported.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens of the prompt that were in the prefix cache. `None`: not reported.
-    pub cached_tokens: Option<u64>,
-}
-
-/// The fields of `usage` that the responses of chat completions and of completions have in common.
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
+    /// Tokens of the prompt, and those that were in the prefix cache.
+    pub usage: Usage,
 }
 
 /// The body of the prefill leg of a request. Fails if the request cannot have a prefill leg.
@@ -83,16 +68,8 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
 /// The body of the decode leg of a request, with the parameters from the response to its prefill leg. `None`:
 /// `body` is no JSON object.
 pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
-    let mut edits = Vec::new();
-    visit_members(body, |member| {
-        if body[member.name] == *PARAMETERS.as_bytes() {
-            edits.push(Splice::replace(member.value, parameters.to_owned()));
-        }
-    })?;
-    if edits.is_empty() {
-        edits.push(Splice::insert(body, &format!(r#""{PARAMETERS}":{parameters}"#))?);
-    }
-    Some(Splice::apply(&edits, body))
+    let edit = Splice::set(body, PARAMETERS, parameters)?;
+    Some(Splice::apply([&edit], body))
 }
 
 /// Whether a request with this field can be split into a prefill leg and a decode leg. A request can be split
@@ -129,12 +106,9 @@ impl PrefillResponse {
             let (name, value) = (&body[member.name], &body[member.value]);
             if name == PARAMETERS.as_bytes() && names_blocks(value) {
                 response.parameters = std::str::from_utf8(value).ok().map(Into::into);
-            } else if name == b"usage"
-                && let Ok(usage) = serde_json::from_slice::<Usage>(value)
-            {
-                response.prompt_tokens = usage.prompt_tokens;
-                response.cached_tokens =
-                    usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
+            } else if name == b"usage" {
+                let Usage { input, cached, .. } = read_usage(value);
+                response.usage = Usage { input, cached, ..Usage::default() };
             }
         });
         read.map_or_else(Self::default, |()| response)
@@ -213,7 +187,7 @@ mod tests {
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
         );
         let read = PrefillResponse::read(response.as_bytes());
-        assert_eq!((read.prompt_tokens, read.cached_tokens), (Some(9), Some(4)));
+        assert_eq!((read.usage.input, read.usage.cached), (Some(9), Some(4)));
         let parameters = read.parameters.unwrap();
         for (body, expected) in [
             (

@@ -13,10 +13,10 @@ use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::{Api, Usage};
 use tokenweir_request::observe::BackendMonitor;
 use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
-use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation, TokenCounts};
+use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]
@@ -87,11 +87,11 @@ impl Lease {
         self.backend().on_change(clock::now());
     }
 
-    /// Records that the prefill leg of the lease has ended with success. `counts`: the token counts
+    /// Records that the prefill leg of the lease has ended with success. `usage`: the token counts
     /// in its response.
-    pub(crate) fn on_prefilled(&self, counts: &TokenCounts, now: Instant) {
+    pub(crate) fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.0.on_first_output(now);
-        self.0.observe(|estimator, reservation| estimator.answered(reservation, counts));
+        self.0.observe(|estimator, reservation| estimator.answered(reservation, usage));
         self.backend().on_response_started(now);
     }
 
@@ -190,16 +190,12 @@ impl BackendMonitor for LeaseState {
 
     fn on_answer(&self, api: Option<Api>, observed: &ObservedResponse) {
         self.backend.load.stream_profile.on_response_ended(api, observed);
-        let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
-        let counts = TokenCounts {
-            prompt: usage.input.filter(|_| is_exact),
-            cached: usage.cached.filter(|_| is_exact),
-            output: usage.output.filter(|_| is_exact),
-        };
+        let is_exact = observed.usage_source == UsageSource::Exact;
+        let usage = if is_exact { observed.usage } else { Usage::default() };
         if let Some(followed) = self.followed.get() {
-            followed.set_counts(counts);
+            followed.set_usage(usage);
         }
-        self.observe(|estimator, reservation| estimator.answered(reservation, &counts));
+        self.observe(|estimator, reservation| estimator.answered(reservation, &usage));
     }
 }
 

@@ -78,7 +78,7 @@ impl PromptLookup {
         let span = Vec::with_capacity(SPAN_BLOCKS);
         let mut lookup =
             Self { known, is_outline: false, is_whole, ends: [None; 2], span, span_place: None };
-        if index.has_outlines() && known < text.blocks.len() {
+        if index.has_outlines && known < text.blocks.len() {
             lookup.extend_by_outline(text, index);
         }
         let last = lookup.known.checked_sub(1);
@@ -136,7 +136,7 @@ impl PromptLookup {
             tokens: u64::from(blocks) * u64::from(contents.block_size()),
             text_blocks: self.text_blocks(resident).min(text.blocks.len()),
             is_decided: resident < known || self.is_whole,
-            is_expected: index.has_outlines() && self.is_expected(resident, text, index),
+            is_expected: index.has_outlines && self.is_expected(resident, text, index),
         }
     }
 

@@ -22,8 +22,9 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether the index has ever learned an engine block from an outline.
-    has_outlines: bool,
+    /// Whether the index has ever learned an engine block from an outline. The index may lack the engine
+    /// blocks between two anchors of an outline.
+    pub(super) has_outlines: bool,
 }
 
 /// An engine block, with its position in a prompt.
@@ -175,12 +176,6 @@ impl TextIndex {
         let expected = ChainBlock { blocks: place.blocks | EXPECTED, ..place };
         self.texts.insert(text, known.unwrap_or(expected));
         self.has_outlines = true;
-    }
-
-    /// Whether the index has ever learned engine blocks from outlines. The index may lack the engine blocks
-    /// between two anchors of an outline.
-    pub(super) fn has_outlines(&self) -> bool {
-        self.has_outlines
     }
 
     /// The last engine block within the text whose hash is `text`. `None`: the index does not know the text.

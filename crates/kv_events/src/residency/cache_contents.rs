@@ -175,7 +175,11 @@ impl CacheContents {
                 self.store_on_gpu(stored, parent.flatten(), first_depth, counts_copies)?;
             }
             Medium::Offloaded => {
-                self.store_offloaded(stored, first_depth, counts_copies)?;
+                for (index, hash) in stored.block_hashes.iter().enumerate() {
+                    let depth = first_depth.saturating_add(index as u32);
+                    let place = BlockPlace::new(depth, GroupNumber::OTHER);
+                    self.offloaded.store(hash, place, counts_copies)?;
+                }
                 return Ok(None);
             }
         }
@@ -217,34 +221,16 @@ impl CacheContents {
         Ok(())
     }
 
-    /// Stores offloaded blocks. `first_depth`: number of blocks of the prompt before the first
-    /// block.
-    fn store_offloaded(
-        &mut self,
-        stored: &BlockStored<'_>,
-        first_depth: u32,
-        counts_copies: bool,
-    ) -> Result<(), TooManyBlocks> {
-        for (index, hash) in stored.block_hashes.iter().enumerate() {
-            let depth = first_depth.saturating_add(index as u32);
-            let place = BlockPlace::new(depth, GroupNumber::OTHER);
-            self.offloaded.store(hash, place, counts_copies)?;
-        }
-        Ok(())
-    }
-
     fn remove(&mut self, removed: &BlockRemoved<'_>) {
-        match removed.medium {
-            Medium::Gpu => {
-                for hash in removed.block_hashes.iter() {
+        for hash in removed.block_hashes.iter() {
+            match removed.medium {
+                Medium::Gpu => {
                     if let Some(group) = self.on_gpu.remove(hash) {
                         self.groups.on_removed(group, hash);
                     }
                 }
-            }
-            Medium::Offloaded => {
-                for hash in removed.block_hashes.iter() {
-                    let _ = self.offloaded.remove(hash);
+                Medium::Offloaded => {
+                    self.offloaded.remove(hash);
                 }
             }
         }

@@ -75,6 +75,14 @@ enum ScanState {
     Failed,
 }
 
+/// The scan of one piece of a document.
+struct PieceScan<'a, S, F> {
+    scanner: &'a mut JsonScanner,
+    paths: &'a PathTable<S>,
+    piece: &'a [u8],
+    report: F,
+}
+
 /// Greatest nesting depth of the objects and arrays that paths lead into.
 const MAX_DEPTH: usize = 12;
 
@@ -139,132 +147,28 @@ impl JsonScanner {
         &mut self,
         paths: &PathTable<S>,
         piece: &[u8],
-        mut report: impl FnMut(S, JsonValue<'_>, usize),
+        report: impl FnMut(S, JsonValue<'_>, usize),
     ) {
+        let mut scan = PieceScan { scanner: self, paths, piece, report };
         let mut at = 0;
         while at < piece.len() {
-            at = match self.state {
+            at = match scan.scanner.state {
                 ScanState::String { is_key, is_escaped } => {
-                    self.read_string(paths, piece, at, is_key, is_escaped, &mut report)
+                    scan.read_string(at, is_key, is_escaped)
                 }
-                ScanState::Scalar => self.read_scalar(paths, piece, at, &mut report),
-                ScanState::SkipContainer => self.skip_container(piece, at),
-                ScanState::SkipString { is_escaped } => self.skip_string(piece, at, is_escaped),
+                ScanState::Scalar => scan.read_scalar(at),
+                ScanState::SkipContainer => scan.scanner.skip_container(piece, at),
+                ScanState::SkipString { is_escaped } => {
+                    scan.scanner.skip_string(piece, at, is_escaped)
+                }
                 ScanState::Failed => return,
                 _ => {
-                    self.read_structure(paths, piece, at, &mut report);
+                    scan.read_structure(at);
                     // `read_scalar` reads the first byte of a scalar again.
-                    if self.state == ScanState::Scalar { at } else { at + 1 }
+                    if scan.scanner.state == ScanState::Scalar { at } else { at + 1 }
                 }
             };
         }
-    }
-
-    fn read_structure<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        piece: &[u8],
-        at: usize,
-        report: &mut impl FnMut(S, JsonValue<'_>, usize),
-    ) {
-        let (byte, mut report) =
-            (piece[at], |signal, value: JsonValue<'_>| report(signal, value, at + 1));
-        match (self.state, byte) {
-            (_, b' ' | b'\t' | b'\n' | b'\r') => {}
-            (ScanState::Value { can_end: true }, b']')
-            | (ScanState::Key { can_end: true }, b'}') => {
-                self.close_container(paths, byte, &mut report);
-            }
-            (ScanState::Value { .. }, _) => self.begin_value(paths, byte, &mut report),
-            (ScanState::Key { .. }, b'"') => {
-                self.state = ScanState::String { is_key: true, is_escaped: false }
-            }
-            (ScanState::Colon, b':') => self.state = ScanState::Value { can_end: false },
-            (ScanState::CommaOrEnd, b',') => self.on_comma(paths),
-            (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(paths, byte, &mut report),
-            _ => self.state = ScanState::Failed,
-        }
-    }
-
-    /// Begins a value whose first byte is `byte`.
-    fn begin_value<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        byte: u8,
-        report: &mut impl FnMut(S, JsonValue<'_>),
-    ) {
-        match byte {
-            b'"' if paths.signal(self.next_node).is_some() => {
-                self.state = ScanState::String { is_key: false, is_escaped: false };
-            }
-            b'"' => self.state = ScanState::SkipString { is_escaped: false },
-            b'{' | b'[' => self.open_container(paths, byte == b'{', report),
-            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.state = ScanState::Scalar,
-            _ => self.state = ScanState::Failed,
-        }
-    }
-
-    fn open_container<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        is_object: bool,
-        report: &mut impl FnMut(S, JsonValue<'_>),
-    ) {
-        if let Some(signal) = paths.signal(self.next_node) {
-            report(signal, if is_object { JsonValue::Object } else { JsonValue::Array });
-        }
-        self.is_object |= is_object && self.depth == 0;
-        match self.next_node {
-            Some(node)
-                if self.depth < MAX_DEPTH
-                    && (self.depth == 0
-                        || paths.has_children(node, is_object)
-                        || paths.signal(self.next_node).is_some()) =>
-            {
-                self.containers[self.depth] = ContainerFrame { node, is_object };
-                self.depth += 1;
-                self.state = if is_object {
-                    ScanState::Key { can_end: true }
-                } else {
-                    self.next_node = paths.element(node);
-                    ScanState::Value { can_end: true }
-                };
-            }
-            _ => {
-                self.skipped_depth = 1;
-                self.state = ScanState::SkipContainer;
-            }
-        }
-    }
-
-    fn close_container<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        byte: u8,
-        report: &mut impl FnMut(S, JsonValue<'_>),
-    ) {
-        let frame = self.containers[self.depth - 1];
-        if frame.is_object != (byte == b'}') {
-            self.state = ScanState::Failed;
-            return;
-        }
-        self.depth -= 1;
-        if let Some(signal) = paths.signal(Some(frame.node)) {
-            // After a member or an element, the state is `CommaOrEnd`.
-            let is_empty = self.state != ScanState::CommaOrEnd;
-            report(signal, JsonValue::End { is_empty });
-        }
-        self.on_value_end();
-    }
-
-    fn on_comma<S: Copy>(&mut self, paths: &PathTable<S>) {
-        let frame = self.containers[self.depth - 1];
-        self.state = if frame.is_object {
-            ScanState::Key { can_end: false }
-        } else {
-            self.next_node = paths.element(frame.node);
-            ScanState::Value { can_end: false }
-        };
     }
 
     fn on_value_end(&mut self) {
@@ -294,71 +198,6 @@ impl JsonScanner {
         let is_expected = piece[at..].starts_with(expected);
         self.state = if is_expected { next_state } else { fallback_state };
         if is_expected { at + expected.len() } else { at }
-    }
-
-    fn read_string<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        piece: &[u8],
-        start: usize,
-        is_key: bool,
-        is_escaped: bool,
-        report: &mut impl FnMut(S, JsonValue<'_>, usize),
-    ) -> usize {
-        let Ok(end) = find_quote(piece, start, is_escaped) else {
-            let is_escaped = find_quote(piece, start, is_escaped) == Err(true);
-            self.token_buffer.extend(&piece[start..]);
-            self.state = ScanState::String { is_key, is_escaped };
-            return piece.len();
-        };
-        let (raw, len) = self.token_buffer.finish(&piece[start..end]);
-        if is_key {
-            let object = self.containers[self.depth - 1].node;
-            let decoded_name = || JsonText::new(raw, len).decode_if_escaped();
-            self.next_node = paths
-                .member(object, raw)
-                .filter(|_| raw.len() == len)
-                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())))
-                .or_else(|| paths.other_members(object));
-            self.token_buffer.clear();
-            return self.skip_expected(
-                piece,
-                end + 1,
-                ScanState::Colon,
-                b":",
-                ScanState::Value { can_end: false },
-            );
-        }
-        if let Some(signal) = paths.signal(self.next_node) {
-            report(signal, JsonValue::Text(JsonText::new(raw, len)), end + 1);
-        }
-        self.token_buffer.clear();
-        self.end_value(piece, end + 1)
-    }
-
-    fn read_scalar<S: Copy>(
-        &mut self,
-        paths: &PathTable<S>,
-        piece: &[u8],
-        start: usize,
-        report: &mut impl FnMut(S, JsonValue<'_>, usize),
-    ) -> usize {
-        let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
-        let Some(len) = piece[start..].iter().position(is_end) else {
-            self.token_buffer.extend(&piece[start..]);
-            return piece.len();
-        };
-        let end = start + len;
-        let (raw, _) = self.token_buffer.finish(&piece[start..end]);
-        let Some(value) = read_literal(&raw[..raw.len().min(MAX_TOKEN_BYTES)]) else {
-            self.state = ScanState::Failed;
-            return end;
-        };
-        if let Some(signal) = paths.signal(self.next_node) {
-            report(signal, value, end);
-        }
-        self.token_buffer.clear();
-        self.end_value(piece, end)
     }
 
     fn skip_container(&mut self, piece: &[u8], start: usize) -> usize {
@@ -396,5 +235,144 @@ impl JsonScanner {
                 piece.len()
             }
         }
+    }
+}
+
+// === impl PieceScan ===
+
+impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
+    fn read_structure(&mut self, at: usize) {
+        let byte = self.piece[at];
+        match (self.scanner.state, byte) {
+            (_, b' ' | b'\t' | b'\n' | b'\r') => {}
+            (ScanState::Value { can_end: true }, b']')
+            | (ScanState::Key { can_end: true }, b'}')
+            | (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(at),
+            (ScanState::Value { .. }, _) => self.begin_value(at),
+            (ScanState::Key { .. }, b'"') => {
+                self.scanner.state = ScanState::String { is_key: true, is_escaped: false }
+            }
+            (ScanState::Colon, b':') => self.scanner.state = ScanState::Value { can_end: false },
+            (ScanState::CommaOrEnd, b',') => self.on_comma(),
+            _ => self.scanner.state = ScanState::Failed,
+        }
+    }
+
+    /// Begins the value whose first byte is at `at`.
+    fn begin_value(&mut self, at: usize) {
+        self.scanner.state = match self.piece[at] {
+            b'"' if self.paths.signal(self.scanner.next_node).is_some() => {
+                ScanState::String { is_key: false, is_escaped: false }
+            }
+            b'"' => ScanState::SkipString { is_escaped: false },
+            b'{' | b'[' => return self.open_container(at),
+            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => ScanState::Scalar,
+            _ => ScanState::Failed,
+        };
+    }
+
+    fn open_container(&mut self, at: usize) {
+        let Self { scanner, paths, .. } = self;
+        let is_object = self.piece[at] == b'{';
+        let signal = paths.signal(scanner.next_node);
+        if let Some(signal) = signal {
+            let value = if is_object { JsonValue::Object } else { JsonValue::Array };
+            (self.report)(signal, value, at + 1);
+        }
+        scanner.is_object |= is_object && scanner.depth == 0;
+        match scanner.next_node {
+            Some(node)
+                if scanner.depth < MAX_DEPTH
+                    && (scanner.depth == 0
+                        || paths.has_children(node, is_object)
+                        || signal.is_some()) =>
+            {
+                scanner.containers[scanner.depth] = ContainerFrame { node, is_object };
+                scanner.depth += 1;
+                scanner.state = if is_object {
+                    ScanState::Key { can_end: true }
+                } else {
+                    scanner.next_node = paths.element(node);
+                    ScanState::Value { can_end: true }
+                };
+            }
+            _ => {
+                scanner.skipped_depth = 1;
+                scanner.state = ScanState::SkipContainer;
+            }
+        }
+    }
+
+    fn close_container(&mut self, at: usize) {
+        let frame = self.scanner.containers[self.scanner.depth - 1];
+        if frame.is_object != (self.piece[at] == b'}') {
+            self.scanner.state = ScanState::Failed;
+            return;
+        }
+        self.scanner.depth -= 1;
+        if let Some(signal) = self.paths.signal(Some(frame.node)) {
+            // After a member or an element, the state is `CommaOrEnd`.
+            let is_empty = self.scanner.state != ScanState::CommaOrEnd;
+            (self.report)(signal, JsonValue::End { is_empty }, at + 1);
+        }
+        self.scanner.on_value_end();
+    }
+
+    fn on_comma(&mut self) {
+        let frame = self.scanner.containers[self.scanner.depth - 1];
+        self.scanner.state = if frame.is_object {
+            ScanState::Key { can_end: false }
+        } else {
+            self.scanner.next_node = self.paths.element(frame.node);
+            ScanState::Value { can_end: false }
+        };
+    }
+
+    fn read_string(&mut self, start: usize, is_key: bool, is_escaped: bool) -> usize {
+        let Self { scanner, paths, piece, .. } = self;
+        let Ok(end) = find_quote(piece, start, is_escaped) else {
+            let is_escaped = find_quote(piece, start, is_escaped) == Err(true);
+            scanner.token_buffer.extend(&piece[start..]);
+            scanner.state = ScanState::String { is_key, is_escaped };
+            return piece.len();
+        };
+        let (raw, len) = scanner.token_buffer.finish(&piece[start..end]);
+        if is_key {
+            let object = scanner.containers[scanner.depth - 1].node;
+            let decoded_name = || JsonText::new(raw, len).decode_if_escaped();
+            scanner.next_node = paths
+                .member(object, raw)
+                .filter(|_| raw.len() == len)
+                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())))
+                .or_else(|| paths.other_members(object));
+            scanner.token_buffer.clear();
+            let value = ScanState::Value { can_end: false };
+            return scanner.skip_expected(piece, end + 1, ScanState::Colon, b":", value);
+        }
+        if let Some(signal) = paths.signal(scanner.next_node) {
+            (self.report)(signal, JsonValue::Text(JsonText::new(raw, len)), end + 1);
+        }
+        scanner.token_buffer.clear();
+        scanner.end_value(piece, end + 1)
+    }
+
+    fn read_scalar(&mut self, start: usize) -> usize {
+        let Self { scanner, paths, piece, .. } = self;
+        let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
+        let Some(len) = piece[start..].iter().position(is_end) else {
+            scanner.token_buffer.extend(&piece[start..]);
+            return piece.len();
+        };
+        let end = start + len;
+        let (raw, _) = scanner.token_buffer.finish(&piece[start..end]);
+        let Some(value) = read_literal(&raw[..raw.len().min(MAX_TOKEN_BYTES)]) else {
+            scanner.state = ScanState::Failed;
+            return end;
+        };
+        if let Some(signal) = paths.signal(scanner.next_node) {
+            (self.report)(signal, value, end);
+        }
+        scanner.token_buffer.clear();
+        scanner.end_value(piece, end)
     }
 }

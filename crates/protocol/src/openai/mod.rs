@@ -21,6 +21,5 @@ pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, prompt,
     request_fields,
 };
-pub use response::MAX_TOKEN_COUNT;
-pub use response::{PhraseMatcher, ResponseReader};
+pub use response::{MAX_TOKEN_COUNT, PhraseMatcher, ResponseReader, read_usage};
 pub use text_excerpt::TextExcerpt;

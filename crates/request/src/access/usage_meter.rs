@@ -13,15 +13,12 @@ pub(super) struct UsageLimiter {
     pub(super) limits: UsageLimits,
     /// Usage. After a reload of the key file, the limiter of the same tenant or key shares it with the
     /// earlier limiter.
-    pub(super) meter: Arc<UsageMeter>,
+    pub(super) meter: Arc<Mutex<UsageMeter>>,
 }
 
 /// Usage of a tenant or a key.
 #[derive(Debug, Default)]
-pub(super) struct UsageMeter(Mutex<UsageState>);
-
-#[derive(Debug, Default)]
-struct UsageState {
+pub(super) struct UsageMeter {
     requests: LeakyBucket,
     tokens: LeakyBucket,
     open_requests: u32,
@@ -38,7 +35,7 @@ struct LeakyBucket {
 
 /// Counts one request as open for its tenant and for its key, until the permit is dropped.
 #[derive(Debug)]
-pub struct ConcurrencyPermit([Arc<UsageMeter>; 2]);
+pub struct ConcurrencyPermit([Arc<Mutex<UsageMeter>>; 2]);
 
 /// Retry time of a request that was rejected by the concurrency limit. It is a constant because the
 /// time at which an open request ends is not known.
@@ -51,7 +48,7 @@ pub(super) fn enter(
     now: Instant,
 ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
     // No deadlock: the meter of the tenant is always locked before that of the key.
-    let mut usages = limiters.map(|limiter| lock(&limiter.meter.0));
+    let mut usages = limiters.map(|limiter| lock(&limiter.meter));
     for (usage, limiter) in usages.iter_mut().zip(limiters) {
         usage.drain_buckets(&limiter.limits, now);
     }
@@ -88,7 +85,7 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
 impl UsageLimiter {
     /// Adds the tokens of a request that has ended to the usage of the tenant or key.
     pub(super) fn charge(&self, tokens: u64, now: Instant) {
-        let mut usage = lock(&self.meter.0);
+        let mut usage = lock(&self.meter);
         usage.drain_buckets(&self.limits, now);
         if self.limits.tokens_per_minute.is_some() {
             usage.tokens.used += tokens as f64;
@@ -97,22 +94,22 @@ impl UsageLimiter {
 
     /// Number of open requests of the tenant or key.
     pub(super) fn open(&self) -> u32 {
-        lock(&self.meter.0).open_requests
+        lock(&self.meter).open_requests
     }
 }
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
         for meter in &self.0 {
-            let mut usage = lock(&meter.0);
+            let mut usage = lock(meter);
             usage.open_requests = usage.open_requests.saturating_sub(1);
         }
     }
 }
 
-// === impl UsageState ===
+// === impl UsageMeter ===
 
-impl UsageState {
+impl UsageMeter {
     fn drain_buckets(&mut self, limits: &UsageLimits, now: Instant) {
         self.requests.drain_since_update(limits.requests_per_minute, now);
         self.tokens.drain_since_update(limits.tokens_per_minute, now);

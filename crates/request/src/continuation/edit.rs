@@ -26,11 +26,14 @@ pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) 
 /// Adds the edits that correct the counts of the `usage` object at `range`. The backend that wrote the object
 /// counted the output of the earlier streams of this response as prompt. `earlier`: number of output tokens
 /// of the earlier streams. `prompt_tokens`: number of prompt tokens of the first request, if known.
+/// `drops_details`: whether `completion_tokens_details` becomes `null`, because an engine counts its own output
+/// there, without that of earlier streams.
 pub(super) fn add_usage(
     event: &[u8],
     range: &Range<usize>,
     earlier: u64,
     prompt_tokens: Option<u64>,
+    drops_details: bool,
     edits: &mut Vec<Edit>,
 ) {
     let mut counts = [None, None, None, None];
@@ -44,12 +47,10 @@ pub(super) fn add_usage(
         };
         counts[index] = Some((number::<u64>(&event[value.clone()]), value));
     };
-    let _ = members(event, range.clone(), |name, value| {
-        if event[name.clone()] == *b"prompt_tokens_details" {
-            let _ = members(event, value, &mut on_count);
-        } else {
-            on_count(name, value);
-        }
+    let _ = members(event, range.clone(), |name, value| match &event[name.clone()] {
+        b"prompt_tokens_details" => drop(members(event, value, &mut on_count)),
+        b"completion_tokens_details" if drops_details => edits.push((value, NULL.into())),
+        _ => on_count(name, value),
     });
     let value = |index: usize| counts[index].as_ref().and_then(|(count, _)| *count);
     let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
@@ -63,16 +64,4 @@ pub(super) fn add_usage(
             edits.push((range, count.to_string().into_bytes().into()));
         }
     }
-}
-
-/// The edit that replaces `completion_tokens_details` in a `usage` object by `null`, because an engine
-/// counts its own output there, without that of earlier streams. `None`: the object has no such member.
-pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Option<Edit> {
-    let mut details = None;
-    members(event, range.clone(), |name, value| {
-        if event[name] == *b"completion_tokens_details" {
-            details = Some(value);
-        }
-    })?;
-    Some((details?, NULL.into()))
 }

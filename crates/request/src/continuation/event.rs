@@ -11,10 +11,8 @@ pub(super) struct Event {
     pub is_done: bool,
     /// Whether the event reports an error.
     pub is_error: bool,
-    pub id: Option<Range<usize>>,
-    pub object: Option<Range<usize>>,
-    pub created: Option<Range<usize>>,
-    pub model: Option<Range<usize>>,
+    /// The values of the members [`HEAD`].
+    pub head: [Option<Range<usize>>; HEAD.len()],
     /// The object `usage`.
     pub usage: Option<Range<usize>>,
     /// The array of the token ids of the prompt.
@@ -39,6 +37,9 @@ pub(super) struct Event {
     pub finish: Option<Range<usize>>,
     pub has_logprobs: bool,
 }
+
+/// The names of the members that all events of a stream repeat.
+pub(super) const HEAD: [&str; 4] = ["id", "object", "created", "model"];
 
 /// The end of the event that begins at `at`, after its blank line. `None`: the event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
@@ -84,15 +85,15 @@ impl Event {
     fn read_members(&mut self, is_chat: bool, bytes: &[u8], data: Range<usize>) -> Option<()> {
         let mut choices = None;
         members(bytes, data, |name, value| match &bytes[name] {
-            b"id" => self.id = Some(value),
-            b"object" => self.object = Some(value),
-            b"created" => self.created = Some(value),
-            b"model" => self.model = Some(value),
             b"usage" if bytes[value.start] == b'{' => self.usage = Some(value),
             b"prompt_token_ids" if bytes[value.start] == b'[' => self.prompt_ids = Some(value),
             b"error" => self.is_error = bytes[value] != *b"null",
             b"choices" => choices = Some(value),
-            _ => {}
+            name => {
+                if let Some(index) = HEAD.iter().position(|head| head.as_bytes() == name) {
+                    self.head[index] = Some(value);
+                }
+            }
         })?;
         let Some(choices) = choices else { return Some(()) };
         let mut first = None;

@@ -65,9 +65,8 @@ fn is_comparable(event: &Event) -> bool {
     let Some(text) = &event.text else { return false };
     let is_before =
         |part: &Option<Range<usize>>| part.as_ref().is_none_or(|part| part.end <= text.start);
-    let are_before = [&event.id, &event.object, &event.created, &event.model, &event.role];
     let are_missing = [&event.usage, &event.prompt_ids, &event.finish];
-    are_before.into_iter().all(is_before)
+    event.head.iter().chain([&event.role]).all(is_before)
         && are_missing.into_iter().all(Option::is_none)
         && event.ids.as_ref().is_none_or(|ids| ids.start >= text.end)
 }

@@ -38,64 +38,46 @@ impl ContinuationPlan {
             _ => return Err(ContinuationRefusal::Api),
         };
         let is_exact = mode == ContinuationMode::Exact;
-        let plan = Self { is_chat, is_exact, ..Self::default() };
-        let mut reader = PlanReader { plan, ..PlanReader::default() };
+        let mut plan = Self { is_chat, is_exact, ..Self::default() };
+        let [mut has_seed, mut has_max_tokens, mut has_max_completion_tokens] = [false; 3];
+        let mut refused = None;
         visit_members(body, |member| {
-            reader.on_field(&body[member.name], &body[member.value]);
+            let (name, value) = (&body[member.name], &body[member.value]);
+            let is_set = is_set(value);
+            match name {
+                b"logprobs" if is_chat => plan.has_logprobs |= is_set,
+                b"temperature" => plan.is_greedy |= number(value) == Some(0.0),
+                b"top_k" => plan.is_greedy |= number(value) == Some(1.0),
+                b"seed" => has_seed = is_set,
+                b"return_token_ids" => plan.shows_ids = is_set,
+                b"max_completion_tokens" if is_chat => {
+                    has_max_completion_tokens = is_set;
+                    plan.max_tokens = number(value).or(plan.max_tokens);
+                }
+                b"max_tokens" => {
+                    has_max_tokens = true;
+                    if !has_max_completion_tokens {
+                        plan.max_tokens = number(value);
+                    }
+                }
+                _ => refused = refused.or_else(|| refusal(name, value, is_exact)),
+            }
         })
         .ok_or(ContinuationRefusal::Unreadable)?;
-        reader.finish(is_greedy_only)
+        let of_sampling = match (has_seed, is_greedy_only) {
+            (true, _) if !plan.is_greedy => Some(ContinuationRefusal::Seed),
+            (_, true) if !plan.is_greedy => Some(ContinuationRefusal::Sampled),
+            _ => None,
+        };
+        if !is_chat && !has_max_tokens {
+            plan.max_tokens = Some(DEFAULT_COMPLETION_TOKENS);
+        }
+        refused.or(of_sampling).map_or(Ok(plan), Err)
     }
 
     /// Whether the gateway must ask for token ids in the request, because the client did not ask for them.
     pub const fn adds_token_ids(&self) -> bool {
         !self.shows_ids
-    }
-}
-
-#[derive(Default)]
-struct PlanReader {
-    plan: ContinuationPlan,
-    has_seed: bool,
-    has_max_tokens: bool,
-    has_max_completion_tokens: bool,
-    refusal: Option<ContinuationRefusal>,
-}
-
-impl PlanReader {
-    fn on_field(&mut self, name: &[u8], value: &[u8]) {
-        let is_set = is_set(value);
-        match name {
-            b"logprobs" if self.plan.is_chat => self.plan.has_logprobs |= is_set,
-            b"temperature" => self.plan.is_greedy |= number(value) == Some(0.0),
-            b"top_k" => self.plan.is_greedy |= number(value) == Some(1.0),
-            b"seed" => self.has_seed = is_set,
-            b"return_token_ids" => self.plan.shows_ids = is_set,
-            b"max_completion_tokens" if self.plan.is_chat => {
-                self.has_max_completion_tokens = is_set;
-                self.plan.max_tokens = number(value).or(self.plan.max_tokens);
-            }
-            b"max_tokens" => {
-                self.has_max_tokens = true;
-                if !self.has_max_completion_tokens {
-                    self.plan.max_tokens = number(value);
-                }
-            }
-            _ => self.refusal = self.refusal.or_else(|| refusal(name, value, self.plan.is_exact)),
-        }
-    }
-
-    fn finish(mut self, is_greedy_only: bool) -> Result<ContinuationPlan, ContinuationRefusal> {
-        let is_sampled = !self.plan.is_greedy;
-        let of_sampling = match (self.has_seed, is_greedy_only) {
-            (true, _) if is_sampled => Some(ContinuationRefusal::Seed),
-            (_, true) if is_sampled => Some(ContinuationRefusal::Sampled),
-            _ => None,
-        };
-        if !self.plan.is_chat && !self.has_max_tokens {
-            self.plan.max_tokens = Some(DEFAULT_COMPLETION_TOKENS);
-        }
-        self.refusal.or(of_sampling).map_or(Ok(self.plan), Err)
     }
 }
 

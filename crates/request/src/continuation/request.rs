@@ -16,19 +16,6 @@ pub(super) enum Continued<'a> {
     Text(&'a str),
 }
 
-/// The offsets of the values in a request body that a continuation changes.
-#[derive(Default)]
-struct Fields {
-    messages: Option<Range<usize>>,
-    prompt: Option<Range<usize>>,
-    limits: Vec<Range<usize>>,
-    has_max_tokens: bool,
-    min_tokens: Option<Range<usize>>,
-    add_generation_prompt: Option<Range<usize>>,
-    continue_final_message: Option<Range<usize>>,
-    kv_transfer_params: Option<Range<usize>>,
-}
-
 impl ContinuationPlan {
     /// The body of the request that continues a stream after `tokens` output tokens. `body`: the body
     /// of the first request.
@@ -38,98 +25,58 @@ impl ContinuationPlan {
         continued: &Continued<'_>,
         tokens: u64,
     ) -> Result<Bytes, ContinuationRefusal> {
-        let fields = Fields::read(body).ok_or(ContinuationRefusal::Unreadable)?;
-        let mut edits = Vec::new();
-        self.continue_prompt(body, &fields, continued, &mut edits)
-            .ok_or(ContinuationRefusal::Unreadable)?;
-        for range in fields.limits.iter().chain(&fields.min_tokens) {
-            if let Some(limit) = number::<u64>(&body[range.clone()]) {
-                edits.push(replaced(range, limit.saturating_sub(tokens).to_string()));
+        let (mut edits, mut input, mut has_max_tokens) = (Vec::new(), None, false);
+        visit_members(body, |member| {
+            let (name, value) = (&body[member.name], &body[member.value.clone()]);
+            match name {
+                b"messages" if self.is_chat => input = Some(member.value),
+                b"prompt" if !self.is_chat => input = Some(member.value),
+                b"max_tokens" | b"max_completion_tokens" | b"min_tokens" => {
+                    has_max_tokens |= name == b"max_tokens";
+                    edits.extend(number::<u64>(value).map(|limit| {
+                        Splice::replace(member.value, limit.saturating_sub(tokens).to_string())
+                    }));
+                }
+                _ => {}
             }
-        }
-        if !self.is_chat && !fields.has_max_tokens {
+        })
+        .and_then(|()| self.continue_prompt(body, input, continued, &mut edits))
+        .ok_or(ContinuationRefusal::Unreadable)?;
+        if !self.is_chat && !has_max_tokens {
             let left = DEFAULT_COMPLETION_TOKENS.saturating_sub(tokens);
             edits.extend(Splice::insert(body, &format!(r#""max_tokens":{left}"#)));
         }
         Ok(Splice::apply(&edits, body))
     }
 
+    /// Adds the edits that make the engine continue the output. `input`: the offsets of the messages of a
+    /// chat completion, or of the prompt of a completion.
     fn continue_prompt(
         &self,
         body: &[u8],
-        fields: &Fields,
+        input: Option<Range<usize>>,
         continued: &Continued<'_>,
         edits: &mut Vec<Splice>,
     ) -> Option<()> {
         match continued {
             Continued::Ids(ids) if self.is_chat => {
-                let params = format!(r#"{{"prompt_token_ids":{}}}"#, id_list(*ids));
-                edits.push(set(
-                    body,
-                    "kv_transfer_params",
-                    fields.kv_transfer_params.as_ref(),
-                    params,
-                )?);
+                let parameters = format!(r#"{{"prompt_token_ids":{}}}"#, id_list(*ids));
+                edits.push(Splice::set(body, "kv_transfer_params", &parameters)?);
             }
-            Continued::Ids(ids) => {
-                edits.push(replaced(fields.prompt.as_ref()?, id_list(*ids)));
-            }
-            Continued::Text(text) if self.is_chat => {
-                let messages = fields.messages.as_ref()?;
-                let message = format!(r#",{{"role":"assistant","content":"{text}"}}"#);
-                edits.push(Splice::replace(messages.end - 1..messages.end - 1, message));
-                let is_set = [
-                    ("add_generation_prompt", &fields.add_generation_prompt, "false"),
-                    ("continue_final_message", &fields.continue_final_message, "true"),
-                ];
-                for (name, range, value) in is_set {
-                    edits.push(set(body, name, range.as_ref(), value.to_owned())?);
-                }
-            }
+            Continued::Ids(ids) => edits.push(Splice::replace(input?, id_list(*ids))),
             Continued::Text(text) => {
-                let prompt = fields.prompt.as_ref()?;
-                let text = String::from(*text);
-                edits.push(Splice::replace(prompt.end - 1..prompt.end - 1, text));
+                let end = input?.end - 1;
+                let text = if self.is_chat {
+                    edits.push(Splice::set(body, "add_generation_prompt", "false")?);
+                    edits.push(Splice::set(body, "continue_final_message", "true")?);
+                    format!(r#",{{"role":"assistant","content":"{text}"}}"#)
+                } else {
+                    String::from(*text)
+                };
+                edits.push(Splice::replace(end..end, text));
             }
         }
         Some(())
-    }
-}
-
-impl Fields {
-    fn read(body: &[u8]) -> Option<Self> {
-        let mut fields = Self::default();
-        visit_members(body, |member| {
-            let slot = match &body[member.name] {
-                b"messages" => &mut fields.messages,
-                b"prompt" => &mut fields.prompt,
-                b"min_tokens" => &mut fields.min_tokens,
-                b"add_generation_prompt" => &mut fields.add_generation_prompt,
-                b"continue_final_message" => &mut fields.continue_final_message,
-                b"kv_transfer_params" => &mut fields.kv_transfer_params,
-                name @ (b"max_tokens" | b"max_completion_tokens") => {
-                    fields.has_max_tokens |= name == b"max_tokens";
-                    fields.limits.push(member.value);
-                    return;
-                }
-                _ => return,
-            };
-            *slot = Some(member.value);
-        })?;
-        Some(fields)
-    }
-}
-
-fn replaced(range: &Range<usize>, value: String) -> Splice {
-    Splice::replace(range.clone(), value)
-}
-
-/// The edit that sets the member `name` of the body. `range`: the range of the value to replace.
-/// `None`: the body has no such member.
-fn set(body: &[u8], name: &str, range: Option<&Range<usize>>, value: String) -> Option<Splice> {
-    match range {
-        Some(range) => Some(replaced(range, value)),
-        None => Splice::insert(body, &format!(r#""{name}":{value}"#)),
     }
 }
 

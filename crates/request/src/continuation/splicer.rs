@@ -16,7 +16,7 @@
 mod events;
 
 use super::edit::{self, Edit};
-use super::event::event_end;
+use super::event::{HEAD, event_end};
 use super::layout::Layout;
 use super::plan::ContinuationPlan;
 use super::reasons::{ContinuationRefusal, InterruptionCause};
@@ -48,8 +48,8 @@ pub struct StreamSplicer {
     edits: Vec<Edit>,
     /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     interruption: Option<InterruptionCause>,
-    /// The members that all events of the stream repeat. `None`: no event was read.
-    head: Option<Head>,
+    /// The values of the members [`HEAD`] of the first event. `None`: no event was read.
+    head: Option<[Option<Box<[u8]>>; HEAD.len()]>,
     prompt_ids: Vec<u32>,
     prompt_tokens: Option<u64>,
     ids: Vec<u32>,
@@ -74,15 +74,6 @@ pub struct StreamSplicer {
     has_shown_more: bool,
     /// How the current stream continues an earlier one. `None`: it is the first stream.
     continued: Option<ContinuedStream>,
-}
-
-/// The JSON members of the first event, as the backend wrote them.
-#[derive(Debug)]
-struct Head {
-    id: Option<Box<[u8]>>,
-    object: Option<Box<[u8]>>,
-    created: Option<Box<[u8]>>,
-    model: Option<Box<[u8]>>,
 }
 
 /// A place in the output.
@@ -274,11 +265,10 @@ impl StreamSplicer {
 
     /// The event with the usage of the whole stream. `None`: it is not known.
     fn usage_event(&self) -> Option<Vec<u8>> {
-        let Head { id, object, created, model } = self.head.as_ref()?;
+        let head = self.head.as_ref()?;
         let prompt = self.prompt_tokens.filter(|_| self.has_all_ids)?;
         let (output, mut event) = (self.tokens as u64, b"data: {".to_vec());
-        let members = [("id", id), ("object", object), ("created", created), ("model", model)];
-        for (name, value) in members {
+        for (name, value) in HEAD.iter().zip(head) {
             if let Some(value) = value {
                 event.extend_from_slice(format!("\"{name}\":").as_bytes());
                 event.extend_from_slice(value);

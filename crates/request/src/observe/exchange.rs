@@ -5,6 +5,7 @@
 //! disconnects.
 
 mod continuation;
+mod response;
 
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
@@ -17,7 +18,6 @@ use super::stream_end::Cut;
 use crate::continuation::StreamSplicer;
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
-use http::HeaderMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,9 +60,6 @@ pub struct AttemptAside {
     span_id: Option<u64>,
 }
 
-const OK: u16 = 200;
-/// The status of a response that begins a WebSocket.
-const SWITCHING_PROTOCOLS: u16 = 101;
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
 /// client and gateway do not close an idle connection.
 pub const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -83,7 +80,7 @@ impl Exchange {
     ) -> Self {
         let record = record.into();
         let in_flight = registry.enter(record.timings.accepted);
-        let rules = in_flight.settings().streams;
+        let rules = in_flight.settings.streams;
         // The state is created in its final place. `Box::new` would copy the state, which is larger
         // than 2 KiB.
         let inner = Box::write(
@@ -150,21 +147,6 @@ impl Exchange {
         self.inner.response.backend = Some(backend);
     }
 
-    /// Processes the head of the response.
-    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
-        let now = clock::now();
-        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
-            &mut *self.inner;
-        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
-        record.status = Some(status);
-        record.timings.headers = Some(now);
-        if let Some(attempt) = record.attempts.last_mut() {
-            attempt.status = Some(status);
-        }
-        response.on_head(record, in_flight, *policy, headers, tunnel, now);
-        self.begin_splicing(status == OK);
-    }
-
     /// Discards the response of the current attempt before a failover. `reason` is the failure of
     /// the attempt, from a closed set.
     pub fn discard_attempt(&mut self, reason: &'static str) {
@@ -224,31 +206,6 @@ impl Exchange {
         record.timings = aside.timings;
     }
 
-    /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
-    pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        if self.inner.response.is_spliced {
-            return self.on_spliced_data(frame);
-        }
-        let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
-        response.on_data(record, &**receiver, abort.as_ref(), frame, clock::now())
-    }
-
-    /// Records that the client's connection asks for more data: the write stall ends.
-    pub fn on_client_poll(&mut self) {
-        let ExchangeState { response, abort, .. } = &mut *self.inner;
-        if response.on_client_poll(clock::now)
-            && let Some(abort) = abort
-        {
-            abort.on_drained();
-        }
-    }
-
-    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
-    /// connection are written, and not only a part of them.
-    pub(super) fn on_flush(&mut self, is_complete: bool) {
-        self.inner.response.on_flush(is_complete, clock::now);
-    }
-
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
     /// after its declared length.
     pub fn on_end(&mut self) {
@@ -294,27 +251,22 @@ impl Exchange {
     /// be interrupted.
     pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
         let ExchangeState { response, policy, .. } = &*self.inner;
-        if !response.entry.as_ref()?.activity().is_cut(waker) {
+        let activity = response.entry.as_ref()?.activity();
+        if !activity.is_cut(waker) {
             return None;
         }
-        if response.entry.as_ref()?.activity().take_move() {
+        if activity.take_move() {
             return Some(Cut::Move);
         }
-        if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
+        if self.inner.in_flight.is_closing(activity) {
             return Some(Cut::End(Termination::Shutdown));
         }
-        if response.entry.as_ref()?.activity().is_revoked(clock::now()) {
+        if activity.is_revoked(clock::now()) {
             return Some(Cut::End(Termination::KeyRevoked));
         }
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
         let end = if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout };
         Some(Cut::End(end))
-    }
-
-    /// The bytes that the usage filter holds back. Called at the end of the body.
-    pub(super) fn flush(&mut self) -> Bytes {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
-        response.flush(record)
     }
 
     /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes. `reason`
@@ -376,7 +328,7 @@ impl Drop for Exchange {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
-        record.slow = SlowCause::from_record(record, &in_flight.settings().slow);
+        record.slow = SlowCause::from_record(record, &in_flight.settings.slow);
         if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
             note.set_failed();
         }

@@ -10,11 +10,8 @@ use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
 use crate::record::{ObservedResponse, Timings, UninspectedReason, UsageEventOutcome};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::openai::{
-    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
-};
+use tokenweir_protocol::openai::{Api, Delta, FinishReason, OutputKind, ResponseReader};
 use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 
 /// Observes the response to one request.
@@ -22,7 +19,7 @@ use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 pub struct ResponseObserver {
     mode: InspectionMode,
     decoder: SseDecoder,
-    reader: ResponseReader,
+    pub(super) reader: ResponseReader,
     observed: Box<ObservedResponse>,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
@@ -63,16 +60,6 @@ impl ResponseObserver {
         }
     }
 
-    /// Sets the phrases that mark a response as a model refusal.
-    pub fn set_refusal_phrases(&mut self, phrases: Option<Arc<PhraseMatcher>>) {
-        self.reader.set_phrase_matcher(phrases);
-    }
-
-    /// Captures the text of the response in `excerpt`.
-    pub fn capture_text(&mut self, excerpt: TextExcerpt) {
-        self.reader.capture_text(excerpt);
-    }
-
     /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot
     /// be parsed.
     pub fn on_head(&mut self, media_type: &str, is_encoded: bool) {
@@ -106,22 +93,15 @@ impl ResponseObserver {
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        let Some(filter) = &mut self.usage_filter else { return frame };
-        let frame = filter.forward(frame);
-        if filter.has_failed() {
-            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        match &mut self.usage_filter {
+            Some(filter) => filter.forward(frame),
+            None => frame,
         }
-        frame
     }
 
     /// The bytes that the usage filter holds back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        let Some(filter) = &mut self.usage_filter else { return Bytes::new() };
-        let held = filter.flush();
-        if filter.has_failed() {
-            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
-        }
-        held
+        self.usage_filter.as_mut().map(|filter| filter.flush()).unwrap_or_default()
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -220,8 +200,12 @@ impl ResponseObserver {
         observed.has_refusal_phrase = answer.has_phrase;
         observed.is_refusal = answer.is_refusal;
         observed.usage_source = observed.token_count_source();
-        let filter = self.usage_filter.as_ref();
-        observed.fingerprint = filter.and_then(|filter| filter.fingerprint().cloned());
+        if let Some(filter) = &self.usage_filter {
+            observed.fingerprint.clone_from(&filter.fingerprint);
+            if filter.has_failed {
+                observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+            }
+        }
         self.observed
     }
 

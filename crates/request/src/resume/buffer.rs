@@ -11,7 +11,7 @@ pub(super) struct Buffer {
     /// Position of the first byte of the first segment.
     start: u64,
     /// Position after the last byte.
-    end: u64,
+    pub(super) end: u64,
     charge: Charge,
 }
 
@@ -21,11 +21,6 @@ impl Buffer {
     /// An empty buffer, whose memory `charge` counts.
     pub(super) fn new(charge: Charge) -> Self {
         Self { segments: VecDeque::new(), start: 0, end: 0, charge }
-    }
-
-    /// Position after the last byte.
-    pub(super) fn end(&self) -> u64 {
-        self.end
     }
 
     /// Appends bytes if the memory limits allow it. Otherwise appends nothing and returns the exceeded limit.

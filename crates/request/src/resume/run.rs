@@ -126,7 +126,7 @@ impl<H> RunState<H> {
             return;
         }
         let needed = self.readers.iter().map(|reader| reader.position).min();
-        self.buffer.release_before(needed.unwrap_or(self.buffer.end()));
+        self.buffer.release_before(needed.unwrap_or(self.buffer.end));
         if self.readers.is_empty() && self.end.is_none() {
             self.is_abandoned = true;
         }
@@ -137,7 +137,7 @@ impl<H> RunState<H> {
 
     /// Whether each reader has read all bytes so far.
     pub(super) fn is_all_read(&self) -> bool {
-        self.readers.iter().all(|reader| reader.position == self.buffer.end())
+        self.readers.iter().all(|reader| reader.position == self.buffer.end)
     }
 
     pub(super) fn wake_readers(&mut self) {

@@ -245,8 +245,7 @@ impl<T> AdmissionQueue<T> {
         exhausted: &mut ExhaustedModels,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(u64, R)> {
-        for id in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
-            let (_, id) = id;
+        for (_, id) in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
             if exhausted.0.len() == self.model_queues.len() {
                 return None;
             }

@@ -2,10 +2,11 @@
 //! output length, response time, and how long its prefix cache retains what was sent.
 
 use super::linear_cost::{LinearFit, PrefillCost};
-use super::reservation::{Reservation, SlotWait, TokenCounts};
+use super::reservation::{Reservation, SlotWait};
 use std::sync::Mutex;
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
 /// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
@@ -60,7 +61,7 @@ impl Default for LearnedEstimates {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
             prefill_tokens: AtomicF64::new(0.0),
-            prefill_patience: AtomicF64::new(LinearFit::default().patience()),
+            prefill_patience: AtomicF64::new(LinearFit::default().patience),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
@@ -221,16 +222,16 @@ impl LearnedEstimates {
         self.prefill_base.set(line.base);
         self.prefill_per_token.set(line.per_token);
         self.prefill_tokens.set(prefill_fit.mean_x());
-        self.prefill_patience.set(prefill_fit.patience());
+        self.prefill_patience.set(prefill_fit.patience);
     }
 
     /// Records the usage that the response to a request reported.
-    pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
+    pub(super) fn on_usage(&self, request: &Reservation, usage: &Usage) {
         let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
-        if let Some(output) = counts.output {
+        if let Some(output) = usage.output {
             self.output_tokens.average_in(output as f64, EMA_WEIGHT);
         }
-        let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
+        let Some(prompt) = usage.input.filter(|prompt| *prompt > 0) else { return };
         if text_bytes > 0 {
             let ratio = prompt as f64 / text_bytes as f64;
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
@@ -239,7 +240,7 @@ impl LearnedEstimates {
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
-        let cached = counts.cached.filter(|_| request.elsewhere.is_none());
+        let cached = usage.cached.filter(|_| request.elsewhere.is_none());
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
         if request.is_rendezvous && prompt > predicted_cached {

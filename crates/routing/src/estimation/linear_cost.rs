@@ -30,8 +30,9 @@ pub(super) struct LinearFit {
     y: f64,
     x_squared: f64,
     x_y: f64,
-    /// See [`LinearFit::patience`].
-    patience: f64,
+    /// Idle seconds after which the line is old. If an observation confirms an old line, the time
+    /// doubles. If an observation contradicts an old line, the time becomes the minimum again.
+    pub(super) patience: f64,
 }
 
 impl Default for PrefillCost {
@@ -113,12 +114,6 @@ fn limit_slope(seconds_per_token: f64) -> f64 {
 }
 
 impl LinearFit {
-    /// Idle seconds after which the line is old. If an observation confirms an old line, the time
-    /// doubles. If an observation contradicts an old line, the time becomes the minimum again.
-    pub(super) fn patience(&self) -> f64 {
-        self.patience
-    }
-
     /// Mean `x` of the observations. 0: there are no observations.
     pub(super) fn mean_x(&self) -> f64 {
         if self.weight > 0.0 { self.x / self.weight } else { 0.0 }

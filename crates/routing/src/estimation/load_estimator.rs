@@ -15,14 +15,16 @@ use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::reservation::{LocalLoad, Reservation, SlotWait, TokenCounts};
-use super::sent_prompts::SentPrompts;
+use super::reservation::{LocalLoad, Reservation, SlotWait};
 use super::slot_estimator::SlotEstimator;
+use crate::prefix_table::PrefixTable;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::openai::Usage;
 
 use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
@@ -65,7 +67,9 @@ pub struct LoadEstimator {
     pending_outputs: PendingOutputs,
     slot_estimator: SlotEstimator,
     last_report: LastReport,
-    sent_prompts: SentPrompts,
+    /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
+    /// prompt creates the table.
+    prefix_table: OnceLock<PrefixTable>,
     peer_backlogs: PeerBacklogs,
     reported_queues: ReportedQueues,
     decode_legs: DecodeLegs,
@@ -109,7 +113,7 @@ impl LoadEstimator {
 
     /// Size of the prefix table in bytes.
     pub fn prefix_table_bytes(&self) -> usize {
-        self.sent_prompts.bytes()
+        self.prefix_table.get().map_or(0, PrefixTable::bytes)
     }
 
     /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
@@ -137,10 +141,16 @@ impl LoadEstimator {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.tokens(tokens_per_byte);
         let block_tokens = prompt.block_tokens(tokens_per_byte);
-        let retained = || self.retained_blocks(block_tokens);
-        let matched = || self.sent_prompts.matched(prompt, expected_blocks, retained);
-        let oldest = || self.pending_outputs.oldest_table_age();
-        let pending = || self.sent_prompts.matched_since(prompt, oldest());
+        let table = self.prefix_table.get().filter(|_| !prompt.blocks.is_empty());
+        let matched = || {
+            let retained = || self.retained_blocks(block_tokens) as usize;
+            let expected = expected_blocks as usize;
+            table.map_or(0, |table| table.matched(&prompt.blocks, retained(), expected)) as u32
+        };
+        let pending = || {
+            let table = table.zip(self.pending_outputs.oldest_table_age());
+            table.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
+        };
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
         let (local_load, now) = (self.local_load(), self.seconds_at(now));
         let certainty = self.certainty_at(now);
@@ -256,16 +266,16 @@ impl LoadEstimator {
     }
 
     /// Records the token usage that a response reported, and learns from it.
-    pub fn answered(&self, reservation: &mut Reservation, counts: &TokenCounts) {
+    pub fn answered(&self, reservation: &mut Reservation, usage: &Usage) {
         // A response without output is no evidence about the engine: the API server of the backend
         // creates errors itself.
-        if reservation.began.is_none() && counts.output.is_some_and(|output| output > 0) {
+        if reservation.began.is_none() && usage.output.is_some_and(|output| output > 0) {
             reservation.began = Some(reservation.sent);
             if let Some(id) = reservation.ticket.take() {
                 self.pending_outputs.on_output(id);
             }
         }
-        self.learned_estimates.on_usage(reservation, counts);
+        self.learned_estimates.on_usage(reservation, usage);
     }
 
     /// Removes a request that has ended for any reason.
@@ -311,7 +321,10 @@ impl LoadEstimator {
     }
 
     fn add_to_prefix_table(&self, prompt: &PromptFingerprint, block_tokens: f64) {
-        self.sent_prompts.add(prompt, || self.last_report.cache_blocks(block_tokens));
+        if !prompt.blocks.is_empty() {
+            let table = || PrefixTable::new(self.last_report.cache_blocks(block_tokens) as usize);
+            self.prefix_table.get_or_init(table).touch(&prompt.blocks);
+        }
     }
 
     fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
@@ -347,11 +360,10 @@ impl LoadEstimator {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
         // The mean TTFT of the backend contains waits that the prediction does not contain.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
-        if is_stream {
-            return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));
-        }
-        let response_seconds = self.learned_estimates.answer()?;
-        Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
+        let response_seconds =
+            if is_stream { None } else { Some(self.learned_estimates.answer()?) };
+        let table_age = self.prefix_table.get().map_or(0, PrefixTable::age);
+        Some(self.pending_outputs.add(ttft, response_seconds, now, table_age))
     }
 
     /// Whether a new request waits for a slot of the engine.

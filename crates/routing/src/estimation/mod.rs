@@ -27,7 +27,6 @@ mod load_report;
 mod peer_backlogs;
 mod pending_outputs;
 mod reservation;
-mod sent_prompts;
 mod slot_estimator;
 
 pub use cached_tokens::{CachedSource, ResidentPrompt};
@@ -36,4 +35,4 @@ pub use linear_cost::PrefillCost;
 pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
 pub use peer_backlogs::MAX_PEERS;
-pub use reservation::{LocalLoad, Reservation, TokenCounts};
+pub use reservation::{LocalLoad, Reservation};

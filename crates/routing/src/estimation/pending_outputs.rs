@@ -99,33 +99,32 @@ impl PendingOutputs {
         u32::try_from(self.oldest_table_age.load(Ordering::Relaxed)).ok()
     }
 
-    /// Adds a stream. Its first output is expected after `expected_seconds`. `table_age`: the age of
-    /// the prefix table before the prompt is added to it.
-    pub(super) fn add_stream(
+    /// Adds a request. Its first token is expected after `expected_seconds`. A non-streaming response is
+    /// expected `response_seconds` later. `None`: the request is a stream. `table_age`: the age of the
+    /// prefix table before the prompt is added to it.
+    pub(super) fn add(
         &self,
         expected_seconds: f64,
+        response_seconds: Option<f64>,
         now: f64,
         table_age: u32,
     ) -> PendingOutputId {
-        let overdue_from = now + OVERDUE_FACTOR * expected_seconds + OVERDUE_SLACK_SECONDS;
-        let expected_at = now + expected_seconds;
-        self.add(|queues| &mut queues.streams, [overdue_from, expected_at], table_age)
-    }
-
-    /// Adds a non-streaming request. Its first token is expected after `expected_seconds`, and the
-    /// response `response_seconds` later.
-    pub(super) fn add_non_streaming(
-        &self,
-        expected_seconds: f64,
-        response_seconds: f64,
-        now: f64,
-    ) -> PendingOutputId {
+        let rest = response_seconds.unwrap_or(0.0);
         let overdue_from = now
             + OVERDUE_FACTOR * expected_seconds
             + OVERDUE_SLACK_SECONDS
-            + RESPONSE_TIME_FACTOR * response_seconds;
-        let expected_at = now + expected_seconds + response_seconds;
-        self.add(|queues| &mut queues.non_streaming, [overdue_from, expected_at], 0)
+            + RESPONSE_TIME_FACTOR * rest;
+        let expected_at = now + expected_seconds + rest;
+        let mut queues = lock(&self.queues);
+        queues.last_id += 1;
+        let id = queues.last_id;
+        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
+        let queue = if response_seconds.is_none() { streams } else { non_streaming };
+        queue.push_back(PendingOutput { id, overdue_from, expected_at, table_age });
+        if queue.len() == 1 {
+            self.publish_oldest(&queues);
+        }
+        PendingOutputId(id)
     }
 
     /// Removes a request that has had output, and all requests that were sent before it.
@@ -160,23 +159,6 @@ impl PendingOutputs {
         self.publish_oldest(&queues);
     }
 
-    fn add(
-        &self,
-        queue: impl Fn(&mut PendingQueues) -> &mut VecDeque<PendingOutput>,
-        [overdue_from, expected_at]: [f64; 2],
-        table_age: u32,
-    ) -> PendingOutputId {
-        let mut queues = lock(&self.queues);
-        queues.last_id += 1;
-        let id = queues.last_id;
-        let queue = queue(&mut queues);
-        queue.push_back(PendingOutput { id, overdue_from, expected_at, table_age });
-        if queue.len() == 1 {
-            self.publish_oldest(&queues);
-        }
-        PendingOutputId(id)
-    }
-
     /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever
     /// becomes overdue first, for reads without a lock.
     fn publish_oldest(&self, queues: &PendingQueues) {
@@ -204,7 +186,7 @@ mod tests {
     fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
         let pending = PendingOutputs::default();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
-        pending.add_stream(0.1, 10.0, 0);
+        pending.add(0.1, None, 10.0, 0);
         assert!(is_close(pending.overdue(10.44), 0.0));
         assert!(is_close(pending.overdue(10.46), 0.36), "since its output was expected");
     }
@@ -212,8 +194,8 @@ mod tests {
     #[test]
     fn a_long_prompt_is_not_overdue_during_its_prefill() {
         let pending = PendingOutputs::default();
-        let long = pending.add_stream(20.0, 0.0, 0);
-        pending.add_stream(20.1, 0.1, 0);
+        let long = pending.add(20.0, None, 0.0, 0);
+        pending.add(20.1, None, 0.1, 0);
         assert!(is_close(pending.overdue(40.0), 0.0));
         pending.on_output(long);
         assert!(is_close(pending.overdue(40.5), 0.0));
@@ -223,8 +205,8 @@ mod tests {
     #[test]
     fn an_overtaken_request_is_ignored() {
         let pending = PendingOutputs::default();
-        let stuck = pending.add_stream(0.1, 0.0, 0);
-        let later = pending.add_stream(0.1, 50.0, 0);
+        let stuck = pending.add(0.1, None, 0.0, 0);
+        let later = pending.add(0.1, None, 50.0, 0);
         pending.on_output(later);
         assert!(is_close(pending.overdue(100.0), 0.0));
         pending.remove(stuck);
@@ -234,7 +216,7 @@ mod tests {
     #[test]
     fn a_client_disconnect_removes_only_its_own_request() {
         let pending = PendingOutputs::default();
-        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add(0.1, None, sent, 0));
         pending.remove(ids[1]);
         assert!(is_close(pending.overdue(3.0), 2.9));
         pending.remove(ids[0]);
@@ -244,10 +226,10 @@ mod tests {
     #[test]
     fn a_non_streaming_request_is_overdue_only_without_engine_progress() {
         let pending = PendingOutputs::default();
-        pending.add_non_streaming(0.1, 1.0, 0.0);
+        pending.add(0.1, Some(1.0), 0.0, 0);
         assert!(is_close(pending.overdue(4.4), 0.0));
         assert!(is_close(pending.overdue(4.5), 3.4));
-        pending.add_stream(0.1, 4.0, 0);
+        pending.add(0.1, None, 4.0, 0);
         pending.on_progress();
         assert!(is_close(pending.overdue(4.4), 0.0), "the stream is not overdue yet");
         assert!(is_close(pending.overdue(5.0), 0.9), "engine progress does not remove streams");
@@ -256,9 +238,9 @@ mod tests {
     #[test]
     fn the_age_of_the_prefix_table_is_that_of_the_oldest_stream() {
         let pending = PendingOutputs::default();
-        pending.add_non_streaming(0.1, 1.0, 0.0);
+        pending.add(0.1, Some(1.0), 0.0, 0);
         assert_eq!(pending.oldest_table_age(), None);
-        let ids = [3, 7, 7].map(|age| pending.add_stream(0.1, 0.0, age));
+        let ids = [3, 7, 7].map(|age| pending.add(0.1, None, 0.0, age));
         assert_eq!(pending.oldest_table_age(), Some(3));
         pending.remove(ids[0]);
         assert_eq!(pending.oldest_table_age(), Some(7));
@@ -279,9 +261,9 @@ mod tests {
                         let id = open.remove(which);
                         if step == 0 { pending.on_output(id) } else { pending.remove(id) }
                     }
-                    2 => open.push(pending.add_non_streaming(seconds, seconds, now)),
+                    2 => open.push(pending.add(seconds, Some(seconds), now, 0)),
                     3 => pending.on_progress(),
-                    _ => open.push(pending.add_stream(seconds, now, 0)),
+                    _ => open.push(pending.add(seconds, None, now, 0)),
                 }
                 let overdue = pending.overdue(now);
                 prop_assert!((0.0..=now).contains(&overdue), "{overdue} of {now}");

@@ -72,17 +72,6 @@ pub(super) enum SlotWait {
     Expected,
 }
 
-/// Token usage that a response reported. `None` in a field: not reported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TokenCounts {
-    /// Prompt tokens.
-    pub prompt: Option<u64>,
-    /// Prompt tokens that came from the prefix cache.
-    pub cached: Option<u64>,
-    /// Generated tokens.
-    pub output: Option<u64>,
-}
-
 impl Reservation {
     /// Whether the request counts in [`LocalLoad::pending`] and [`LocalLoad::backlog`].
     pub fn is_pending(&self) -> bool {

@@ -81,15 +81,11 @@ impl SlotEstimator {
         }
         self.ended.set(ended.into());
         let is_full = running >= CONFIRMING_OCCUPANCY * self.max_running.get();
-        let [confirmations, contradictions] =
-            [(&self.confirmations, is_full), (&self.contradictions, !is_full)].map(
-                |(count, applies)| {
-                    let added = if applies { ended_since } else { 0.0 };
-                    let next = DECAY_FACTOR * count.get() + added;
-                    count.set(next);
-                    next
-                },
-            );
+        let [full, other] = if is_full { [ended_since, 0.0] } else { [0.0, ended_since] };
+        let confirmations = DECAY_FACTOR * self.confirmations.get() + full;
+        let contradictions = DECAY_FACTOR * self.contradictions.get() + other;
+        self.confirmations.set(confirmations);
+        self.contradictions.set(contradictions);
         let is_known = confirmations >= MIN_CONFIRMATIONS
             && confirmations >= MIN_CONFIRMATION_RATIO * contradictions;
         self.estimate.set(if is_known { self.max_running.get() } else { 0.0 });

@@ -194,10 +194,8 @@ impl CircuitBreaker {
         inner.succeeded_at = Some(now);
         // While the breaker is open, a success belongs to a request from before the ejection.
         let is_recovered = inner.state == BreakerState::HalfOpen;
+        drop(inner);
         if is_recovered {
-            inner.closed_at = Some(now);
-            self.close(&mut inner);
-            drop(inner);
             self.on_recovery(now);
         }
         is_recovered

@@ -5,7 +5,8 @@
 use super::key_space::KeySpace;
 use std::sync::{Arc, Weak};
 use tokenweir_kv_events::correlation::{RequestChain, RequestKey};
-use tokenweir_routing::{PromptFingerprint, TokenCounts};
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::PromptFingerprint;
 
 /// The cache in which the engine stored the blocks of a request.
 pub(super) trait RequestCache: Send + Sync {
@@ -26,5 +27,5 @@ pub(super) struct EndedRequest {
     /// Tokens in an engine block.
     pub(super) block_size: u32,
     pub(super) prompt: Arc<PromptFingerprint>,
-    pub(super) counts: TokenCounts,
+    pub(super) usage: Usage,
 }

@@ -7,7 +7,8 @@ use http::HeaderValue;
 use std::sync::{Arc, Mutex, Weak};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_routing::{PromptFingerprint, TokenCounts};
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::PromptFingerprint;
 
 /// One attempt of a followed request. When the value is dropped, the learner compares the prompt
 /// with the blocks that the engine stored.
@@ -17,7 +18,7 @@ pub(in crate::backend) struct FollowedRequest {
     session: u64,
     header: HeaderValue,
     prompt: Arc<PromptFingerprint>,
-    counts: Mutex<TokenCounts>,
+    usage: Mutex<Usage>,
 }
 
 impl FollowedRequest {
@@ -36,7 +37,7 @@ impl FollowedRequest {
         let (session, text) = cache.knowledge.session_ids.issue(outline);
         let header = HeaderValue::from_str(&text).ok()?;
         let (cache, prompt) = (cache.clone(), prompt.clone());
-        Some(Self { cache, session, header, prompt, counts: Mutex::default() })
+        Some(Self { cache, session, header, prompt, usage: Mutex::default() })
     }
 
     /// The header value with the session id that the gateway set.
@@ -45,14 +46,14 @@ impl FollowedRequest {
     }
 
     /// Stores the token counts that the response reported.
-    pub(in crate::backend) fn set_counts(&self, counts: TokenCounts) {
-        *lock(&self.counts) = counts;
+    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+        *lock(&self.usage) = usage;
     }
 }
 
 impl Drop for FollowedRequest {
     fn drop(&mut self) {
-        let counts = *lock(&self.counts);
+        let usage = *lock(&self.usage);
         let cache: Weak<BackendCache> = Arc::downgrade(&self.cache);
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
@@ -60,7 +61,7 @@ impl Drop for FollowedRequest {
             space: self.cache.space(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),
-            counts,
+            usage,
         });
     }
 }

@@ -53,14 +53,14 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     if let (Some(cache), Some(text)) = (ended.cache.upgrade(), ended.prompt.blocks.first()) {
         cache.set_text(&chain, *text);
     }
-    let Some(prompt_tokens) = ended.counts.prompt else { return false };
+    let Some(prompt_tokens) = ended.usage.input else { return false };
     let request = AnsweredRequest {
         text_blocks: &ended.prompt.blocks,
         whole: ended.prompt.whole,
         block_bytes: ended.prompt.block_bytes,
         bytes: ended.prompt.bytes,
         prompt_tokens,
-        cached_tokens: ended.counts.cached,
+        cached_tokens: ended.usage.cached,
     };
     // While the index is locked for a write, routing treats it as unknown. So the long step,
     // `align`, takes only a read lock, and the short step, `learn`, takes the write lock.

@@ -10,7 +10,8 @@ use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::EventSink;
 use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
-use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint};
 
 /// Tokens in an engine block.
 const BLOCK_SIZE: u8 = 16;
@@ -109,8 +110,8 @@ impl Fixture {
         let session_id = followed.header().to_str().unwrap().to_owned();
         self.sink.apply(&stored(&blocks_of(number), &session_id)).unwrap();
         let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
-        let counts = TokenCounts { prompt: Some(prompt_tokens), cached: Some(0), output: None };
-        followed.set_counts(counts);
+        let (input, cached) = (Some(prompt_tokens), Some(0));
+        followed.set_usage(Usage { input, cached, ..Usage::default() });
         let before = self.knowledge.learning_counts();
         drop(followed);
         while self.knowledge.learning_counts() == before {

@@ -19,7 +19,6 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::Attempt;
-use tokenweir_routing::TokenCounts;
 use tokenweir_routing::resilience::FailureKind;
 
 /// The prefill legs of one request, over all its attempts.
@@ -207,9 +206,8 @@ async fn send_leg(
         Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),
         None => {}
     }
-    let PrefillResponse { parameters, prompt_tokens, cached_tokens } = result.ok()?;
-    let counts = TokenCounts { prompt: prompt_tokens, cached: cached_tokens, output: None };
-    lease.on_prefilled(&counts, now);
+    let PrefillResponse { parameters, usage } = result.ok()?;
+    lease.on_prefilled(&usage, now);
     Some(Parameters { text: parameters?, got_at: now })
 }
 

@@ -3,7 +3,8 @@
 
 use crate::backend::routes::ModelRoute;
 use crate::proxy::access::{AccessControl, Principal};
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
+use tokenweir_protocol::headers::remove_headers_where;
 use tokenweir_protocol::openai::Splice;
 use tokenweir_protocol::openai::engine_control::{
     FieldEdit, Permission, Permissions, supports_cache_salt,
@@ -87,10 +88,6 @@ impl EngineControlCheck {
     /// Removes the engine-control headers for which the request lacks the permission. Call this
     /// after the gateway itself has read the headers, for example the session header.
     pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
-        let denied = headers.keys().filter(|name| self.permissions.strips_header(name.as_str()));
-        let denied: Vec<HeaderName> = denied.cloned().collect();
-        for name in denied {
-            headers.remove(name);
-        }
+        remove_headers_where(headers, |name| self.permissions.strips_header(name.as_str()));
     }
 }

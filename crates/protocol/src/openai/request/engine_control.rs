@@ -115,63 +115,60 @@ const fn control(
     EngineControl { name, permission, action, api: None, effect }
 }
 
+/// A field that the gateway refuses unless the client has the permission.
+const fn refused(
+    name: &'static str,
+    permission: Permission,
+    effect: &'static str,
+) -> EngineControl {
+    control(name, permission, Refuse, effect)
+}
+
 use ControlAction::{Pass, Refuse, Strip};
 use Permission as P;
 
 /// The engine-control fields of JSON bodies. Form fields have the same names.
 pub static FIELDS: [EngineControl; 27] = [
-    control(
+    refused(
         "kv_transfer_params",
         P::KvTransfer,
-        Refuse,
         "makes the engine connect to `remote_host`; `prompt_token_ids` in it replaces the prompt",
     ),
-    control("ec_transfer_params", P::EcTransfer, Refuse, "makes the engine fetch encoder caches"),
-    control(
+    refused("ec_transfer_params", P::EcTransfer, "makes the engine fetch encoder caches"),
+    refused(
         "vllm_xargs",
         P::Xargs,
-        Refuse,
         "goes to plugins of the engine as it is; new engine parameters appear here first",
     ),
-    control(
+    refused(
         "vllm_xargs.kv_transfer_params",
         P::KvTransfer,
-        Refuse,
         "the engine reads it as `kv_transfer_params`",
     ),
-    control(
+    refused(
         "vllm_xargs.ec_transfer_params",
         P::EcTransfer,
-        Refuse,
         "the engine reads it as `ec_transfer_params`",
     ),
-    control(
+    refused(
         "vllm_xargs.kv_cache_report_mode",
         P::KvCacheReport,
-        Refuse,
         "makes KV events announce cached blocks again",
     ),
     control("vllm_xargs.session_id", P::SessionId, Strip("\"\""), "names the session in KV events"),
-    control(
-        "sampling_params.extra_args",
-        P::Xargs,
-        Refuse,
-        "`/inference/v1/generate`: like `vllm_xargs`",
-    ),
-    control(
+    refused("sampling_params.extra_args", P::Xargs, "`/inference/v1/generate`: like `vllm_xargs`"),
+    refused(
         "sampling_params.extra_args.kv_transfer_params",
         P::KvTransfer,
-        Refuse,
         "the engine reads it as `kv_transfer_params`",
     ),
-    control(
+    refused(
         "sampling_params.extra_args.ec_transfer_params",
         P::EcTransfer,
-        Refuse,
         "the engine reads it as `ec_transfer_params`",
     ),
     control("session_id", P::SessionId, Strip("null"), "names the session in KV events"),
-    control("priority", P::Priority, Refuse, "changes the position in the engine's queue"),
+    refused("priority", P::Priority, "changes the position in the engine's queue"),
     control(
         "cache_salt",
         P::CacheSalt,
@@ -180,46 +177,41 @@ pub static FIELDS: [EngineControl; 27] = [
     ),
     EngineControl {
         api: Some(Api::Responses),
-        ..control(
+        ..refused(
             "request_id",
             P::RequestId,
-            Refuse,
             "is the id of the stored response; replaces a stored response with the same id",
         )
     },
-    control(
+    refused(
         "chat_template",
         P::ChatTemplate,
-        Refuse,
         "a program that builds the prompt, if vLLM trusts request templates",
     ),
-    control("chat_template_kwargs.chat_template", P::ChatTemplate, Refuse, "like `chat_template`"),
-    control(
+    refused("chat_template_kwargs.chat_template", P::ChatTemplate, "like `chat_template`"),
+    refused(
         "prompt_embeds",
         P::PromptEmbeds,
-        Refuse,
         "a prompt as embeddings, which the gateway cannot read and which can crash the engine",
     ),
-    control("prompt_token_ids", P::KvTransfer, Refuse, "TensorRT-LLM: replaces the prompt"),
-    control(
+    refused("prompt_token_ids", P::KvTransfer, "TensorRT-LLM: replaces the prompt"),
+    refused(
         "disaggregated_params",
         P::KvTransfer,
-        Refuse,
         "TensorRT-LLM: makes the engine fetch a KV cache",
     ),
-    control("bootstrap_host", P::KvTransfer, Refuse, "SGLang: makes the engine connect there"),
-    control(
+    refused("bootstrap_host", P::KvTransfer, "SGLang: makes the engine connect there"),
+    refused(
         "bootstrap_room",
         P::KvTransfer,
-        Refuse,
         "SGLang: selects the transfer whose KV cache the engine uses",
     ),
-    control("custom_logit_processor", P::Xargs, Refuse, "SGLang: code that the engine runs"),
-    control("data_parallel_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
-    control("routed_dp_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
-    control("lora", P::Lora, Refuse, "llama.cpp: picks adapters, whatever `model` says"),
-    control("lora_path", P::Lora, Refuse, "SGLang: picks an adapter, whatever `model` says"),
-    control("lora_request", P::Lora, Refuse, "TensorRT-LLM: loads an adapter from a path"),
+    refused("custom_logit_processor", P::Xargs, "SGLang: code that the engine runs"),
+    refused("data_parallel_rank", P::DataParallelRank, "SGLang: picks the engine"),
+    refused("routed_dp_rank", P::DataParallelRank, "SGLang: picks the engine"),
+    refused("lora", P::Lora, "llama.cpp: picks adapters, whatever `model` says"),
+    refused("lora_path", P::Lora, "SGLang: picks an adapter, whatever `model` says"),
+    refused("lora_request", P::Lora, "TensorRT-LLM: loads an adapter from a path"),
 ];
 
 /// The engine-control headers. Headers that are removed for all clients are in [`crate::headers`].

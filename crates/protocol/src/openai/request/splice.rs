@@ -4,6 +4,7 @@
 //! An edit replaces or inserts as few bytes as possible. All other bytes stay as the client sent
 //! them.
 
+use crate::json::members::visit_members;
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -93,6 +94,21 @@ impl Splice {
         let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
         let comma = if is_empty { "" } else { "," };
         Some(Self { range: at..at, replacement: format!("{member}{comma}").into() })
+    }
+
+    /// The edit that sets the member `name` of a JSON object to a JSON value. `None`: the body is no JSON
+    /// object.
+    pub fn set(body: &[u8], name: &str, value: &str) -> Option<Self> {
+        let mut range = None;
+        visit_members(body, |member| {
+            if body[member.name] == *name.as_bytes() {
+                range = Some(member.value);
+            }
+        })?;
+        match range {
+            Some(range) => Some(Self::replace(range, value.to_owned())),
+            None => Self::insert(body, &format!(r#""{name}":{value}"#)),
+        }
     }
 
     /// This edit, which requests usage, extended so that it also requests continuous usage.

@@ -2,8 +2,9 @@
 
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
+use crate::json::members::{number, visit_members};
 use crate::openai::shapes::{EventOutput, ResponseField};
-use crate::openai::{Delta, EngineTimes, FinishReason, OutputKind, OutputKinds, Usage};
+use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
@@ -17,7 +18,8 @@ pub(super) struct DeltaBuilder {
     has_choices: bool,
     total_tokens: Option<u64>,
     status: ResponseStatus,
-    event_type: Option<Box<str>>,
+    /// The event type that the data states. `None`: the data states no event type.
+    pub(super) event_type: Option<Box<str>>,
     /// Whether the content part that is being parsed is reasoning.
     is_reasoning: bool,
     /// Whether the event has text of a model refusal.
@@ -161,27 +163,19 @@ impl DeltaBuilder {
                 self.record_count(value, |usage| &mut usage.cache_created);
             }
             ResponseField::Reasoning => self.record_count(value, |usage| &mut usage.reasoning),
-            ResponseField::QueueMillis => self.engine_times_mut().queue = value.as_millis(),
-            ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
-            ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
+            ResponseField::EngineMillis(place) => {
+                *place(self.delta.engine.get_or_insert_default()) = value.as_millis();
+            }
             ResponseField::Error => {
                 // Some servers write an empty error into each event.
                 if value.has_content() {
                     self.delta.error.get_or_insert_default();
                 }
             }
-            ResponseField::ErrorCode => {
-                self.delta.error.get_or_insert_default().code = scalar_text(value);
-            }
-            ResponseField::ErrorKind => {
-                self.delta.error.get_or_insert_default().kind = scalar_text(value);
+            ResponseField::ErrorText(place) => {
+                *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
             }
         }
-    }
-
-    /// Takes the event type that the data states. `None`: the data states no event type.
-    pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
-        self.event_type.take()
     }
 
     /// Finishes a complete event: commits its choices to the summary and returns its content.
@@ -240,10 +234,6 @@ impl DeltaBuilder {
         self.current_choice.record_output(kind, value);
         summary.search(self.current_choice.index, value);
         summary.capture(value);
-    }
-
-    fn engine_times_mut(&mut self) -> &mut EngineTimes {
-        self.delta.engine.get_or_insert_default()
     }
 
     /// Records a token count. `null` counts as absent. Any other value that is not a count makes
@@ -309,13 +299,10 @@ impl DeltaBuilder {
     /// every event. The engine counts them for the event's choice only, so the output of the response is
     /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
-        let (1, Some(usage)) = (self.choice_count, &mut self.delta.usage) else { return };
-        let Some(output) = &mut usage.output else { return };
-        let Some(increase) = summary.record_output_tokens(self.delta.choice, *output) else {
-            return;
-        };
-        self.delta.tokens = self.delta.tokens.or(u32::try_from(increase).ok());
-        *output = summary.total_output_tokens();
+        let Delta { choice, tokens, usage, .. } = &mut self.delta;
+        if let (1, Some(Usage { output: Some(output), .. })) = (self.choice_count, usage) {
+            summary.record_output_tokens(*choice, output, tokens);
+        }
     }
 }
 
@@ -354,6 +341,29 @@ impl ResponseStatus {
             (_, Some(_)) => Self::Unfinished,
         }
     }
+}
+
+/// The counts in the `usage` object of a chat completion or a completion, and in the objects in it, such as
+/// `prompt_tokens_details`. A value that is no count is stored as `None`.
+pub fn read_usage(object: &[u8]) -> Usage {
+    let mut usage = Usage::default();
+    let mut on_member = |name: &[u8], value: &[u8]| {
+        let field = match name {
+            b"prompt_tokens" => &mut usage.input,
+            b"completion_tokens" => &mut usage.output,
+            b"cached_tokens" => &mut usage.cached,
+            b"created_cache_tokens" => &mut usage.cache_created,
+            b"reasoning_tokens" => &mut usage.reasoning,
+            _ => return,
+        };
+        *field = number(value).filter(|count| *count <= MAX_TOKEN_COUNT);
+    };
+    let _ = visit_members(object, |member| {
+        let value = &object[member.value];
+        on_member(&object[member.name], value);
+        let _ = visit_members(value, |detail| on_member(&value[detail.name], &value[detail.value]));
+    });
+    usage
 }
 
 /// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].

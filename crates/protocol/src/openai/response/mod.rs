@@ -10,6 +10,6 @@ mod error_event;
 
 mod response_reader;
 
-pub use delta_builder::MAX_TOKEN_COUNT;
+pub use delta_builder::{MAX_TOKEN_COUNT, read_usage};
 pub use phrase_matcher::PhraseMatcher;
 pub use response_reader::ResponseReader;

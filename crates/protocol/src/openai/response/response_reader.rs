@@ -164,25 +164,22 @@ impl ResponseReader {
     fn add_usage(&mut self, delta: &mut Delta) {
         let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
         let Some(mut usage) = usage else { return };
-        if let Some(output) = &mut usage.output
-            && let Some(increase) = self.summary.record_output_tokens(delta.choice, *output)
-        {
-            delta.tokens = delta.tokens.or(u32::try_from(increase).ok());
-            *output = self.summary.total_output_tokens();
+        if let Some(output) = &mut usage.output {
+            self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
         }
         delta.usage = Some(usage);
     }
 
     fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
         let is_valid = self.scanner.is_complete() && self.scanner.is_object();
-        let type_in_data = self.delta_builder.take_event_type();
+        let type_in_data = self.delta_builder.event_type.take();
         let event_type =
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
         let is_empty = self.scanner.is_empty();
         let mut delta = if is_empty {
             Delta::default()
         } else {
-            self.finish_delta(is_valid, (self.schema.event_output)(event_type))
+            self.finish_delta(is_valid, self.schema.output_of(event_type))
         };
         if self.schema.has_typed_text {
             self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));

@@ -36,7 +36,7 @@ pub(super) struct ChoiceState {
     /// Whether an event of the choice had a role.
     has_role: bool,
     /// Output tokens so far. 0 unless the backend reports usage with every event.
-    pub(super) output_tokens: u64,
+    output_tokens: u64,
     /// The state of the phrase search in the text of the choice.
     match_state: MatchState,
 }
@@ -124,16 +124,19 @@ impl ResponseSummary {
         self.commit_or_discard_text(false);
     }
 
-    /// Records the output tokens of a choice so far, and returns the increase. `None`: the index of the
-    /// choice is [`MAX_CHOICES`] or more.
-    pub(super) fn record_output_tokens(&mut self, index: usize, tokens: u64) -> Option<u64> {
-        let choice = self.choice(index)?;
-        Some(tokens.saturating_sub(std::mem::replace(&mut choice.output_tokens, tokens)))
-    }
-
-    /// Output tokens of all choices so far. 0 unless the backend reports usage with every event.
-    pub(super) fn total_output_tokens(&self) -> u64 {
-        self.choices.iter().fold(0, |sum, choice| sum.saturating_add(choice.output_tokens))
+    /// Records the output tokens of a choice so far, `output` in the usage of an event. Stores their increase
+    /// as the `tokens` of the event unless these are known, and makes `output` the sum over all choices.
+    pub(super) fn record_output_tokens(
+        &mut self,
+        index: usize,
+        output: &mut u64,
+        tokens: &mut Option<u32>,
+    ) {
+        let Some(choice) = self.choice(index) else { return };
+        let before = std::mem::replace(&mut choice.output_tokens, *output);
+        *tokens = tokens.or(u32::try_from(output.saturating_sub(before)).ok());
+        let counts = self.choices.iter().map(|choice| choice.output_tokens);
+        *output = counts.fold(0, u64::saturating_add);
     }
 
     /// The state of a choice. `None`: the index is [`MAX_CHOICES`] or more.

@@ -5,7 +5,7 @@
 //! may count seconds instead of tokens.
 
 use super::common_response;
-use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -13,7 +13,6 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     terminal_types: &["transcript.text.done"],
     event_output: |event| match event {
         "transcript.text.done" => EventOutput::Repetition,
-        _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
         _ => EventOutput::Fields,
     },
     ..common_response::chunk_schema(&[("", FIELDS)], METADATA)

@@ -87,12 +87,12 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     // Cohere's embeddings format.
     ("meta.billed_units.input_tokens", ResponseField::Input),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
-    ("metrics.queue_time_ms", ResponseField::QueueMillis),
-    ("metrics.time_to_first_token_ms", ResponseField::PrefillMillis),
-    ("metrics.generation_time_ms", ResponseField::DecodeMillis),
-    ("timings.prompt_ms", ResponseField::PrefillMillis),
-    ("timings.predicted_ms", ResponseField::DecodeMillis),
+    ("metrics.queue_time_ms", ResponseField::EngineMillis(|times| &mut times.queue)),
+    ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),
+    ("metrics.generation_time_ms", ResponseField::EngineMillis(|times| &mut times.decode)),
+    ("timings.prompt_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),
+    ("timings.predicted_ms", ResponseField::EngineMillis(|times| &mut times.decode)),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorKind),
+    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
+    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
 ];

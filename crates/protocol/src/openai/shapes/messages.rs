@@ -3,7 +3,7 @@
 //! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
 //! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -26,7 +26,6 @@ fn event_output(event: &str) -> EventOutput {
         | "message_delta"
         | "message_stop" => EventOutput::Nothing,
         "" | "content_block_delta" => EventOutput::Fields,
-        _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
         _ => EventOutput::Kind(OutputKind::Unknown),
     }
 }
@@ -74,8 +73,8 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("delta.signature", ResponseField::Output(OutputKind::Reasoning)),
     ("delta.citation", ResponseField::Output(OutputKind::Text)),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorKind),
+    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
+    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
 ];
 
 /// The fields that a complete message, and the message at the start of a stream, have besides their content.

@@ -4,7 +4,7 @@
 //! what `*.delta` events contained. The `status` field decides how the response ended, not the event
 //! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
 
-use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -33,11 +33,8 @@ pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
 fn event_output(event: &str) -> EventOutput {
     let Some(item) = event.strip_prefix("response.") else {
-        return match event {
-            "" => EventOutput::Fields,
-            _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
-            _ => EventOutput::Kind(OutputKind::Unknown),
-        };
+        let other = EventOutput::Kind(OutputKind::Unknown);
+        return if event.is_empty() { EventOutput::Fields } else { other };
     };
     let kind = match item {
         "created"
@@ -94,7 +91,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
-    ("code", ResponseField::ErrorCode),
+    ("code", ResponseField::ErrorText(|error| &mut error.code)),
     // Fields of events with further output.
     ("delta", ResponseField::Text),
     ("*", ResponseField::Unknown),
@@ -118,6 +115,6 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("usage.input_tokens_details.cached_tokens", ResponseField::Cached),
     ("usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorKind),
+    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
+    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
 ];

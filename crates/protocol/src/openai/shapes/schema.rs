@@ -6,7 +6,8 @@
 //! fields and events that carry no output.
 
 use crate::json::PathTable;
-use crate::openai::OutputKind;
+use crate::openai::{EngineTimes, InBandError, OutputKind};
+use std::time::Duration;
 
 /// How to parse the responses of one [`Api`].
 #[derive(Debug)]
@@ -14,8 +15,8 @@ pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
     /// Maps the type of an event to what the type says about the output of the event. The type is
-    /// empty if the event has none.
-    pub(in crate::openai) event_output: fn(&str) -> EventOutput,
+    /// empty if the event has none, and is not that of a heartbeat.
+    pub(super) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
     pub(in crate::openai) terminal_types: &'static [&'static str],
@@ -49,7 +50,7 @@ pub(in crate::openai) enum EventOutput {
 }
 
 /// The meaning of a field, independent of its name in an API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::openai) enum ResponseField {
     Id,
     Model,
@@ -94,12 +95,11 @@ pub(in crate::openai) enum ResponseField {
     Cached,
     CacheCreated,
     Reasoning,
-    QueueMillis,
-    PrefillMillis,
-    DecodeMillis,
+    /// A time in the engine in milliseconds, by its place in the result.
+    EngineMillis(fn(&mut EngineTimes) -> &mut Option<Duration>),
     Error,
-    ErrorCode,
-    ErrorKind,
+    /// The code or the type of an error, by its place in the result.
+    ErrorText(fn(&mut InBandError) -> &mut Option<Box<str>>),
 }
 
 impl ResponseSchema {
@@ -108,18 +108,19 @@ impl ResponseSchema {
     pub(super) fn new(fields: &[ObjectFields], skipped: &[&[&'static str]]) -> Self {
         Self {
             paths: PathTable::new(fields).with_skipped(&skipped.concat()),
-            event_output: output_without_types,
+            event_output: |_| EventOutput::Fields,
             terminal_types: &[],
             has_typed_text: false,
             is_known: true,
             input_leaves_out_cache: false,
         }
     }
-}
 
-/// The output of events of an API without event types. Some servers send heartbeats as events.
-fn output_without_types(event: &str) -> EventOutput {
-    if HEARTBEATS.contains(&event) { EventOutput::Nothing } else { EventOutput::Fields }
+    /// What the type of an event says about its output. Some servers send heartbeats as events.
+    pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
+        let is_heartbeat = self.is_known && HEARTBEATS.contains(&event);
+        if is_heartbeat { EventOutput::Nothing } else { (self.event_output)(event) }
+    }
 }
 
 /// Types of events that only keep the connection open.

@@ -3,13 +3,16 @@
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
 use super::super::reasons::{ContinuationRefusal, InterruptionCause};
-use super::{Action, Head, IDS_STEP, Position, StreamSplicer};
+use super::{Action, HEAD, IDS_STEP, Position, StreamSplicer};
 use std::borrow::Cow;
 use std::ops::Range;
 
 /// Longest text that one token is expected to have, in bytes. An engine that writes its prompt as text
 /// writes more text per token.
 const MAX_TOKEN_TEXT_BYTES: usize = 48;
+
+/// The members of a continued stream that get the values of the first stream.
+const IDENTITY: [&str; 2] = ["id", "created"];
 
 impl StreamSplicer {
     /// Reads an event of the current stream. Returns what to do with it.
@@ -39,14 +42,7 @@ impl StreamSplicer {
             return Action::Hold;
         }
         self.head.get_or_insert_with(|| {
-            let member =
-                |range: &Option<Range<usize>>| range.clone().map(|range| Box::from(&bytes[range]));
-            Head {
-                id: member(&event.id),
-                object: member(&event.object),
-                created: member(&event.created),
-                model: member(&event.model),
-            }
+            event.head.clone().map(|range| range.map(|range| Box::from(&bytes[range])))
         });
         if event.choices > 1 || event.is_other_choice {
             self.refuse(ContinuationRefusal::Choices);
@@ -193,9 +189,8 @@ impl StreamSplicer {
             edits.extend(ids.map(|ids| (ids.clone(), NULL.into())));
         }
         if let (Some(continued), Some(head)) = (self.continued, &self.head) {
-            let members = [(&event.id, &head.id), (&event.created, &head.created)];
-            for (range, first) in members {
-                if let (Some(range), Some(first)) = (range, first) {
+            for (name, (range, first)) in HEAD.iter().zip(event.head.iter().zip(head)) {
+                if let (true, Some(range), Some(first)) = (IDENTITY.contains(name), range, first) {
                     edits.push((range.clone(), first.to_vec().into()));
                 }
             }
@@ -206,10 +201,7 @@ impl StreamSplicer {
             if let Some(usage) = &event.usage {
                 let prompt_tokens = self.prompt_tokens;
                 let earlier = continued.tokens as u64;
-                edit::add_usage(bytes, usage, earlier, prompt_tokens, edits);
-                if self.has_reasoning {
-                    edits.extend(edit::without_output_details(bytes, usage));
-                }
+                edit::add_usage(bytes, usage, earlier, prompt_tokens, self.has_reasoning, edits);
             }
         }
         if edits.is_empty() { Action::Keep } else { Action::Edit }

@@ -2,7 +2,8 @@
 
 use super::{Exchange, ExchangeState};
 use crate::continuation::{ContinuationRefusal, InterruptionCause, StreamSplicer};
-use crate::observe::open_streams::BackendMonitor;
+use crate::observe::attempt_response::record_stall;
+use crate::observe::open_streams::{BackendMonitor, StreamInfo, StreamPolicy};
 use crate::observe::stream_end::EarlyEnd;
 use crate::record::Continuation;
 use bytes::Bytes;
@@ -39,7 +40,20 @@ impl Exchange {
         let ExchangeState { record, response, policy, in_flight, splicer, .. } = &mut *self.inner;
         let Some(splicer) = splicer else { return };
         splicer.switch();
-        response.continue_at(backend, record, in_flight, *policy, now);
+        if let Some(backend) = &response.backend {
+            record.condition = backend.condition(now);
+        }
+        if let (Some(entry), Some(observer)) = (response.entry.take(), &mut response.observer) {
+            record_stall(observer, entry.activity().on_end(now));
+        }
+        let policy = StreamPolicy { first_output_by: None, ..*policy };
+        let info = StreamInfo::from_record(record);
+        let entry = in_flight.stream(backend.clone(), info, policy, None, now);
+        // The silence of the backend counts from the arrival of its response head.
+        entry.activity().on_output(now, None);
+        entry.activity().set_continuable();
+        response.entry = Some(entry);
+        response.backend = Some(backend);
         let span_id = record.attempts.last().map_or(0, |attempt| attempt.span_id);
         let tokens = splicer.tokens() as u64;
         let begun = Continuation { span_id, cause, tokens, interrupted, resumed: None };
@@ -85,20 +99,17 @@ impl Exchange {
 
     /// The events that were held back until it was known whether the stream is continued.
     pub(in crate::observe) fn release_events(&mut self) -> Bytes {
-        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
-        let held = splicer.as_mut().map(|splicer| splicer.release()).unwrap_or_default();
-        response.on_data(record, &**receiver, abort.as_ref(), held, clock::now())
+        let splicer = self.inner.splicer.as_mut();
+        let held = splicer.map(|splicer| splicer.release()).unwrap_or_default();
+        self.observe(held, clock::now())
     }
 
     /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is no such
     /// event.
     pub(in crate::observe) fn take_partial_event(&mut self) -> Bytes {
-        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
-        let partial = splicer.as_mut().map(|splicer| splicer.finish()).unwrap_or_default();
-        if partial.is_empty() {
-            return partial;
-        }
-        response.on_data(record, &**receiver, abort.as_ref(), partial, clock::now())
+        let splicer = self.inner.splicer.as_mut();
+        let partial = splicer.map(|splicer| splicer.finish()).unwrap_or_default();
+        if partial.is_empty() { partial } else { self.observe(partial, clock::now()) }
     }
 
     /// Lets the bytes of the response pass through the splicer, if the response is an event stream that can
@@ -118,10 +129,11 @@ impl Exchange {
     /// Passes a chunk through the splicer and observes the result. Returns the bytes to forward, which can
     /// be empty.
     pub(super) fn on_spliced_data(&mut self, frame: Bytes) -> Bytes {
-        let ExchangeState { record, response, receiver, abort, splicer, .. } = &mut *self.inner;
+        let ExchangeState { response, splicer, .. } = &mut *self.inner;
         let (now, outputs) = (clock::now(), response.output_events());
         let frame = splicer.as_mut().map(|splicer| splicer.push(frame)).unwrap_or_default();
-        let frame = response.on_data(record, &**receiver, abort.as_ref(), frame, now);
+        let frame = self.observe(frame, now);
+        let ExchangeState { record, response, .. } = &mut *self.inner;
         if let Some(continuation) = record.continuations.begun.last_mut()
             && continuation.resumed.is_none()
             && response.output_events() > outputs

@@ -101,7 +101,7 @@ impl AbortRegistry {
 impl RegisteredAbortHandle {
     /// The abort handle of the stream.
     pub fn handle(&self) -> &ResponseAbortHandle {
-        self.0.value()
+        &self.0.value
     }
 }
 

@@ -67,10 +67,11 @@ pub struct ExchangeRegistry {
 /// The entry of a stream among the open streams. Dropping the entry ends the stream.
 pub struct StreamEntry(TableEntry<StreamActivity>);
 
-/// Counts an exchange as open until the guard is dropped. Holds the settings at the start of the exchange.
+/// Counts an exchange as open until the guard is dropped.
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
-    settings: Arc<ObservationSettings>,
+    /// The settings at the start of the exchange.
+    pub(in crate::observe) settings: Arc<ObservationSettings>,
     /// The slot of the request in the registry.
     slot: usize,
 }
@@ -139,11 +140,6 @@ impl ExchangeRegistry {
     /// From now on, each sweep closes every WebSocket: it has no end that the shutdown could wait for.
     pub fn close_tunnels(&self) {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the gateway is aborting open exchanges.
-    pub fn is_cutting(&self) -> bool {
-        self.is_shutting_down.load(Ordering::Relaxed)
     }
 
     /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments.
@@ -262,12 +258,7 @@ impl InFlightGuard {
 
     /// Whether the gateway is aborting open exchanges.
     pub fn is_cutting(&self) -> bool {
-        self.registry.is_cutting()
-    }
-
-    /// The settings at the start of the exchange.
-    pub fn settings(&self) -> &ObservationSettings {
-        &self.settings
+        self.registry.is_shutting_down.load(Ordering::Relaxed)
     }
 }
 
@@ -283,12 +274,12 @@ impl Drop for InFlightGuard {
 impl StreamEntry {
     /// The activity of the stream.
     pub fn activity(&self) -> &Arc<StreamActivity> {
-        self.0.value()
+        &self.0.value
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.0.value().close();
+        self.0.value.close();
     }
 }

@@ -20,7 +20,8 @@ struct Rows<T> {
 pub(super) struct TableEntry<T> {
     table: Arc<OpenTable<T>>,
     key: u64,
-    value: Arc<T>,
+    /// The value of the entry.
+    pub(super) value: Arc<T>,
 }
 
 impl<T> Default for OpenTable<T> {
@@ -44,13 +45,6 @@ impl<T> OpenTable<T> {
     /// the caller uses the values.
     pub(super) fn values(&self) -> Vec<(u64, Arc<T>)> {
         lock(&self.0).open.iter().map(|(key, value)| (*key, value.clone())).collect()
-    }
-}
-
-impl<T> TableEntry<T> {
-    /// The value of the entry.
-    pub(super) fn value(&self) -> &Arc<T> {
-        &self.value
     }
 }
 

@@ -38,7 +38,8 @@ impl<'a> EventMembers<'a> {
     /// object.
     pub(super) fn read(event: &'a [u8]) -> Option<Self> {
         let (data, offset) = data_of(event)?;
-        let members = read_members(&data)?;
+        let mut members = Vec::new();
+        visit_members(&data, |member| members.push(member))?;
         Some(Self { data, offset, members })
     }
 
@@ -130,11 +131,4 @@ fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
         let end = line_start + line.len();
         Some(end - data.len()..end)
     })
-}
-
-/// The members of the object that `data` consists of. `None`: the data is no object.
-fn read_members(data: &[u8]) -> Option<Vec<Member>> {
-    let mut members = Vec::new();
-    visit_members(data, |member| members.push(member))?;
-    Some(members)
 }

@@ -51,11 +51,12 @@ pub(in crate::observe) struct UsageFilter {
     is_done: bool,
     /// Whether the usage event was removed.
     is_removed: bool,
-    /// Whether the usage of an event could not be removed.
-    has_failed: bool,
+    /// Whether the usage of an event could not be removed, so that the client received usage that it did not
+    /// request.
+    pub(in crate::observe) has_failed: bool,
     /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
     /// fingerprint. `None`: not known.
-    fingerprint: Option<Bytes>,
+    pub(in crate::observe) fingerprint: Option<Bytes>,
 }
 
 /// The change to an event.
@@ -145,17 +146,6 @@ impl UsageFilter {
     /// Stops all changes, because the client receives usage anyway.
     pub(in crate::observe) fn stop(&mut self) {
         self.is_done = true;
-    }
-
-    /// Whether the client received usage that it did not request.
-    pub(in crate::observe) fn has_failed(&self) -> bool {
-        self.has_failed
-    }
-
-    /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
-    /// fingerprint. `None`: not known.
-    pub(in crate::observe) fn fingerprint(&self) -> Option<&Bytes> {
-        self.fingerprint.as_ref()
     }
 
     /// The bytes to forward, after all blocks of `frame` have been reported. They can be empty.

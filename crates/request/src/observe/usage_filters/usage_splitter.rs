@@ -4,9 +4,8 @@
 use memchr::memmem::Finder;
 use std::ops::Range;
 use std::sync::LazyLock;
-use tokenweir_protocol::json::find_string_end;
 use tokenweir_protocol::json::members::length_until_closed;
-use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage};
+use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage, read_usage};
 
 /// Splits the data of an event into its usage and its other data. Most events of a stream differ
 /// only in text and usage, so a reader that gets the events without usage need not parse them in
@@ -81,7 +80,7 @@ impl UsageSplitter {
         if !is_outermost || USAGE_NAME_FINDER.find(rest).is_some() {
             return None;
         }
-        let usage = read_counts(&data[value..end]);
+        let usage = read_usage(&data[value - 1..end]);
         self.tail.clear();
         if let Some((input, output, tail)) = read_first_counts(&data[value..])
             && (usage.input, usage.output) == (Some(input), Some(output))
@@ -124,48 +123,4 @@ fn read_count(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// Whether a `usage` member begins at this range of an event.
 pub(super) fn is_at(event: &[u8], range: &Range<usize>) -> bool {
     event.get(range.clone()).is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
-}
-
-/// The counts among the members of an object and its nested objects. `bytes` starts after the
-/// opening brace of the object.
-fn read_counts(bytes: &[u8]) -> Usage {
-    let (mut usage, mut at) = (Usage::default(), 0);
-    while let Some(quote) = memchr::memchr(b'"', &bytes[at..]) {
-        let text = &bytes[at + quote + 1..];
-        let Some(end) = find_string_end(text) else { break };
-        at += quote + 1 + end + 1;
-        if let [b':', digits @ ..] = &text[end + 1..]
-            && digits.first().is_some_and(u8::is_ascii_digit)
-        {
-            at += 1 + store_count(&mut usage, &text[..end], digits);
-        }
-    }
-    usage
-}
-
-/// Stores the count that `digits` begins with in the field of `key`. A value that is not a count is
-/// stored as `None`. Returns the length of the value.
-fn store_count(usage: &mut Usage, key: &[u8], digits: &[u8]) -> usize {
-    let (mut count, mut length) = (Some(0_u64), 0);
-    for byte in digits {
-        match byte {
-            b'0'..=b'9' => {
-                let tens = count.and_then(|count| count.checked_mul(10));
-                count = tens.and_then(|tens| tens.checked_add(u64::from(byte - b'0')));
-            }
-            b',' | b'}' => break,
-            _ => count = None,
-        }
-        length += 1;
-    }
-    let field = match key {
-        b"prompt_tokens" => &mut usage.input,
-        b"completion_tokens" => &mut usage.output,
-        b"cached_tokens" => &mut usage.cached,
-        b"created_cache_tokens" => &mut usage.cache_created,
-        b"reasoning_tokens" => &mut usage.reasoning,
-        _ => return length,
-    };
-    *field = count.filter(|count| *count <= MAX_TOKEN_COUNT);
-    length
 }

@@ -50,6 +50,8 @@ impl LoadEstimator {
         self.most_running.store(0, Ordering::Relaxed);
         self.reported_queues.clear();
         self.max_answering.forget();
-        self.sent_prompts.clear();
+        if let Some(table) = self.prefix_table.get() {
+            table.clear();
+        }
     }
 }

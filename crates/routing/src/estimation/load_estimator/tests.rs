@@ -10,7 +10,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn estimator() -> (LoadEstimator, Instant) {
     let (estimator, now) = new_estimator();
     let mut reservation = send(&estimator, &prompt(1, 0), now);
-    let counts = TokenCounts { prompt: Some(1), cached: None, output: Some(100) };
+    let counts = Usage { input: Some(1), output: Some(100), ..Usage::default() };
     estimator.answered(&mut reservation, &counts);
     estimator.release(reservation, now);
     (estimator, now)
@@ -83,7 +83,7 @@ fn requests_of_another_gateway_are_seen_in_the_reports() {
     let prompt = prompt(1_000, 1);
     let mut first = send(&estimator, &prompt, now);
     estimator
-        .answered(&mut first, &TokenCounts { prompt: Some(1_000), cached: Some(0), output: None });
+        .answered(&mut first, &Usage { input: Some(1_000), cached: Some(0), ..Usage::default() });
     estimator.on_report(&report(0.2, 4.0, 7.0), &estimator.local_load(), now);
     let estimate = estimator.candidate(&prompt, now);
     assert_eq!((estimate.waiting, estimate.running), (4.0, 7.0));
@@ -134,7 +134,8 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
     let long = prompt(51_200, 1);
     for seed in 0..120 {
         let mut reservation = send(&estimator, &long, now);
-        let no_cache_hit = TokenCounts { prompt: Some(51_200), cached: Some(0), output: Some(10) };
+        let (input, cached, output) = (Some(51_200), Some(0), Some(10));
+        let no_cache_hit = Usage { input, cached, output, ..Usage::default() };
         estimator.answered(&mut reservation, &no_cache_hit);
         estimator.release(reservation, now);
         send(&estimator, &prompt(20_000, 100 + seed), now);
@@ -149,7 +150,8 @@ fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend
         let prompt = prompt(10_000, seed);
         let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
         let mut reservation = estimator.reserve(&candidate, &prompt, true, now);
-        let counts = TokenCounts { prompt: Some(10_000), cached, output: Some(1) };
+        let (input, output) = (Some(10_000), Some(1));
+        let counts = Usage { input, cached, output, ..Usage::default() };
         estimator.answered(&mut reservation, &counts);
         estimator.release(reservation, now);
     };
@@ -274,7 +276,7 @@ fn a_non_streaming_request_is_overdue_without_engine_progress() {
     };
     // The first request teaches the estimator that a response takes one second.
     let mut first = send(now);
-    estimator.answered(&mut first, &TokenCounts { output: Some(9), ..TokenCounts::default() });
+    estimator.answered(&mut first, &Usage { output: Some(9), ..Usage::default() });
     estimator.release(first, now + SECOND);
     report_tokens(10.0, now + SECOND);
     let mut other = send(now + SECOND);
@@ -290,7 +292,7 @@ fn a_non_streaming_request_is_overdue_without_engine_progress() {
         overdue(&estimator, now + 60 * SECOND) <= 0.0,
         "the engine makes progress: the response may be long"
     );
-    estimator.answered(&mut other, &TokenCounts { output: Some(9), ..TokenCounts::default() });
+    estimator.answered(&mut other, &Usage { output: Some(9), ..Usage::default() });
     estimator.release(other, now + 60 * SECOND);
     assert_eq!(estimator.local_load(), LocalLoad::default());
 }
@@ -361,8 +363,8 @@ proptest! {
                     open.push(reservation);
                 }
                 (2, Some(mut reservation)) => {
-                    let (prompt, cached) = (Some(bytes), Some(millis));
-                    let counts = TokenCounts { prompt, cached, output: Some(7) };
+                    let (input, cached, output) = (Some(bytes), Some(millis), Some(7));
+                    let counts = Usage { input, cached, output, ..Usage::default() };
                     estimator.answered(&mut reservation, &counts);
                     estimator.release(reservation, now);
                 }

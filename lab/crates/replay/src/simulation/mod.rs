@@ -26,8 +26,9 @@ use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::admission::QueuedRequestId;
-use tokenweir_routing::{Reservation, TokenCounts, mix};
+use tokenweir_routing::{Reservation, mix};
 use tokenweir_sim::engine::EngineSpec;
 
 /// One simulation run.
@@ -267,10 +268,11 @@ impl<'a> Simulation<'a> {
         if let Some(output) = output {
             estimator.answered(
                 &mut reservation,
-                &TokenCounts {
-                    prompt: Some(job.prompt_tokens.into()),
+                &Usage {
+                    input: Some(job.prompt_tokens.into()),
                     cached: reports_cached_tokens.then_some(request.cached_tokens.into()),
                     output: Some(output.into()),
+                    ..Usage::default()
                 },
             );
             self.results.served.push(ServedRequest {

@@ -1,0 +1,159 @@
+//! The methods of [`Exchange`] that process the response of the current attempt.
+
+use super::{Exchange, ExchangeState};
+use crate::observe::attempt_response::{record_stall, record_write_stall};
+use crate::observe::observer::ResponseObserver;
+use crate::observe::open_streams::StreamInfo;
+use crate::record::RequestRecord;
+use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::time::Instant;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::media_type;
+use tokenweir_protocol::openai::{Api, TextExcerpt};
+
+const OK: u16 = 200;
+/// The status of a response that begins a WebSocket.
+const SWITCHING_PROTOCOLS: u16 = 101;
+/// The header in which vLLM reports the metadata of embeddings.
+const METADATA: HeaderName = HeaderName::from_static("metadata");
+
+impl Exchange {
+    /// Processes the head of the response.
+    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
+        let now = clock::now();
+        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
+            &mut *self.inner;
+        let record: &mut RequestRecord = record;
+        record.status = Some(status);
+        record.timings.headers = Some(now);
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.status = Some(status);
+        }
+        let observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
+        let observer = response.observer.insert(observer);
+        observer.reader.set_phrase_matcher(in_flight.settings.phrases.clone());
+        if let Some(prompt) = &record.prompt {
+            observer.reader.capture_text(TextExcerpt::new(prompt.capacity()));
+        }
+        // Servers write an empty value or `none` to keep proxies from compressing.
+        let is_identity = |value: &HeaderValue| {
+            let names: [&[u8]; 3] = [b"identity", b"none", b""];
+            names.iter().any(|name| value.as_bytes().eq_ignore_ascii_case(name))
+        };
+        let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
+        // The body of a stored response has the usage of an earlier request.
+        let is_read = record.api != Some(Api::Http);
+        observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
+        // The histograms have values only for streams.
+        if observer.observed().is_stream {
+            observer.observed_mut().set_buckets(&in_flight.settings.scales);
+        }
+        // vLLM reports the usage of embeddings that are encoded as bytes in a header.
+        if let Some(metadata) = headers.get(METADATA) {
+            observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
+        }
+        let fingerprint = response.backend.as_ref().and_then(|backend| backend.fingerprint());
+        observer.remove_injected_usage(&record.options, fingerprint);
+        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
+        // A WebSocket counts as complete, however its connection is closed: the gateway does not read
+        // its frames.
+        observer.observed_mut().is_complete |= tunnel.is_some();
+        let has_entry = observer.observed().is_stream || tunnel.is_some();
+        let open_stream = |backend| {
+            in_flight.stream(backend, StreamInfo::from_record(record), *policy, tunnel, now)
+        };
+        response.entry = response.backend.clone().filter(|_| has_entry).map(open_stream);
+        self.begin_splicing(status == OK);
+    }
+
+    /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
+    pub fn on_data(&mut self, frame: Bytes) -> Bytes {
+        if self.inner.response.is_spliced {
+            return self.on_spliced_data(frame);
+        }
+        self.observe(frame, clock::now())
+    }
+
+    /// Observes a chunk of the stream of the client. Returns the bytes to forward, which can be empty.
+    pub(super) fn observe(&mut self, frame: Bytes, now: Instant) -> Bytes {
+        let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
+        let record: &mut RequestRecord = record;
+        let Some(observer) = &mut response.observer else { return frame };
+        let had_output = record.timings.first_output.is_some();
+        let had_id = observer.response_id().is_some();
+        let chunk_summary = observer.on_data(&frame, now, &mut record.timings);
+        if let Some(id) = observer.response_id().filter(|_| !had_id) {
+            receiver.response_named(record, id);
+        }
+        if let Some(entry) = &response.entry {
+            entry.activity().on_bytes(now);
+            if chunk_summary.outputs > 0 {
+                let stall = entry.activity().on_output(now, chunk_summary.gap);
+                record_stall(observer, stall);
+                let tokens = observer.observed().estimated_tokens;
+                entry.activity().set_progress(tokens, record.timings.is_reasoning());
+            }
+            if entry.activity().is_tunnel() {
+                entry.activity().on_tunnel_bytes(now);
+            }
+            if record.timings.terminal.is_some() {
+                record_stall(observer, entry.activity().on_end(now));
+            }
+        }
+        if !had_output && record.timings.first_output.is_some() {
+            // The gateway held earlier bytes back until the first output on purpose, so their delay
+            // does not count.
+            response.unwritten_since = None;
+            if let Some(backend) = &response.backend {
+                backend.on_first_output(now);
+            }
+            receiver.first_output(record);
+        }
+        let frame = observer.forward(frame);
+        record.bytes_out += frame.len() as u64;
+        response.written_at = Some(now);
+        if observer.observed().is_stream && !frame.is_empty() {
+            response.unwritten_since.get_or_insert(now);
+        }
+        if let Some(abort) = abort {
+            abort.on_write(now);
+        }
+        frame
+    }
+
+    /// Records that the client's connection asks for more data: the write stall ends.
+    pub fn on_client_poll(&mut self) {
+        let ExchangeState { response, abort, .. } = &mut *self.inner;
+        let Some(written_at) = response.written_at.take() else { return };
+        if let Some(observer) = &mut response.observer {
+            record_write_stall(observer, written_at, clock::now());
+        }
+        if let Some(entry) = &response.entry {
+            entry.activity().set_waits_for_backend(true);
+        }
+        if let Some(abort) = abort {
+            abort.on_drained();
+        }
+    }
+
+    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
+    /// connection are written, and not only a part of them.
+    pub(in crate::observe) fn on_flush(&mut self, is_complete: bool) {
+        let response = &mut self.inner.response;
+        let unwritten_since = response.unwritten_since.take().filter(|_| is_complete);
+        if let (Some(since), Some(observer)) = (unwritten_since, &mut response.observer) {
+            let transit = clock::now().saturating_duration_since(since).as_secs_f64();
+            observer.observed_mut().chunk_transit.record_n(transit, 1);
+        }
+    }
+
+    /// The bytes that the usage filter holds back. Called at the end of the body.
+    pub(in crate::observe) fn flush(&mut self) -> Bytes {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let held = response.observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
+        record.bytes_out += held.len() as u64;
+        held
+    }
+}
