@@ -280,6 +280,8 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
     assert!(set(true) && !set(false), "the last drain was that of the configuration");
     pool.drain(name.as_str(), Drain::begin(by, None, None));
     assert!(set(false), "a reload does not end the drain of an operator");
+    let names = [by, DrainInitiator::Configuration].map(|by| by.to_string());
+    assert_eq!(names, ["an operator", "the configuration"]);
 }
 
 #[test]
