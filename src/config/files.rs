@@ -143,15 +143,17 @@ mod tests {
     fn a_keys_file_has_tenants_with_several_keys() {
         let other_hash = HASH.replace(":ba", ":bb");
         let text = format!(
-            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  \
+            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  allow: [xargs]\n  \
              limits: {{ concurrency: 2 }}\n  keys:\n  - {{ name: one, hash: '{HASH}' }}\n  \
-             - name: two\n    hash: {other_hash}\n    limits: {{ tokens_per_minute: 10 }}\n"
+             - name: two\n    hash: {other_hash}\n    limits: {{ tokens_per_minute: 10 }}\n\
+             - {{ name: b, keys: [] }}\n"
         );
         let keys = load("good.yaml", &text).unwrap();
         let tenant = &keys.tenants[0];
         assert_eq!((tenant.keys.len(), tenant.limits.concurrency), (2, Some(2)));
         assert_eq!(tenant.keys[0].hash.to_string(), HASH);
         assert_eq!(tenant.keys[1].limits.tokens_per_minute, Some(10));
+        assert_eq!((&tenant.allow[..], keys.tenants[1].allow.len()), (&[Permission::Xargs][..], 0));
     }
 
     #[test]
@@ -207,14 +209,6 @@ mod tests {
             assert!(found.contains(help), "{found}");
         }
         assert!(load("empty", "").is_err(), "a file is empty for a moment while it is rewritten");
-    }
-
-    #[test]
-    fn a_tenant_has_the_permissions_of_its_list() {
-        let keys = load("allow.yaml", &keys_text()).unwrap();
-        assert_eq!(keys.tenants[0].allow, [Permission::Xargs]);
-        let plain = load("plain.yaml", &keys_text().replace("  allow: [xargs]\n", "")).unwrap();
-        assert_eq!(plain.tenants[0].allow, []);
     }
 
     #[test]

@@ -91,6 +91,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
         Just("X-Request-Id:  a \r\n"),
         Just("connection: keep-alive, x\r\n"),
         Just("cookie: a\r\ncookie: b\r\n"),
+        Just("x: content-length: 1\r\n"),
         Just("x-empty:\r\n"),
     ];
     let body = proptest::collection::vec(any::<u8>(), 0..300);

@@ -277,15 +277,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_bucket_layout_has_more_than_the_maximum_of_bounds() {
-        assert!(
-            OutputGap::BOUNDS.len() <= MAX_BUCKET_BOUNDS
-                && TokenCount::BOUNDS.len() <= MAX_BUCKET_BOUNDS
-                && ChunkTransit::BOUNDS.len() <= MAX_BUCKET_BOUNDS
-        );
-    }
-
-    #[test]
     fn a_gap_on_a_bound_falls_under_it() {
         let mut gaps = OutputGapHistogram::default();
         gaps.record_duration_n(Duration::from_millis(10), 1);

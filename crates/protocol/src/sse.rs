@@ -353,28 +353,23 @@ mod tests {
     }
 
     #[test]
-    fn data_lines_are_joined_by_line_feeds() {
-        assert_eq!(events_of_text("data: a\ndata\ndata:  b\n\n"), [event("", "a\n\n b")]);
-    }
-
-    #[test]
-    fn a_byte_order_mark_is_ignored_at_the_beginning_only() {
-        assert_eq!(events_of_text("\u{FEFF}data: 1\n\n"), [event("", "1")]);
-        assert_eq!(events_of_text("data: 1\n\n\u{FEFF}data: 2\n\n"), [event("", "1")]);
-        assert_eq!(events(&[b"\xEF\xBBdata: 1\n\n"]), []);
-    }
-
-    #[test]
-    fn an_event_without_data_is_not_dispatched_and_its_type_is_reset() {
-        assert_eq!(events_of_text("event: ping\n\ndata: 1\n\n"), [event("", "1")]);
-    }
-
-    #[test]
-    fn comments_and_unknown_fields_are_no_events() {
-        assert_eq!(
-            events_of_text(": keep-alive\n\nid: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n"),
-            [event("#", ""), event("", "1")]
-        );
+    fn only_complete_events_with_data_are_dispatched() {
+        for (case, text, expected) in [
+            ("joined data lines", "data: a\ndata\ndata:  b\n\n", &[("", "a\n\n b")][..]),
+            ("byte order mark at the beginning", "\u{FEFF}data: 1\n\n", &[("", "1")]),
+            ("a later one", "data: 1\n\n\u{FEFF}data: 2\n\n", &[("", "1")]),
+            ("event without data", "event: ping\n\ndata: 1\n\n", &[("", "1")]),
+            ("comment", ": keep-alive\n\ndata: 1\n\n", &[("#", ""), ("", "1")]),
+            ("unknown fields", "id: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n", &[("", "1")]),
+            ("line of white space", "data: 1\n \ndata: 2\n\n", &[("", "1\n2")]),
+            ("white space before a name", " data: 1\n\ndata: 2\n\n", &[("", "2")]),
+            ("error field", "error: {\"code\":500}\n\n", &[("error", "{\"code\":500}")]),
+            ("no blank line at the end", "data: 1\n\ndata: 2\n", &[("", "1")]),
+        ] {
+            let expected: Vec<_> = expected.iter().map(|(kind, data)| event(kind, data)).collect();
+            assert_eq!(events_of_text(text), expected, "{case}");
+        }
+        assert_eq!(events(&[b"\xEF\xBBdata: 1\n\n"]), [], "a part of a byte order mark");
     }
 
     #[test]
@@ -387,18 +382,6 @@ mod tests {
         };
         assert_eq!(unknown_lines(b" \n\t \r\n  \n"), (0, true));
         assert_eq!(unknown_lines(b" data: 1\n"), (1, false));
-        assert_eq!(events_of_text("data: 1\n \ndata: 2\n\n"), [event("", "1\n2")]);
-        assert_eq!(events_of_text(" data: 1\n\ndata: 2\n\n"), [event("", "2")]);
-    }
-
-    #[test]
-    fn an_error_field_is_an_event_of_that_type() {
-        assert_eq!(events_of_text("error: {\"code\":500}\n\n"), [event("error", "{\"code\":500}")]);
-    }
-
-    #[test]
-    fn an_event_without_its_blank_line_is_not_dispatched() {
-        assert_eq!(events_of_text("data: 1\n\ndata: 2\n"), [event("", "1")]);
     }
 
     #[test]

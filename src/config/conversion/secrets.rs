@@ -121,27 +121,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use crate::config::Config;
-    use serde_json::Value;
-
-    /// The paths of all secrets in a serialized configuration, which has a secret's location only.
-    fn secret_paths(path: &str, value: &Value, found: &mut Vec<String>) {
-        let child = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
-        match value {
-            Value::Object(fields) if fields.len() == 1 && fields.contains_key("env") => {
-                found.push(path.to_owned());
-            }
-            Value::Object(fields) => {
-                fields.iter().for_each(|(key, value)| secret_paths(&child(key), value, found));
-            }
-            Value::Array(items) => {
-                let items = items.iter().enumerate();
-                items.for_each(|(index, item)| {
-                    secret_paths(&child(&index.to_string()), item, found);
-                });
-            }
-            _ => {}
-        }
-    }
 
     #[test]
     fn the_list_has_each_secret_of_a_configuration() {
@@ -151,12 +130,17 @@ mod tests {
                     webhooks: [{ url: { env: E } }]\n\
                     peer_exchange: { key: { env: F }, password: { env: G } }\n";
         let config: Config = serde_saphyr::from_str(text).unwrap();
-        let mut expected = Vec::new();
-        secret_paths("", &serde_json::to_value(&config).unwrap(), &mut expected);
         let mut listed: Vec<String> = config.secrets().into_iter().map(|(path, _)| path).collect();
-        expected.sort();
         listed.sort();
+        let expected = [
+            "access.admin_token",
+            "access.cache_salt_secret",
+            "backends.0.api_key",
+            "discovery.0.api_key",
+            "peer_exchange.key",
+            "peer_exchange.password",
+            "webhooks.0.url",
+        ];
         assert_eq!(listed, expected);
-        assert_eq!(listed.len(), 7);
     }
 }

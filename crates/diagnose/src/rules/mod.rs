@@ -132,19 +132,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn only_a_warning_about_requests_can_become_critical() {
-        let severities = |name| {
-            let rule = RULES.iter().find(|rule| rule.name == name);
-            rule.map(DiagnosisRule::severities)
-        };
-        assert_eq!(severities("kv_backlog"), Some("warning or critical"));
-        assert_eq!(severities("stalls"), Some("critical"));
-        for name in ["blind", "gpu_memory_growth", "gpu_underused"] {
-            assert_eq!(severities(name), Some("warning"), "{name}");
-        }
-    }
-
-    #[test]
     fn each_rule_comes_after_the_rules_that_explain_it() {
         let mut names = BTreeSet::new();
         for rule in &RULES {

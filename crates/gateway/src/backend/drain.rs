@@ -70,24 +70,3 @@ impl fmt::Display for DrainInitiator {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_initiator_is_named_with_address_and_token() {
-        let peer = Some(IpAddr::from([10, 0, 0, 7]));
-        for (initiator, text) in [
-            (DrainInitiator::Configuration, "the configuration"),
-            (DrainInitiator::Operator { peer, has_token: false }, "an operator at 10.0.0.7"),
-            (
-                DrainInitiator::Operator { peer, has_token: true },
-                "an operator at 10.0.0.7 with the admin token",
-            ),
-            (DrainInitiator::Operator { peer: None, has_token: false }, "an operator"),
-        ] {
-            assert_eq!(initiator.to_string(), text);
-        }
-    }
-}

@@ -155,35 +155,3 @@ impl Default for BackendSettings {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn identity(name: &str, url: &str, key: Option<&'static str>) -> BackendIdentity {
-        let address = BackendAddress::parse(url).unwrap();
-        BackendIdentity::new(BackendId::new(name), address, key.map(HeaderValue::from_static))
-    }
-
-    #[test]
-    fn name_address_and_credentials_identify_a_backend_and_settings_do_not() {
-        let backend = identity("a", "http://a:1", None);
-        let same = identity("a", "http://a:1", None);
-        same.replace_settings(Arc::new(BackendSettings {
-            weight: 7,
-            ..BackendSettings::default()
-        }));
-        assert!(backend.is_same_endpoint(&same));
-        for other in [
-            identity("b", "http://a:1", None),
-            identity("a", "http://a:2", None),
-            identity("a", "http://a:1", Some("Bearer x")),
-            BackendIdentity {
-                metrics_url: MetricsUrl::parse("http://a:9").ok(),
-                ..identity("a", "http://a:1", None)
-            },
-        ] {
-            assert!(!backend.is_same_endpoint(&other));
-        }
-    }
-}

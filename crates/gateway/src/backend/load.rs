@@ -153,20 +153,7 @@ impl BackendLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
     use tokenweir_protocol::clock;
-
-    #[test]
-    fn the_first_request_is_signalled_once_until_the_signal_is_received() {
-        let load = BackendLoad::new(clock::now());
-        let is_signalled = || load.wait_first_request().now_or_never().is_some();
-        assert!(!is_signalled());
-        load.on_first_request();
-        load.on_first_request();
-        assert!(is_signalled() && !is_signalled());
-        load.on_first_request();
-        assert!(is_signalled());
-    }
 
     #[test]
     fn stalls_are_counted_and_the_streams_that_are_stalled_now_as_well() {

@@ -166,30 +166,6 @@ mod tests {
         }
     }
 
-    /// The estimated tokens of a stream that was truncated after `events` events.
-    fn estimate_truncated_stream(profile: &StreamProfile, events: u64) -> u64 {
-        let mut truncated = ObservedResponse {
-            usage: Usage::default(),
-            usage_source: UsageSource::Estimated,
-            ..counted_stream(0, events)
-        };
-        truncated.scale_estimated_tokens(profile.tokens_per_event());
-        truncated.estimated_tokens
-    }
-
-    #[test]
-    fn an_event_counts_as_one_token_before_the_first_exact_stream_and_as_learned_after_it() {
-        let profile = StreamProfile::default();
-        assert_eq!(estimate_truncated_stream(&profile, 70), 70);
-        profile.on_response_ended(None, &counted_stream(281, 70));
-        assert!((252..=308).contains(&estimate_truncated_stream(&profile, 70)));
-        assert_eq!(
-            estimate_truncated_stream(&StreamProfile::default(), 70),
-            70,
-            "another backend learned nothing"
-        );
-    }
-
     #[test]
     fn long_streams_weigh_more_than_short_ones_and_the_mean_follows_changes() {
         let profile = StreamProfile::default();

@@ -1,20 +1,18 @@
-//! Queries to a name server on loopback whose responses are hand-written bytes (RFC 1035).
+//! Queries to a name server on loopback.
 
 use super::*;
 use crate::discovery::dns_watcher::DnsWatcher;
 use crate::discovery::{DiscoveryChange, DiscoverySource};
-use std::net::Ipv4Addr;
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::proto::rr::{Name, Record};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::net::UdpSocket;
 
-const A: u16 = 1;
-const AAAA: u16 = 28;
-const SRV: u16 = 33;
-
-/// The records of the name server: the type and the data of each record. `None`: the server
-/// responds with SERVFAIL.
-type Zone = Option<Vec<(u16, Vec<u8>)>>;
+/// The records of the name server. `None`: the server responds with SERVFAIL.
+type Zone = Option<Vec<RData>>;
 
 /// A name server on loopback that counts its queries.
 struct TestNameServer {
@@ -51,42 +49,27 @@ impl TestNameServer {
     }
 }
 
-/// Encodes the response to a query: the id and the question of the query, and the records of the
-/// requested type.
-fn encode_response(query: &[u8], zone: Option<&[(u16, Vec<u8>)]>) -> Vec<u8> {
-    let name = query[12..].iter().position(|byte| *byte == 0).unwrap() + 1;
-    let question = &query[12..12 + name + 4];
-    let kind = u16::from_be_bytes([question[name], question[name + 1]]);
-    let records: Vec<_> =
-        zone.unwrap_or_default().iter().filter(|record| record.0 == kind).collect();
-    let response_code = if zone.is_none() { 2 } else { 0 };
-    let mut response = query[..2].to_vec();
-    response.extend([0x81, 0x80 | response_code, 0, 1, 0, records.len() as u8, 0, 0, 0, 0]);
-    response.extend(question);
-    for (kind, data) in records {
-        // A pointer to the name in the question, class IN, TTL 0.
-        response.extend([0xc0, 0x0c]);
-        response.extend(kind.to_be_bytes());
-        response.extend([0, 1, 0, 0, 0, 0]);
-        response.extend((data.len() as u16).to_be_bytes());
-        response.extend(data);
+/// Encodes the response to a query: the records of the requested type.
+fn encode_response(query: &[u8], zone: Option<&[RData]>) -> Vec<u8> {
+    let mut response = Message::from_vec(query).unwrap().into_response();
+    response.metadata.recursion_available = true;
+    if zone.is_none() {
+        response.metadata.response_code = ResponseCode::ServFail;
     }
-    response
+    let question = &response.queries[0];
+    let (name, kind) = (question.name().clone(), question.query_type());
+    let records = zone.unwrap_or_default().iter().filter(|record| record.record_type() == kind);
+    let answers = records.map(|record| Record::from_rdata(name.clone(), 0, record.clone()));
+    response.add_answers(answers);
+    response.to_vec().unwrap()
 }
 
-fn a_record(last: u8) -> (u16, Vec<u8>) {
-    (A, vec![10, 0, 0, last])
+fn a_record(last: u8) -> RData {
+    RData::from(Ipv4Addr::new(10, 0, 0, last))
 }
 
-fn srv_record(host: &str, port: u16) -> (u16, Vec<u8>) {
-    let mut data = vec![0, 0, 0, 0];
-    data.extend(port.to_be_bytes());
-    for label in host.split('.') {
-        data.push(label.len() as u8);
-        data.extend(label.as_bytes());
-    }
-    data.push(0);
-    (SRV, data)
+fn srv_record(host: &str, port: u16) -> RData {
+    RData::SRV(SRV::new(0, 0, port, Name::from_ascii(host).unwrap()))
 }
 
 fn host_query() -> DnsQuery {
@@ -95,7 +78,7 @@ fn host_query() -> DnsQuery {
 
 #[tokio::test]
 async fn each_address_of_a_name_is_one_backend() {
-    let v6 = (AAAA, vec![0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    let v6 = RData::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7));
     let server =
         TestNameServer::start(Some(vec![a_record(9), a_record(2), a_record(9), v6.clone()])).await;
     let expected = ["http://10.0.0.2:8000", "http://10.0.0.9:8000"];
@@ -110,7 +93,7 @@ async fn each_address_of_a_name_is_one_backend() {
 
 #[tokio::test]
 async fn srv_records_give_hosts_and_ports() {
-    let zone = vec![srv_record("b.vllm.example", 8001), srv_record("a.vllm.example", 8000)];
+    let zone = vec![srv_record("b.vllm.example.", 8001), srv_record("a.vllm.example.", 8000)];
     let server = TestNameServer::start(Some(zone)).await;
     let query = DnsQuery::Service { name: "_http._tcp.vllm.example.".into() };
     let expected = ["http://a.vllm.example:8000", "http://b.vllm.example:8001"];

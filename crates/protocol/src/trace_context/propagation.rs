@@ -177,6 +177,7 @@ mod tests {
     #[test]
     fn the_parent_decision_is_followed_only_if_the_sampler_is_parent_based() {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
+        assert!(propagation(1.0).sampler.should_sample(None, u128::MAX), "all without a parent");
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
         assert!(!start(&never, &[W3C_HEADER]).is_sampled);
@@ -218,6 +219,15 @@ mod tests {
         for invalid in [
             &[W3C_HEADER, W3C_HEADER][..],
             &[("traceparent", "hello")],
+            &[("traceparent", "")],
+            &[("traceparent", "00")],
+            &[("traceparent", "00-0-0-01")],
+            &[("traceparent", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")],
+            &[("traceparent", "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01")],
+            &[("traceparent", "00-00000000000000000000000000000000-b7ad6b7169203331-01")],
+            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01")],
+            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more")],
+            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x")],
             &[("b3", "1")],
             &[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-x")],
             &[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-zz")],
@@ -232,6 +242,8 @@ mod tests {
                 "{invalid:?}"
             );
         }
+        let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more";
+        assert_eq!(started_trace(1.0, &[("traceparent", later)]).trace_id, TRACE_ID);
     }
 
     #[test]

@@ -22,19 +22,3 @@ impl Sampler {
         self.ratio >= 1.0 || (id_bits as f64) < self.ratio * 2f64.powi(63)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sampling_ratio_is_respected() {
-        let always = Sampler { is_parent_based: true, ratio: 1.0 };
-        assert!(always.should_sample(None, u128::MAX));
-        let quarter = Sampler { is_parent_based: true, ratio: 0.25 };
-        let mut random = fastrand::Rng::with_seed(1);
-        let ids = std::iter::repeat_with(|| random.u128(..)).take(20_000);
-        let sampled = ids.filter(|id| quarter.should_sample(None, *id)).count();
-        assert!((4_700..5_300).contains(&sampled), "{sampled}");
-    }
-}

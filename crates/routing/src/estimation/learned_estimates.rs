@@ -261,19 +261,16 @@ impl LearnedEstimates {
         if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
             return;
         }
-        let step = if excess.abs() < RETENTION_DEAD_BAND {
+        let retention = self.cache_retention.get();
+        let step = if excess.abs() >= RETENTION_DEAD_BAND {
+            RETENTION_STEP * excess.clamp(-1.0, 1.0)
+        } else if retention < 1.0 {
             RETENTION_RECOVERY
         } else {
-            RETENTION_STEP * excess.clamp(-1.0, 1.0)
+            0.0
         };
-        let retention = self.cache_retention.get();
-        let retention = if step == RETENTION_RECOVERY && retention >= 1.0 {
-            retention
-        } else {
-            retention * (1.0 + step)
-        };
-        self.cache_retention
-            .set(retention.clamp(*CACHE_RETENTION_RANGE.start(), *CACHE_RETENTION_RANGE.end()));
+        let (min, max) = CACHE_RETENTION_RANGE.into_inner();
+        self.cache_retention.set((retention * (1.0 + step)).clamp(min, max));
     }
 }
 

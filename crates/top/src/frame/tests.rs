@@ -184,12 +184,6 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
 }
 
 #[test]
-fn failed_and_refused_requests_are_separate_figures() {
-    let lines = render_screen(&state_with_snapshot(), 200, 40);
-    assert_shown(&lines, &["5% failed   0% 4xx   25% refused"], &[]);
-}
-
-#[test]
 fn the_state_of_each_backend_is_shown() {
     let backend = |name: &str, state: &str, up| BackendSummary {
         condition: match state {
@@ -224,8 +218,11 @@ fn the_state_of_each_backend_is_shown() {
 }
 
 #[test]
-fn a_wide_screen_has_more_columns_than_a_narrow_one() {
+fn a_wide_screen_has_separate_figures_whole_verdicts_and_more_columns_than_a_narrow_one() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
+    let figures = "5% failed   0% 4xx   25% refused";
+    let verdict = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
+    assert_shown(&wide, &[figures, verdict, "  -> Add a backend."], &[]);
     assert_shown(&wide, &["SCRAPE", "CLIENT", "engine queue"], &[]);
     let narrow = render_screen(&state_with_snapshot(), 40, 40);
     assert_shown(&narrow, &["TTFT"], &["SCRAPE", "CLIENT"]);

@@ -8,7 +8,7 @@ use crate::backend::{BackendSettings, Health, PoolSettings};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokenweir_engine::address::{BackendAddress, BackendId};
+use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_protocol::clock;
 use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
@@ -280,17 +280,22 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
     assert!(set(true) && !set(false), "the last drain was that of the configuration");
     pool.drain(name.as_str(), Drain::begin(by, None, None));
     assert!(set(false), "a reload does not end the drain of an operator");
+    let names = [by, DrainInitiator::Configuration].map(|by| by.to_string());
+    assert_eq!(names, ["an operator", "the configuration"]);
 }
 
 #[test]
-fn another_key_or_name_makes_another_backend() {
-    let pool = pool(&[None]);
-    let before = pool.backends();
-    let address = before[0].identity.address.clone();
+fn another_name_address_or_key_makes_another_backend() {
+    let same = backend_at(8000);
+    let (id, address) = (&same.identity.id, &same.identity.address);
     for other in [
         Backend::new(BackendId::new("named"), address.clone(), None),
-        Backend::new(address.default_id(), address.clone(), Some("Bearer a".parse().unwrap())),
+        Backend::new(id.clone(), backend_at(8001).identity.address, None),
+        Backend::new(id.clone(), address.clone(), Some("Bearer a".parse().unwrap())),
+        backend_at(8000).with_metrics_url(MetricsUrl::parse("http://a:9").ok()),
     ] {
+        let pool = pool(&[None]);
+        let before = pool.backends();
         set_backends(&pool, vec![other]);
         assert!(!Arc::ptr_eq(&before[0], &pool.backends()[0]));
     }

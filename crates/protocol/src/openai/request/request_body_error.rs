@@ -85,26 +85,24 @@ mod tests {
         RequestFields::parse(body).unwrap_err().to_string()
     }
 
-    fn utf16(text: &str, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
-        text.encode_utf16().flat_map(bytes).collect()
-    }
-
-    fn utf32(text: &str, bytes: fn(u32) -> [u8; 4]) -> Vec<u8> {
-        text.chars().flat_map(|char| bytes(char.into())).collect()
-    }
-
     #[test]
     fn a_body_in_another_encoding_than_utf_8_is_rejected_with_the_encoding() {
         let body = r#"{"model":"a"}"#;
-        let with_bom = message(format!("\u{feff}{body}").as_bytes());
-        assert!(with_bom.ends_with("it starts with a byte order mark; send it without one"));
         let marked = format!("\u{feff}{body}");
+        let with_mark = message(marked.as_bytes());
+        assert!(with_mark.ends_with("it starts with a byte order mark; send it without one"));
         for text in [body, &marked] {
+            let utf16 = |bytes: fn(u16) -> [u8; 2]| -> Vec<u8> {
+                text.encode_utf16().flat_map(bytes).collect()
+            };
+            let utf32 = |bytes: fn(u32) -> [u8; 4]| -> Vec<u8> {
+                text.chars().flat_map(|char| bytes(char.into())).collect()
+            };
             for encoded in [
-                utf16(text, u16::to_le_bytes),
-                utf16(text, u16::to_be_bytes),
-                utf32(text, u32::to_le_bytes),
-                utf32(text, u32::to_be_bytes),
+                utf16(u16::to_le_bytes),
+                utf16(u16::to_be_bytes),
+                utf32(u32::to_le_bytes),
+                utf32(u32::to_be_bytes),
             ] {
                 let message = message(&encoded);
                 assert!(message.ends_with("it is UTF-16 or UTF-32; send UTF-8"), "{message}");
@@ -113,37 +111,36 @@ mod tests {
     }
 
     #[test]
-    fn a_non_finite_number_is_rejected_with_its_position() {
-        for (body, line, column) in
-            [("{\"a\":NaN}", 1, 6), ("{\n \"a\": Infinity}", 2, 7), ("{\"a\":-Infinity}", 1, 7)]
-        {
-            let error = RequestFields::parse(body.as_bytes());
-            assert_eq!(error, Err(RequestBodyError::NotFinite { line, column }), "{body}");
+    fn an_invalid_body_is_rejected_with_its_field_or_the_position_of_its_error() {
+        use RequestBodyError::{DuplicateField, Empty, InvalidUnicode, NotObject, WrongType};
+        let not_json = |line, column| RequestBodyError::NotJson { line, column };
+        let not_finite = |line, column| RequestBodyError::NotFinite { line, column };
+        for (body, error) in [
+            (&b""[..], Empty),
+            (b" \r\n", Empty),
+            (b"[]", NotObject),
+            (b"\"text\"", NotObject),
+            (b"12", NotObject),
+            (b"null", NotObject),
+            (b"not json", not_json(1, 2)),
+            (b"{\"model\":\"a\"", not_json(1, 12)),
+            (b"{\"a\":}", not_json(1, 6)),
+            (b"{}\n {}", not_json(2, 2)),
+            (b"{} // no", not_json(1, 4)),
+            (b"{\"a\":NaN}", not_finite(1, 6)),
+            (b"{\n \"a\": Infinity}", not_finite(2, 7)),
+            (b"{\"a\":-Infinity}", not_finite(1, 7)),
+            (br#"{"model":"a","model":"b"}"#, DuplicateField("model")),
+            (br#"{"stream":false,"str\u0065am":true}"#, DuplicateField("stream")),
+            (br#"{"model":{"a":1}}"#, WrongType("model")),
+            // Python's JSON parser accepts each of these as a string that is not empty.
+            (br#"{"model":"\ud800"}"#, InvalidUnicode("model")),
+            (br#"{"model":"a\udc00"}"#, InvalidUnicode("model")),
+            (br#"{"model":"\ud800\u0041"}"#, InvalidUnicode("model")),
+            (b"{\"model\":\"\xed\xa0\x80\"}", InvalidUnicode("model")),
+        ] {
+            assert_eq!(RequestFields::parse(body), Err(error), "{}", body.escape_ascii());
         }
         assert!(message(b"{\"a\":NaN}").ends_with("`NaN` and `Infinity` are not JSON numbers"));
-    }
-
-    #[test]
-    fn an_invalid_json_object_is_rejected_with_the_error_position() {
-        for body in ["", " \r\n"] {
-            assert_eq!(RequestFields::parse(body.as_bytes()), Err(RequestBodyError::Empty));
-        }
-        for body in ["[]", "\"text\"", "12", "null"] {
-            assert_eq!(
-                RequestFields::parse(body.as_bytes()),
-                Err(RequestBodyError::NotObject),
-                "{body}"
-            );
-        }
-        for (body, line, column) in [
-            ("not json", 1, 2),
-            ("{\"model\":\"a\"", 1, 12),
-            ("{\"a\":}", 1, 6),
-            ("{}\n {}", 2, 2),
-            ("{} // no", 1, 4),
-        ] {
-            let error = RequestFields::parse(body.as_bytes());
-            assert_eq!(error, Err(RequestBodyError::NotJson { line, column }), "{body}");
-        }
     }
 }

@@ -3,13 +3,6 @@
 use super::*;
 
 #[test]
-fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
-    let lines = render_screen(&state_with_snapshot(), 200, 40);
-    let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
-    assert_shown(&lines, &[expected, "  -> Add a backend."], &[]);
-}
-
-#[test]
 fn a_flag_is_not_divided_at_its_hyphens() {
     let remedy = "Lower --max-num-batched-tokens (chunked prefill in smaller pieces).".into();
     let verdict = Verdict { remedy, ..document().verdicts.remove(0) };

@@ -87,14 +87,4 @@ mod tests {
         assert_eq!(text(&long).as_str().len(), MAX_TEXT_BYTES - 1);
         assert_eq!(text("é").as_str(), "é");
     }
-
-    #[test]
-    fn unknown_values_are_omitted() {
-        let list = SpanAttributes::default()
-            .put("a", 1)
-            .put_some("b", None::<i64>)
-            .put_some("c", words([].into_iter()))
-            .into_vec();
-        assert_eq!(list, [KeyValue::new("a", 1)]);
-    }
 }
