@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import socket
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,16 +52,6 @@ def fault(names: str, allowed: str = "$^", **others) -> Callable[[Begin], Begin]
     return add
 
 
-@asynccontextmanager
-async def more_clients(testbed: Testbed, clients: int, **options) -> AsyncIterator[None]:
-    """Runs this many clients in addition to the usual load, for the duration of the context."""
-    tasks = testbed.load.start(clients, **options)
-    try:
-        yield
-    finally:
-        await testbed.load.stop(tasks)
-
-
 SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
 
 
@@ -70,9 +59,7 @@ SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
 async def slow_backend(testbed: Testbed) -> AsyncIterator[None]:
     """The engine of one backend becomes 16 times as slow as the others. At the end it is replaced by a fast one."""
     yield
-    backend = testbed.processes["gpu2"]
-    backend.kill()
-    backend.start(testbed.backend("gpu2"))
+    testbed.processes["gpu2"].restart(testbed.backend("gpu2"))
 
 
 # A verdict that cannot tell which of two causes applies is not wrong.
@@ -83,7 +70,7 @@ SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 @fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}", options=SMALL_BATCH)
 async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
     """More concurrent requests than all engines together can run sequences."""
-    async with more_clients(testbed, 30, words=60, tokens=150, pause=0.1):
+    async with testbed.load.more(30, words=60, tokens=150, pause=0.1):
         yield
 
 
@@ -93,7 +80,7 @@ SMALL_CACHE = Options(sim=["--blocks", "160"])
 @fault(r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
 async def kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
     """Sequences whose KV does not fit into the caches."""
-    async with more_clients(testbed, 40, words=60, tokens=300, pause=0.1):
+    async with testbed.load.more(40, words=60, tokens=300, pause=0.1):
         yield
 
 
@@ -115,12 +102,12 @@ DRAINABLE = Options(
        options=DRAINABLE, clients=12)
 async def drained(testbed: Testbed) -> AsyncIterator[None]:
     """An operator drains two of three backends, and the third cannot carry the load."""
-    admin(testbed, "/-/drain?backend=gpu1")
-    admin(testbed, "/-/drain?backend=gpu2")
-    async with more_clients(testbed, 24, words=60, tokens=80, pause=0.2):
+    testbed.admin("/-/drain?backend=gpu1")
+    testbed.admin("/-/drain?backend=gpu2")
+    async with testbed.load.more(24, words=60, tokens=80, pause=0.2):
         yield
-    admin(testbed, "/-/undrain?backend=gpu1")
-    admin(testbed, "/-/undrain?backend=gpu2")
+    testbed.admin("/-/undrain?backend=gpu1")
+    testbed.admin("/-/undrain?backend=gpu2")
 
 
 @fault(r"backend_down gpu2 .*refused", "backend_failing gpu2 .most of its failures: it cuts its responses")
@@ -139,7 +126,7 @@ OVERLOADED = Options(
 @fault(r"shedding all .*every backend is full", "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
 async def overload(testbed: Testbed) -> AsyncIterator[None]:
     """Three times as many requests as the backends can serve."""
-    async with more_clients(testbed, 90, words=60, tokens=100, pause=0.3):
+    async with testbed.load.more(90, words=60, tokens=100, pause=0.3):
         yield
 
 
@@ -242,7 +229,7 @@ LIMITED = Options(config={"admission": {"max_in_flight": 4}})
 @fault(r"gateway_queue all .*max_in_flight", options=LIMITED)
 async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
     """`admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots."""
-    async with more_clients(testbed, 60, words=60, tokens=150, pause=0.1):
+    async with testbed.load.more(60, words=60, tokens=150, pause=0.1):
         yield
 
 
@@ -279,22 +266,12 @@ ADAPTER = Options(last=["--model", "sim-model", "--model", "adapter"])
 @fault(r"model_gone .*adapter", "backend_(down|restarting) gpu2", options=ADAPTER)
 async def adapter_lost(testbed: Testbed) -> AsyncIterator[None]:
     """The only backend with an adapter restarts without it, while clients keep requesting the adapter."""
-    async with more_clients(testbed, 2, model="adapter", words=20, tokens=20, pause=0.5):
+    async with testbed.load.more(2, model="adapter", words=20, tokens=20, pause=0.5):
         await asyncio.sleep(5)
         with_adapter = testbed.processes["gpu2"].command
-        testbed.processes["gpu2"].kill()
-        testbed.processes["gpu2"].start(testbed.backend("gpu2"))
+        testbed.processes["gpu2"].restart(testbed.backend("gpu2"))
         yield
-        testbed.processes["gpu2"].kill()
-        testbed.processes["gpu2"].start(with_adapter)
-
-
-def admin(testbed: Testbed, path: str) -> None:
-    """Calls an endpoint of the admin listener that changes state."""
-    request = urllib.request.Request(
-        f"{testbed.url('admin')}{path}", data=b"{}", method="POST", headers={"content-type": "application/json"}
-    )
-    urllib.request.urlopen(request, timeout=5).close()
+        testbed.processes["gpu2"].restart(with_adapter)
 
 
 # Faults of one real vLLM server, which are staged only with --real.
@@ -307,7 +284,7 @@ def real(*flags: str, **others) -> Options:
        options=real("--max-num-seqs", "2"), clients=1)
 async def real_batch_limit(testbed: Testbed) -> AsyncIterator[None]:
     """More clients than --max-num-seqs."""
-    async with more_clients(testbed, 12, model="tiny", words=40, tokens=400, pause=0.1):
+    async with testbed.load.more(12, model="tiny", words=40, tokens=400, pause=0.1):
         yield
 
 
@@ -316,14 +293,14 @@ async def real_batch_limit(testbed: Testbed) -> AsyncIterator[None]:
        clients=1)
 async def real_token_budget(testbed: Testbed) -> AsyncIterator[None]:
     """Long prompts and a small budget of tokens for a step."""
-    async with more_clients(testbed, 24, model="tiny", words=600, tokens=12, pause=0.05):
+    async with testbed.load.more(24, model="tiny", words=600, tokens=12, pause=0.05):
         yield
 
 
 @fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1)
 async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
     """Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block."""
-    async with more_clients(testbed, 16, model="tiny", words=30, tokens=500, pause=0.1):
+    async with testbed.load.more(16, model="tiny", words=30, tokens=500, pause=0.1):
         yield
 
 
@@ -333,7 +310,7 @@ async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
 async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
     """Groups of long prompts in one step beside many short streams, with free blocks in the KV cache."""
     async with (
-        more_clients(testbed, 12, model="tiny", words=5, tokens=40, pause=0.0),
-        more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=1.0),
+        testbed.load.more(12, model="tiny", words=5, tokens=40, pause=0.0),
+        testbed.load.more(4, model="tiny", words=600, tokens=2, pause=1.0),
     ):
         yield
