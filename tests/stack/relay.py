@@ -20,6 +20,8 @@ class Relay:
 
     backend: int
     """The port of the backend."""
+    delay: float = 0.0
+    """Delay in seconds of the first chunk of each response to an inference request."""
     blocks_output: bool = False
     """Whether responses to inference requests are held back. Health checks and scrapes pass."""
     open: dict[int, Connection] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class Relay:
 
     async def _forward_responses(self, connection: Connection, reader, writer) -> None:
         while chunk := await reader.read(1 << 16):
+            if connection.is_inference and not connection.is_answered and self.delay:
+                await asyncio.sleep(self.delay)
             connection.is_answered = True
             while connection.is_inference and self.blocks_output:
                 await asyncio.sleep(0.05)
