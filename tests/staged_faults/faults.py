@@ -186,41 +186,41 @@ async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
     certificates.write(testbed.work, *certificates.VALID)
 
 
-# The proxy delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
-PROXIED = Options(proxy=True, config={"routing": {"policy": "round_robin"}})
+# The relay delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
+RELAYED = Options(relay=True, config={"routing": {"policy": "round_robin"}})
 EJECTED = "backend_ejected gpu2"
 
 
-@fault(r"backend_failing gpu2 .*429", EJECTED, options=PROXIED)
+@fault(r"backend_failing gpu2 .*429", EJECTED, options=RELAYED)
 async def rate_limited(testbed: Testbed) -> AsyncIterator[None]:
     """One backend answers 429 to each request."""
-    testbed.proxy.status = "429 Too Many Requests"
+    testbed.relay.status = "429 Too Many Requests"
     yield
-    testbed.proxy.status = None
+    testbed.relay.status = None
 
 
-@fault(r"backend_failing gpu2 .*401", EJECTED, options=PROXIED)
+@fault(r"backend_failing gpu2 .*401", EJECTED, options=RELAYED)
 async def key_rotated(testbed: Testbed) -> AsyncIterator[None]:
     """One backend answers 401 to each request."""
-    testbed.proxy.status = "401 Unauthorized"
+    testbed.relay.status = "401 Unauthorized"
     yield
-    testbed.proxy.status = None
+    testbed.relay.status = None
 
 
-@fault(r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=PROXIED)
+@fault(r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=RELAYED)
 async def cut_streams(testbed: Testbed) -> AsyncIterator[None]:
     """One backend cuts 40 % of its streams."""
-    testbed.proxy.cut_share = 0.4
+    testbed.relay.cut_share = 0.4
     yield
-    testbed.proxy.cut_share = 0.0
+    testbed.relay.cut_share = 0.0
 
 
-@fault(r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(proxy=True))
+@fault(r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(relay=True))
 async def slow_writes(testbed: Testbed) -> AsyncIterator[None]:
     """Each write of one backend arrives 80 ms late, and kv_aware routes around it."""
-    testbed.proxy.write_delay = 0.08
+    testbed.relay.write_delay = 0.08
     yield
-    testbed.proxy.write_delay = 0.0
+    testbed.relay.write_delay = 0.0
 
 
 LIMITED = Options(config={"admission": {"max_in_flight": 4}})
@@ -233,12 +233,12 @@ async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
         yield
 
 
-@fault(r"blind gpu2 .*stands still", options=PROXIED)
+@fault(r"blind gpu2 .*stands still", options=RELAYED)
 async def frozen_metrics(testbed: Testbed) -> AsyncIterator[None]:
     """The metrics page of one backend does not change any more, although the backend serves."""
-    testbed.proxy.freezes_metrics = True
+    testbed.relay.freezes_metrics = True
     yield
-    testbed.proxy.freezes_metrics = False
+    testbed.relay.freezes_metrics = False
 
 
 @fault(r"backend_restarting gpu2", "backend_(down|ejected|failing) gpu2")

@@ -12,10 +12,10 @@ from pathlib import Path
 import certificates
 from load import Load
 from processes import Environment
-from proxy import Proxy
+from relay import Relay
 from shipped import Shipped
 
-PORTS = "listen admin gpu0 gpu1 gpu2 proxy collector_grpc collector_http collector_metrics closed".split()
+PORTS = "listen admin gpu0 gpu1 gpu2 relay collector_grpc collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")
 WARM_SECONDS = 60.0
 """Time in seconds between the start of the load and the fault."""
@@ -45,8 +45,8 @@ class Options:
     """Flags of one real vLLM, which replaces the three simulated backends."""
     collector: bool = False
     tls: bool = False
-    proxy: bool = False
-    """Whether a proxy is in front of the last backend."""
+    relay: bool = False
+    """Whether a relay is in front of the last backend."""
 
 
 class Testbed(Environment):
@@ -58,7 +58,7 @@ class Testbed(Environment):
         work.mkdir(parents=True)
         tls = unchecked_tls() if options.tls else None
         self.load = Load(("127.0.0.1", self.port["listen"]), tls=tls)
-        self.proxy = Proxy(("127.0.0.1", self.port["proxy"]), ("127.0.0.1", self.port[BACKENDS[-1]]))
+        self.relay = Relay(self.port[BACKENDS[-1]])
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ class Testbed(Environment):
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
 
     def in_front_of(self, name: str) -> str:
-        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its proxy."""
-        return "proxy" if self.options.proxy and name == BACKENDS[-1] else name
+        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its relay."""
+        return "relay" if self.options.relay and name == BACKENDS[-1] else name
 
     @property
     def model(self) -> str:
@@ -85,8 +85,8 @@ class Testbed(Environment):
                 await self.processes[name].ready(f"{self.url(name)}/health")
         if self.options.tls:
             certificates.write(self.work, *certificates.VALID)
-        if self.options.proxy:
-            await self.proxy.start()
+        if self.options.relay:
+            await self.relay.start(self.port["relay"])
         if self.options.collector:
             self.add("collector", self._collector())
         self.write_config(self.config())
@@ -95,8 +95,6 @@ class Testbed(Environment):
     def end(self) -> None:
         """Stops all processes, in reverse order."""
         super().end()
-        if self.options.proxy:
-            self.proxy.end()
         if self.options.real is not None:
             self.real("stop.sh")
 
