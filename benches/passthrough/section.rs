@@ -7,27 +7,30 @@ use futures_util::future::join_all;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokio::time::timeout;
 
 /// Maximum time for measuring a subject in one section. A subject that takes longer counts as failed. Ten
 /// million requests take less.
 const TOO_LONG: Duration = Duration::from_mins(15);
 
-/// A section of the bench: quantities that are measured together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Section {
-    /// How a proxy changes unusual and broken streams.
-    Behavior,
-    Chunks,
-    Requests,
-    Latency,
-    Memory,
-    Prompts,
-    Idle,
-    Fleet,
-    Cores,
-    /// Memory over ten million requests, which takes minutes.
-    Long,
+named_enum! {
+    /// A section of the bench: quantities that are measured together.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Section {
+        /// How a proxy changes unusual and broken streams.
+        Behavior = "behavior",
+        Chunks = "chunks",
+        Requests = "requests",
+        Latency = "latency",
+        Memory = "memory",
+        Prompts = "prompts",
+        Idle = "idle",
+        Fleet = "fleet",
+        Cores = "cores",
+        /// Memory over ten million requests, which takes minutes.
+        Long = "long",
+    }
 }
 
 /// A measured quantity.
@@ -106,40 +109,6 @@ const LONG: &[Figure] =
     &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
 
 impl Section {
-    /// The sections that run by default. The remaining section takes minutes.
-    pub(crate) const SHORT: [Self; 9] = [
-        Self::Behavior,
-        Self::Chunks,
-        Self::Requests,
-        Self::Latency,
-        Self::Memory,
-        Self::Prompts,
-        Self::Idle,
-        Self::Fleet,
-        Self::Cores,
-    ];
-
-    /// The name of the section in tables and in environment variables, and its quantities.
-    const fn row(self) -> (&'static str, &'static [Figure]) {
-        match self {
-            Self::Behavior => ("behavior", BEHAVIOR),
-            Self::Chunks => ("chunks", CHUNKS),
-            Self::Requests => ("requests", REQUESTS),
-            Self::Latency => ("latency", LATENCY),
-            Self::Memory => ("memory", MEMORY),
-            Self::Prompts => ("prompts", PROMPTS),
-            Self::Idle => ("idle", IDLE),
-            Self::Fleet => ("fleet", FLEET),
-            Self::Cores => ("cores", CORES),
-            Self::Long => ("long", LONG),
-        }
-    }
-
-    /// The name of the section in tables and in environment variables.
-    pub(crate) const fn name(self) -> &'static str {
-        self.row().0
-    }
-
     /// The subjects that the section measures: those that `only` names, separated by commas, or by default
     /// those of the section.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
@@ -163,7 +132,18 @@ impl Section {
 
     /// The quantities, in the order of the values that [`Section::round`] returns.
     pub(crate) const fn figures(self) -> &'static [Figure] {
-        self.row().1
+        match self {
+            Self::Behavior => BEHAVIOR,
+            Self::Chunks => CHUNKS,
+            Self::Requests => REQUESTS,
+            Self::Latency => LATENCY,
+            Self::Memory => MEMORY,
+            Self::Prompts => PROMPTS,
+            Self::Idle => IDLE,
+            Self::Fleet => FLEET,
+            Self::Cores => CORES,
+            Self::Long => LONG,
+        }
     }
 
     /// Runs one round: measures the subjects `kinds` in front of some or all of these backends. Returns the

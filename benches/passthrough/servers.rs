@@ -3,37 +3,29 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use tokenweir_protocol::named_enum;
 
-/// A proxy or router that is installed on the machine and measured as a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
-    Nginx,
-    Haproxy,
-    Envoy,
-    VllmRouter,
-    Smg,
-    LiteLlm,
+named_enum! {
+    /// A proxy or router that is installed on the machine and measured as a subject. The name is that of its
+    /// program.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Server {
+        Nginx = "nginx",
+        Haproxy = "haproxy",
+        Envoy = "envoy",
+        VllmRouter = "vllm-router",
+        Smg = "smg",
+        LiteLlm = "litellm",
+    }
 }
 
 /// Folders in which programs are installed, but which the `PATH` of a normal user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Server {
-    /// The name of the program.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-            Self::Envoy => "envoy",
-            Self::VllmRouter => "vllm-router",
-            Self::Smg => "smg",
-            Self::LiteLlm => "litellm",
-        }
-    }
-
     /// Whether the program is installed.
     pub(crate) fn is_installed(self) -> bool {
-        search_path().split(':').any(|folder| Path::new(folder).join(self.name()).is_file())
+        search_path().split(':').any(|folder| Path::new(folder).join(self.as_str()).is_file())
     }
 
     /// The text of the server's configuration file. The server listens at `address` and writes its files to

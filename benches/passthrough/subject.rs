@@ -53,7 +53,7 @@ impl Kind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Floor => "hyper",
-            Self::Other(server) => server.name(),
+            Self::Other(server) => server.as_str(),
             Self::Off => "off",
             Self::Metrics => "metrics",
             Self::Log => "log",
@@ -140,10 +140,10 @@ impl Subject {
     /// Starts another proxy, and waits until it answers a request.
     fn of_server(server: Server, cores: usize, backend: SocketAddr, folder: &Path) -> Self {
         let addresses = [servers::free_address(), backend];
-        let file = folder.join(format!("passthrough-{}.yaml", server.name()));
+        let file = folder.join(format!("passthrough-{}.yaml", server.as_str()));
         fs::write(&file, server.configuration(addresses, folder, cores)).unwrap();
-        let mut command = on_its_cores(cores, Path::new(server.name()));
-        let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
+        let mut command = on_its_cores(cores, Path::new(server.as_str()));
+        let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.as_str())));
         command.args(server.arguments(addresses, &file, cores));
         command.stdout(log.unwrap()).stderr(Stdio::null()).current_dir(folder);
         // LiteLLM would wait for a price list from the network, and refuses to start without API keys.
@@ -151,7 +151,7 @@ impl Subject {
         command.env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true");
         let mut subject = Self { child: command.spawn().unwrap(), address: addresses[0] };
         while !answers(subject.address).unwrap_or(false) {
-            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", server.name());
+            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", server.as_str());
             thread::sleep(Duration::from_millis(50));
         }
         subject

@@ -34,7 +34,7 @@ impl Measured {
 
     /// Returns the medians and limits as a Markdown table, and the number of missed limits.
     pub(crate) fn table(&self) -> (String, usize) {
-        let (mut text, mut missed) = (format!("\n| {} |", self.section.name()), 0);
+        let (mut text, mut missed) = (format!("\n| {} |", self.section.as_str()), 0);
         for (kind, _) in &self.subjects {
             let _ = write!(text, " {} |", kind.name());
         }
