@@ -170,6 +170,12 @@ impl<'a> Simulation<'a> {
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
+    /// Skips a number that earlier versions drew here. So the results of a seed, which documents state, stay the
+    /// same.
+    fn skip_random_number(&mut self) {
+        let _ = self.rng.f64();
+    }
+
     fn start_next_batch(&mut self, backend: usize) {
         let state = &mut self.engines[backend];
         state.batch = state.engine.step(self.now);
@@ -233,13 +239,12 @@ impl<'a> Simulation<'a> {
         request.first_output_at = self.now;
         request.cached_tokens = cached_tokens;
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
-        let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
-        if let Some(reservation) = request.reservation.as_mut().filter(|_| is_stream) {
+        if let Some(reservation) = request.reservation.as_mut() {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
         }
         let request = &self.in_flight[number];
-        let ttft = is_stream.then(|| self.now.saturating_sub(request.arrived_at).as_secs_f64());
+        let ttft = self.now.saturating_sub(request.arrived_at).as_secs_f64();
         self.gateways[request.gateway].router.on_first_output(number, ttft);
         self.end_pending(number);
         if self.setup.cache_view.has_outlines() {
@@ -250,7 +255,7 @@ impl<'a> Simulation<'a> {
     /// Ends a request. `output`: its number of output tokens. `None`: the engine rejected the request, or the
     /// request failed.
     fn end(&mut self, number: usize, output: Option<u32>) {
-        let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
+        self.skip_random_number();
         for next in std::mem::take(&mut self.followers[number]) {
             let think_time = self.requests[next].at;
             self.schedule(self.now + think_time, SimulationEvent::Arrival(next));
@@ -269,7 +274,7 @@ impl<'a> Simulation<'a> {
                 &mut reservation,
                 &TokenCounts {
                     prompt: Some(job.prompt_tokens.into()),
-                    cached: reports_cached_tokens.then_some(request.cached_tokens.into()),
+                    cached: Some(request.cached_tokens.into()),
                     output: Some(output.into()),
                 },
             );
@@ -283,7 +288,7 @@ impl<'a> Simulation<'a> {
                 predicted_ttft: request.predicted_ttft,
             });
         }
-        let gaps = output.filter(|output| *output > 1 && reservation.is_stream());
+        let gaps = output.filter(|output| *output > 1);
         let tpot = gaps.map(|output| decode / f64::from(output - 1));
         estimator.release(reservation, now);
         gateway.update_load_hint(request.backend, now);

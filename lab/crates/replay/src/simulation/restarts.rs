@@ -50,8 +50,7 @@ impl Simulation<'_> {
     /// the case.
     fn cut_stream(&mut self, number: usize) -> bool {
         let request = &self.in_flight[number];
-        let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
-        let has_output = is_stream && !request.is_pending;
+        let has_output = !request.is_pending;
         if has_output {
             self.end(number, None);
         }
