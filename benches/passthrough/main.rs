@@ -104,7 +104,7 @@ fn measure(section: Section, backends: &[SocketAddr], runtime: &Runtime) -> usiz
     for number in 1..=rounds {
         let round = runtime.block_on(section.round(&kinds, backends));
         for (kind, figures) in kinds.iter().zip(&round) {
-            let (section, kind) = (section.as_str(), kind.name());
+            let (section, kind) = (section.as_str(), kind.as_str());
             eprintln!("{section}, round {number} of {rounds}, {kind}: {figures:.2?}");
         }
         measured.add_round(round);

@@ -116,15 +116,15 @@ impl Section {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
             Self::Behavior | Self::Chunks | Self::Requests | Self::Memory => {
-                &[Kind::Floor, Kind::NGINX, Kind::HAPROXY, Kind::Off, Kind::Metrics, Kind::All]
+                &[Kind::Floor, Kind::Nginx, Kind::Haproxy, Kind::Off, Kind::Metrics, Kind::All]
             }
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The other proxies neither scrape nor select backends, so sections about that leave them out.
-        let is_about_proxies = compared.contains(&Kind::NGINX) || self == Self::Latency;
+        let is_about_proxies = compared.contains(&Kind::Nginx) || self == Self::Latency;
         let suits = |kind: Kind| kind.is_gateway() || is_about_proxies || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
-            Some(list) => list.split(',').any(|name| name == kind.name()) && suits(*kind),
+            Some(list) => list.split(',').any(|name| name == kind.as_str()) && suits(*kind),
             None => compared.contains(kind),
         };
         Kind::ALL.into_iter().filter(is_asked).filter(|kind| kind.is_installed()).collect()
@@ -160,7 +160,7 @@ impl Section {
         for kind in kinds {
             let values = AssertUnwindSafe(self.measure(*kind, backends)).catch_unwind();
             let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
-            assert!(values.is_some() || matches!(kind, Kind::Other(_)), "{} failed", kind.name());
+            assert!(values.is_some() || kind.is_other(), "{} failed", kind.as_str());
             figures.push(values.unwrap_or_else(|| vec![f64::NAN; self.figures().len()]));
         }
         figures
