@@ -108,14 +108,9 @@ fn is_whole(request: &[u8]) -> bool {
 }
 
 fn post(fields: &str) -> String {
-    let body = format!(
+    engine::post(&format!(
         "{{\"model\":\"tiny\",{fields}\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
-    );
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    ))
 }
 
 impl Client {

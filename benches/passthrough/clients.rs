@@ -1,5 +1,6 @@
 //! Clients with low CPU cost: they write a request and count the response bytes.
 
+use super::engine::post;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -55,14 +56,6 @@ pub(crate) fn streamed(script: &str, prompt: usize) -> String {
 fn messages(script: &str, prompt: usize) -> String {
     let words = "word ".repeat(prompt / 5);
     format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{script} {words}\"}}]")
-}
-
-fn post(body: &str) -> String {
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
 }
 
 /// Connects and writes a request.

@@ -1,5 +1,6 @@
 //! The clients. Each sends one request after the other, and reuses its connection where possible.
 
+use super::engine::post;
 use super::faulty::FAULTS;
 use fastrand::Rng;
 use std::fmt;
@@ -134,12 +135,7 @@ fn request(plan: Plan, random: &mut Rng) -> String {
         "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":{tokens},\"fault\":\"{fault}\",\
          \"messages\":[{{\"role\":\"user\",\"content\":\"{prompt}\"}}]}}"
     );
-    let body = if plan == Plan::Malformed { "{" } else { &body };
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    post(if plan == Plan::Malformed { "{" } else { &body })
 }
 
 /// Sends a request and reads its response as `plan` says. Returns the connection if it can be reused, or a

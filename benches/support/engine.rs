@@ -1,5 +1,5 @@
-//! What the scripted backends of the benches have in common: their listener, the pages of a vLLM server, and the
-//! framing of responses.
+//! What the scripted backends of the benches have in common: their listener, the pages of a vLLM server, the
+//! framing of responses, and the chat requests that clients send to them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -49,6 +49,15 @@ pub(crate) fn whole(body: &str) -> String {
     let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// A chat request with this body.
+pub(crate) fn post(body: &str) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// Text with the framing of an HTTP chunk.
