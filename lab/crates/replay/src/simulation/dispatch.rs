@@ -78,7 +78,7 @@ impl Simulation<'_> {
         number: usize,
         request: &RoutingRequest,
     ) -> Vec<Candidate> {
-        let knowledge = (self.setup, &self.published_caches, self.now);
+        let knowledge = (self.setup, &self.engines[..], self.now);
         self.gateways[gateway].candidates(&self.requests[number], request, knowledge)
     }
 

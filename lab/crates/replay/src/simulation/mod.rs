@@ -16,7 +16,7 @@ mod setup;
 
 pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
-use super::cache_view::{EVENT_DELAY, PublishedCaches, TEXT_DELAY};
+use super::cache_view::{EVENT_DELAY, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
 use super::routers::RouterKind;
 use super::trace::{self, TraceRequest};
@@ -40,8 +40,6 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// The contents of the caches, as KV events publish them. Used if the gateways receive KV events.
-    published_caches: PublishedCaches,
     scrape_interval: Duration,
     /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
@@ -101,7 +99,6 @@ impl<'a> Simulation<'a> {
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
                 .collect(),
-            published_caches: PublishedCaches::new(setup.specs.len()),
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
             loss_rng: fastrand::Rng::with_seed(mix(seed ^ LOSS_SEED)),
@@ -130,7 +127,7 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
                 SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
-                SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
+                SimulationEvent::KvEvents(backend) => self.engines[backend].published.receive(),
                 SimulationEvent::PeerMessage(message) => self.receive_peer_message(message),
                 SimulationEvent::TextLearned(number) => self.learn_text(number),
                 SimulationEvent::OutlineReceived(number) => self.receive_outline(number),
@@ -193,7 +190,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         state.reported_load = state.engine.load();
-        if self.published_caches.publish(backend, state.engine.take_cache_changes()) {
+        if state.published.publish(state.engine.take_cache_changes()) {
             self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
         }
         let state = &mut self.engines[backend];

@@ -20,7 +20,6 @@ impl Simulation<'_> {
         self.schedule(self.now + settings.downtime, started);
         let next = SimulationEvent::Restart((backend + 1) % self.engines.len());
         self.schedule(self.now + settings.interval, next);
-        self.published_caches.clear(backend);
         // In reality, a refused connection or the next health check marks the backend as down.
         self.gateways.iter_mut().for_each(|gateway| gateway.health[backend].is_down = true);
         let is_here = |number: &usize| {
