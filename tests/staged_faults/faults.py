@@ -5,7 +5,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import certificates
@@ -52,6 +52,22 @@ def fault(names: str, allowed: str = "$^", **others) -> Callable[[Begin], Begin]
     return add
 
 
+def add_fault(
+    name: str, names: str, allowed: str = "$^", *, more: dict | None = None, relay: dict | None = None, **others
+) -> None:
+    """Registers a fault that only adds clients, or only sets fields of the relay, until it ends."""
+
+    @asynccontextmanager
+    async def begin(testbed: Testbed) -> AsyncIterator[None]:
+        usual = {field: getattr(testbed.relay, field) for field in relay or {}}
+        vars(testbed.relay).update(relay or {})
+        async with testbed.load.more(**more) if more else nullcontext():
+            yield
+        vars(testbed.relay).update(usual)
+
+    FAULTS.append(Fault(name, begin, names, allowed, **others))
+
+
 SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
 
 
@@ -67,21 +83,17 @@ UNDECIDED = r"prefill_starvation gpu. .cannot tell"
 SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 
 
-@fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}", options=SMALL_BATCH)
-async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
-    """More concurrent requests than all engines together can run sequences."""
-    async with testbed.load.more(30, words=60, tokens=150, pause=0.1):
-        yield
+# More concurrent requests than all engines together can run sequences.
+add_fault("batch limit", r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}",
+          options=SMALL_BATCH, more={"clients": 30, "words": 60, "tokens": 150, "pause": 0.1})
 
 
 SMALL_CACHE = Options(sim=["--blocks", "160"])
 
 
-@fault(r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
-async def kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
-    """Sequences whose KV does not fit into the caches."""
-    async with testbed.load.more(40, words=60, tokens=300, pause=0.1):
-        yield
+# Sequences whose KV does not fit into the caches.
+add_fault("kv thrash", r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted",
+          options=SMALL_CACHE, more={"clients": 40, "words": 60, "tokens": 300, "pause": 0.1})
 
 
 @fault(r"backend_down gpu2 .*(accepts connections|does not respond|no response)", "stalls gpu2")
@@ -123,11 +135,10 @@ OVERLOADED = Options(
 )
 
 
-@fault(r"shedding all .*every backend is full", "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
-async def overload(testbed: Testbed) -> AsyncIterator[None]:
-    """Three times as many requests as the backends can serve."""
-    async with testbed.load.more(90, words=60, tokens=100, pause=0.3):
-        yield
+# Three times as many requests as the backends can serve.
+add_fault("overload", r"shedding all .*every backend is full",
+          "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)",
+          options=OVERLOADED, more={"clients": 90, "words": 60, "tokens": 100, "pause": 0.3})
 
 
 @fault(r"slow_clients gateway")
@@ -191,54 +202,33 @@ RELAYED = Options(relay=True, config={"routing": {"policy": "round_robin"}})
 EJECTED = "backend_ejected gpu2"
 
 
-@fault(r"backend_failing gpu2 .*429", EJECTED, options=RELAYED)
-async def rate_limited(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend answers 429 to each request."""
-    testbed.relay.status = "429 Too Many Requests"
-    yield
-    testbed.relay.status = None
+# One backend answers 429 to each request.
+add_fault("rate limited", r"backend_failing gpu2 .*429", EJECTED, options=RELAYED, relay={"status": "429 Too Many Requests"})
 
 
-@fault(r"backend_failing gpu2 .*401", EJECTED, options=RELAYED)
-async def key_rotated(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend answers 401 to each request."""
-    testbed.relay.status = "401 Unauthorized"
-    yield
-    testbed.relay.status = None
+# One backend answers 401 to each request.
+add_fault("key rotated", r"backend_failing gpu2 .*401", EJECTED, options=RELAYED, relay={"status": "401 Unauthorized"})
 
 
-@fault(r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=RELAYED)
-async def cut_streams(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend cuts 40 % of its streams."""
-    testbed.relay.cut_share = 0.4
-    yield
-    testbed.relay.cut_share = 0.0
+# One backend cuts 40 % of its streams.
+add_fault("cut streams", r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=RELAYED, relay={"cut_share": 0.4})
 
 
-@fault(r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(relay=True))
-async def slow_writes(testbed: Testbed) -> AsyncIterator[None]:
-    """Each write of one backend arrives 80 ms late, and kv_aware routes around it."""
-    testbed.relay.write_delay = 0.08
-    yield
-    testbed.relay.write_delay = 0.0
+# Each write of one backend arrives 80 ms late, and kv_aware routes around it.
+add_fault("slow writes", r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(relay=True),
+          relay={"write_delay": 0.08})
 
 
 LIMITED = Options(config={"admission": {"max_in_flight": 4}})
 
 
-@fault(r"gateway_queue all .*max_in_flight", options=LIMITED)
-async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
-    """`admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots."""
-    async with testbed.load.more(60, words=60, tokens=150, pause=0.1):
-        yield
+# `admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots.
+add_fault("limit too low", r"gateway_queue all .*max_in_flight", options=LIMITED,
+          more={"clients": 60, "words": 60, "tokens": 150, "pause": 0.1})
 
 
-@fault(r"blind gpu2 .*stands still", options=RELAYED)
-async def frozen_metrics(testbed: Testbed) -> AsyncIterator[None]:
-    """The metrics page of one backend does not change any more, although the backend serves."""
-    testbed.relay.freezes_metrics = True
-    yield
-    testbed.relay.freezes_metrics = False
+# The metrics page of one backend does not change any more, although the backend serves.
+add_fault("frozen metrics", r"blind gpu2 .*stands still", options=RELAYED, relay={"freezes_metrics": True})
 
 
 @fault(r"backend_restarting gpu2", "backend_(down|ejected|failing) gpu2")
@@ -280,28 +270,21 @@ def real(*flags: str, **others) -> Options:
     return Options(real=["--max-model-len", "2048", *flags], **others)
 
 
-@fault(r"prefill_starvation gpu0 .the batch is at its limit", f"shedding|{UNDECIDED}",
-       options=real("--max-num-seqs", "2"), clients=1)
-async def real_batch_limit(testbed: Testbed) -> AsyncIterator[None]:
-    """More clients than --max-num-seqs."""
-    async with testbed.load.more(12, model="tiny", words=40, tokens=400, pause=0.1):
-        yield
+# More clients than --max-num-seqs.
+add_fault("real batch limit", r"prefill_starvation gpu0 .the batch is at its limit", f"shedding|{UNDECIDED}",
+          options=real("--max-num-seqs", "2"), clients=1,
+          more={"clients": 12, "model": "tiny", "words": 40, "tokens": 400, "pause": 0.1})
 
 
-@fault(r"prefill_starvation gpu0 .(prompts use up|cannot tell)", "shedding",
-       options=real("--max-num-batched-tokens", "64", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
-       clients=1)
-async def real_token_budget(testbed: Testbed) -> AsyncIterator[None]:
-    """Long prompts and a small budget of tokens for a step."""
-    async with testbed.load.more(24, model="tiny", words=600, tokens=12, pause=0.05):
-        yield
+# Long prompts and a small budget of tokens for a step.
+add_fault("real token budget", r"prefill_starvation gpu0 .(prompts use up|cannot tell)", "shedding", clients=1,
+          options=real("--max-num-batched-tokens", "64", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
+          more={"clients": 24, "model": "tiny", "words": 600, "tokens": 12, "pause": 0.05})
 
 
-@fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1)
-async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
-    """Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block."""
-    async with testbed.load.more(16, model="tiny", words=30, tokens=500, pause=0.1):
-        yield
+# Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block.
+add_fault("real kv thrash", r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1,
+          more={"clients": 16, "model": "tiny", "words": 30, "tokens": 500, "pause": 0.1})
 
 
 @fault(r"decode_starvation gpu0", "shedding", clients=1,
