@@ -33,7 +33,6 @@ set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(dirname "$here")
 read -r -a ports <<<"${BACKENDS:-8101 8102}"
 limit=${LIMIT:-1800}
 front_end=python
@@ -65,7 +64,6 @@ fi
 fail() { echo "failed: $*" >&2; exit 1; }
 has() { [[ " ${flags[*]-} " == *" $1 "* ]]; }
 has_traces() { has --traces && [[ $front_end == python ]]; }
-is_up() { curl -s -o /dev/null -m 2 --fail "http://127.0.0.1:$1/$2"; }
 # Runs a command with the remaining time as its limit. `run` runs it in the background, because a shell runs
 # signal traps only between foreground commands.
 bounded() { timeout "$((limit > SECONDS ? limit - SECONDS : 1))" "$@"; }
@@ -74,6 +72,7 @@ run() {
   wait "$!"
 }
 
+. "$here/common/gateway_program.sh"
 . "$here/real_vllm/engine.sh"
 
 # A Python with the official clients of OpenAI and Anthropic.
@@ -85,12 +84,10 @@ client_python() {
   run "$python" -m pip install -q anthropic openai
 }
 
-free_ports() {
-  PYTHONPATH=$here/common "$python" -c 'import sys, servers; print(*servers.free_ports(int(sys.argv[1])))' "$1"
-}
-
 start_receiver() {
   [[ -f $engine/otlp_receiver.py ]] || fail "--traces needs $engine/otlp_receiver.py"
+  local otlp
+  otlp=$(PYTHONPATH=$here/common "$python" -c 'import servers; print(*servers.free_ports(1))')
   "$VENV/bin/python" "$engine/otlp_receiver.py" "$otlp" "$work/spans.json" "$limit" &
   export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:$otlp OTEL_TRACES_SAMPLER=parentbased_always_on
   backend_arguments=(--otlp-traces-endpoint "$OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -99,7 +96,7 @@ start_receiver() {
 start_backends() {
   local port pid waits=()
   for port in "${ports[@]}"; do
-    if is_up "$port" health; then
+    if curl -s -o /dev/null -m 2 --fail "http://127.0.0.1:$port/health"; then
       ! has --kill && ! has_traces || fail "a backend already runs at $port, but ${flags[*]} needs its own"
       continue
     fi
@@ -111,30 +108,6 @@ start_backends() {
   for pid in ${waits[@]+"${waits[@]}"}; do wait "$pid" || fail "a backend did not start"; done
 }
 
-build_gateway() {
-  gateway=${TOKENWEIR:-}
-  [[ -n $gateway ]] && return
-  run cargo build --quiet --release --manifest-path "$root/Cargo.toml" ||
-    fail "the build of the gateway failed"
-  gateway=${CARGO_TARGET_DIR:-$root/target}/release/tokenweir
-}
-
-# start_gateway NAME LISTEN ADMIN BACKEND_PORT...: starts a gateway and waits until it is ready.
-start_gateway() {
-  local name=$1 listen=$2 admin=$3 backends=() port pid
-  for port in "${@:4}"; do backends+=(--backend "http://127.0.0.1:$port"); done
-  "$gateway" serve "${backends[@]}" --listen "127.0.0.1:$listen" --admin "127.0.0.1:$admin" \
-    >"$work/$name.jsonl" 2>"$work/$name.log" &
-  pid=$!
-  for _ in {1..200}; do
-    is_up "$admin" readyz && return
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
-  cat "$work/$name.log" >&2
-  fail "the gateway is not ready"
-}
-
 client_python
 vllm_rs=$VENV/bin/vllm-rs
 if [[ ! -x $vllm_rs && -x $engine/get_vllm_rs.sh ]]; then
@@ -142,18 +115,13 @@ if [[ ! -x $vllm_rs && -x $engine/get_vllm_rs.sh ]]; then
 fi
 [[ $front_end == python || -x $vllm_rs ]] || skip "no vllm-rs"
 if [[ $front_end == rust ]]; then export CLI=1 VLLM_USE_RUST_FRONTEND=1; fi
-read -r listen admin single single_admin otlp <<<"$(free_ports 5)"
-build_gateway
+gateway=$(gateway_program release)
 backend_arguments=()
 if has_traces; then start_receiver; fi
 start_backends
-start_gateway gateway "$listen" "$admin" "${ports[@]}"
-start_gateway single "$single" "$single_admin" "${ports[0]}"
 
 arguments=(
-  --gateway "http://127.0.0.1:$listen" --admin "http://127.0.0.1:$admin"
-  --single "http://127.0.0.1:$single" --access-log "$work/gateway.jsonl" --work "$work"
-  --program "$gateway" --engine "$engine" --run "$RUN" --front-end "$front_end"
+  --work "$work" --program "$gateway" --engine "$engine" --run "$RUN" --front-end "$front_end"
 )
 for port in "${ports[@]}"; do arguments+=(--backend "http://127.0.0.1:$port"); done
 arguments+=(--tokenizer "$VENV/tiny")

@@ -1,17 +1,20 @@
 //! The backend executes the plan whose id is in the request, and records the time of each write of the
 //! response.
 
+use super::engine;
 use super::generated_streams::exchange_case::{Case, Close};
 use super::plan::{Plan, Write};
 use super::request_reader::read_request;
 use bytes::BytesMut;
 use serde_json::Value;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// The backend's record of one request and its response.
@@ -30,45 +33,27 @@ pub(crate) struct Played {
 
 /// The longest time that the backend waits for a client to disconnect, if the plan says that the client does.
 const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
-/// The path and the body of each page that the gateway fetches from a vLLM server.
-const PAGES: [(&str, &str); 4] = [
-    ("/health", ""),
-    ("/version", r#"{"version":"0.33.0"}"#),
-    ("/v1/models", r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}"#),
-    (
-        "/metrics",
-        "vllm:num_requests_running{model_name=\"m\"} 1\n\
-         vllm:num_requests_waiting{model_name=\"m\"} 0\n\
-         vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1\n",
-    ),
-];
+const METRICS: &str = "vllm:num_requests_running{model_name=\"m\"} 1\n\
+                       vllm:num_requests_waiting{model_name=\"m\"} 0\n\
+                       vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1\n";
 
-/// Accepts connections and executes the plan of each request. Sends the backend's record of each request to
-/// `played`.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    plans: Arc<[Plan]>,
-    played: UnboundedSender<Played>,
-) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let (plans, played) = (plans.clone(), played.clone());
-        tokio::spawn(async move {
-            stream.set_nodelay(true).unwrap();
-            connection(stream, &plans, &played).await;
-        });
-    }
+/// Starts the backend, which executes the plan of each request, and returns its address. Sends the backend's
+/// record of each request to `played`.
+pub(crate) async fn start(plans: Arc<[Plan]>, played: UnboundedSender<Played>) -> SocketAddr {
+    engine::start(move |stream| connection(stream, plans.clone(), played.clone())).await
 }
 
-async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<Played>) {
+async fn connection(
+    stream: TcpStream,
+    plans: Arc<[Plan]>,
+    played: UnboundedSender<Played>,
+) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let mut buffer = BytesMut::with_capacity(4 << 10);
     while let Some((head, body)) = read_request(&mut reader, &mut buffer).await {
         let path = head.split(' ').nth(1).unwrap();
-        if let Some((_, page)) = PAGES.iter().find(|(page, _)| *page == path) {
-            let length = page.len();
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}");
-            // If the gateway has stopped, it needs no response.
-            let _ = writer.write_all(answer.as_bytes()).await;
+        if let Some(page) = engine::page(path, "m", METRICS) {
+            writer.write_all(page.as_bytes()).await?;
             continue;
         }
         let plan = plan_of(&head);
@@ -85,9 +70,10 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
         let goes_on = plans[plan].case.close == Close::Whole;
         played.send(done).unwrap();
         if !goes_on {
-            return;
+            break;
         }
     }
+    Ok(())
 }
 
 /// Writes the response of the plan. Returns `Err` if the gateway closes the connection before the end of the

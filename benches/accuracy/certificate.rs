@@ -8,7 +8,6 @@ use super::plan::has_usage_option;
 use super::truth::{Exchange, TIMES, Times};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
 use std::time::Duration;
 use tokenweir_protocol::histogram::sample_quantile;
 
@@ -163,8 +162,8 @@ impl Certificate {
         format!(
             "{}\n{}\nThe backend sees that a client has left after {p50:.2} ms at p50, \
              {p99:.2} ms at p99, {max:.2} ms at most ({} times).\n",
-            Table(&rows),
-            Table(&facts),
+            table(&rows),
+            table(&facts),
             delays.len(),
         )
     }
@@ -217,25 +216,10 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Rows as an aligned Markdown table. The first row is the header.
-struct Table<'a, const N: usize>(&'a [[String; N]]);
-
-impl<const N: usize> Display for Table<'_, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width =
-            |column: usize| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        for (number, row) in self.0.iter().enumerate() {
-            for (column, cell) in row.iter().enumerate() {
-                write!(f, "| {cell:<width$} ", width = width(column))?;
-            }
-            writeln!(f, "|")?;
-            if number == 0 {
-                for column in 0..N {
-                    write!(f, "|{}", "-".repeat(width(column) + 2))?;
-                }
-                writeln!(f, "|")?;
-            }
-        }
-        Ok(())
-    }
+/// A Markdown table. The first row is the header.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut lines: Vec<String> =
+        rows.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect();
+    lines.insert(1, format!("|{}\n", "---|".repeat(N)));
+    lines.concat()
 }

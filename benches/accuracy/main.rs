@@ -18,6 +18,9 @@
 mod backend;
 mod certificate;
 mod client;
+#[path = "../support/engine.rs"]
+#[expect(dead_code, reason = "other benches use the response and the framing")]
+mod engine;
 mod gateway;
 #[path = "../../tests/suite/generated_streams/mod.rs"]
 #[expect(
@@ -47,7 +50,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_protocol::clock;
-use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -88,10 +90,8 @@ fn main() -> ExitCode {
 /// Executes `count` plans, [`CONCURRENT_REQUESTS`] at a time.
 async fn run(count: usize) -> Run {
     let plans: Arc<[Plan]> = plan::plans(count, SEED).into();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    let backend = tokio::spawn(backend::serve(listener, plans.clone(), sender));
+    let address = backend::start(plans.clone(), sender).await;
     let gateway = tokio::task::spawn_blocking(move || start(address)).await.unwrap();
     let next = Arc::new(AtomicUsize::new(0));
     let noise = Noise::listen();
@@ -120,7 +120,6 @@ async fn run(count: usize) -> Run {
         (metrics, gateway.stop())
     };
     let (metrics, lines) = tokio::task::spawn_blocking(stop).await.unwrap();
-    backend.abort();
     let access_log = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     Run { plans, played, seen, took, noise, metrics, access_log }
 }

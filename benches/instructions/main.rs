@@ -14,6 +14,9 @@
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod baseline;
+#[path = "../support/engine.rs"]
+#[expect(dead_code, reason = "this bench runs its backend in a task of its own thread")]
+mod engine;
 mod laps;
 mod peers;
 mod scenario;

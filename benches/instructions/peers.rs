@@ -2,7 +2,7 @@
 //! group of events of a stream only when the client has received all events before. So the gateway wakes up
 //! once for each group, and every run is the same.
 
-use super::work;
+use super::{engine, work};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,11 +13,7 @@ use tokio::task::spawn_local;
 
 /// The recorded stream that the backend sends.
 const RECORDED_STREAM: &str = "python/chat-stream-long.http";
-const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-const MODELS: &str = r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#;
 const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000000\"} 1.0\n";
-const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
-                           transfer-encoding: chunked\r\n\r\n";
 
 /// The state that the clients and the backend share.
 pub(crate) struct Peers {
@@ -79,21 +75,16 @@ impl Peers {
                 continue;
             }
             let path = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-            let body = match path {
-                b"/metrics" => METRICS,
-                b"/v1/models" => MODELS,
-                b"/version" => r#"{"version":"0.33.0"}"#,
-                b"/health" => "",
-                _ => WHOLE,
-            };
-            stream.write_all(answer(body).as_bytes()).await?;
+            let page = engine::page(&String::from_utf8_lossy(path), "tiny", METRICS);
+            let answer = page.unwrap_or_else(|| engine::whole(engine::CHAT));
+            stream.write_all(answer.as_bytes()).await?;
         }
     }
 
     /// Sends the stream in groups of `together` events. Before each group, waits until the client has
     /// received the group before.
     async fn play(&self, stream: &mut TcpStream, together: usize) -> io::Result<()> {
-        stream.write_all(STREAM_HEAD.as_bytes()).await?;
+        stream.write_all(engine::STREAM_HEAD.as_bytes()).await?;
         let mut bytes = Vec::with_capacity(1 << 12);
         for events in self.events.chunks(together) {
             bytes.clear();
@@ -116,21 +107,10 @@ fn is_whole(request: &[u8]) -> bool {
     request.ends_with(end)
 }
 
-fn answer(body: &str) -> String {
-    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
-    let length = body.len();
-    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
-}
-
 fn post(fields: &str) -> String {
-    let body = format!(
+    engine::post(&format!(
         "{{\"model\":\"tiny\",{fields}\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
-    );
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    ))
 }
 
 impl Client {

@@ -23,6 +23,8 @@ mod backend;
 mod clients;
 #[path = "../passthrough/cpu.rs"]
 mod cpu;
+#[path = "../support/engine.rs"]
+mod engine;
 #[path = "../accuracy/gateway.rs"]
 mod gateway;
 #[path = "../accuracy/limits.rs"]

@@ -1,7 +1,6 @@
 //! Slow clients, and normal clients that run at the same time.
 
 use super::gateway::Gateway;
-use super::since;
 use super::{clients, cpu};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -116,16 +115,8 @@ pub(crate) async fn honest(gateway: &Gateway, turn: Duration) -> Vec<f64> {
             tokio::time::sleep(PAUSE * index as u32 / NORMAL_CLIENTS as u32).await;
             let mut first = Vec::new();
             while clock::now() < until {
-                let begun = clock::now();
-                let mut stream = clients::send(to, &clients::stream(1, 0, 0)).await;
-                let mut answer = Vec::with_capacity(4 << 10);
-                while memchr::memmem::find(&answer, b" word").is_none() {
-                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
-                }
-                first.push(since(begun));
-                while !answer.ends_with(b"0\r\n\r\n") {
-                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
-                }
+                let seen = clients::watch(to, clients::stream(1, 0, 0)).await;
+                first.push(seen.ttft / 1e3);
                 tokio::time::sleep(PAUSE).await;
             }
             first

@@ -4,6 +4,7 @@
 //! has this number and its own number. The backends also accept spans, as an OpenTelemetry Collector does.
 
 use super::clients::{EPOCH, words};
+use super::engine::{self, framed};
 use super::request_reader::read_request;
 use super::scripts;
 use bytes::BytesMut;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use std::{fs, io};
 use tokenweir_protocol::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// The script of a request.
@@ -30,10 +31,6 @@ struct Script {
     mark: usize,
 }
 
-const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-/// The head of a response that is a stream.
-pub(crate) const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n\
-    content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 /// Only this many bytes at the beginning of a request body are searched for a script.
 const SCRIPT: usize = 256;
 
@@ -54,55 +51,35 @@ static METRICS: LazyLock<String> = LazyLock::new(|| {
 pub(crate) async fn start(count: usize) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     for _ in 0..count {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        addresses.push(listener.local_addr().unwrap());
-        tokio::spawn(accept(listener));
+        addresses.push(engine::start(converse).await);
     }
     addresses
 }
 
-async fn accept(listener: TcpListener) {
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        // An error is ignored: the client closed the connection in the middle of a response.
-        tokio::spawn(async { drop(converse(stream).await) });
-    }
-}
-
 async fn converse(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
     let mut buffer = BytesMut::with_capacity(1 << 12);
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
         let body = String::from_utf8_lossy(&body[..body.len().min(SCRIPT)]);
-        match head.split(' ').nth(1).unwrap_or_default() {
-            "/metrics" => whole(&mut stream, &METRICS).await?,
-            "/v1/models" => {
-                whole(&mut stream, r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#).await?;
-            }
-            "/health" | "/v1/traces" => whole(&mut stream, "").await?,
-            "/version" => whole(&mut stream, r#"{"version":"0.33.0"}"#).await?,
-            _ if body.contains(scripts::SCRIPT) => {
-                scripts::play(&mut stream, number(&body, scripts::SCRIPT)).await?;
-            }
-            _ if body.contains("\"stream\":true") => play(&mut stream, &Script::of(&body)).await?,
-            _ => whole(&mut stream, WHOLE).await?,
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        if let Some(page) = engine::page(path, "tiny", &METRICS) {
+            stream.write_all(page.as_bytes()).await?;
+        } else if body.contains(scripts::SCRIPT) {
+            scripts::play(&mut stream, number(&body, scripts::SCRIPT)).await?;
+        } else if body.contains("\"stream\":true") {
+            play(&mut stream, &Script::of(&body)).await?;
+        } else {
+            let answer = if path == "/v1/traces" { "" } else { engine::CHAT };
+            stream.write_all(engine::whole(answer).as_bytes()).await?;
         }
     }
     Ok(())
-}
-
-async fn whole(stream: &mut TcpStream, body: &str) -> io::Result<()> {
-    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
-    let length = body.len();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n");
-    stream.write_all(format!("{head}\r\n{body}").as_bytes()).await
 }
 
 async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
     if script.chunks >= FLOOD {
         socket2::SockRef::from(&*stream).set_send_buffer_size(FLOOD_BUFFER)?;
     }
-    stream.write_all(STREAM_HEAD).await?;
+    stream.write_all(engine::STREAM_HEAD.as_bytes()).await?;
     let begin = Instant::from_std(clock::now());
     let mut ready = String::new();
     for number in 0..script.chunks {
@@ -134,10 +111,6 @@ async fn rest(stream: &mut TcpStream, time: Duration) -> io::Result<()> {
         Ok(_) => Err(io::ErrorKind::ConnectionAborted.into()),
         Err(_) => Ok(()),
     }
-}
-
-pub(crate) fn framed(event: &str) -> String {
-    format!("{:x}\r\n{event}\r\n", event.len())
 }
 
 /// The number after the first occurrence of `word` in `text`. 0 if there is none.

@@ -1,5 +1,6 @@
 //! Clients with low CPU cost: they write a request and count the response bytes.
 
+use super::engine::post;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -37,18 +38,7 @@ pub(crate) struct Seen {
 /// A request for a stream of `chunks` chunks, one every `every_us` microseconds. The second chunk follows the
 /// first after `silent_us` microseconds.
 pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
-    stream_of(0, chunks, every_us, silent_us)
-}
-
-/// A request for a stream that the backend sends faster than a proxy can forward it, `ahead` bytes in each
-/// write.
-pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
-    streamed(&format!("chunks {chunks} ahead {ahead}"), 0)
-}
-
-/// As [`stream`], with a prompt of `prompt` bytes.
-pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
-    streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), prompt)
+    streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), 0)
 }
 
 /// A request for a complete response, not a stream, with a prompt of `prompt` bytes.
@@ -66,14 +56,6 @@ pub(crate) fn streamed(script: &str, prompt: usize) -> String {
 fn messages(script: &str, prompt: usize) -> String {
     let words = "word ".repeat(prompt / 5);
     format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{script} {words}\"}}]")
-}
-
-fn post(body: &str) -> String {
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
 }
 
 /// Connects and writes a request.

@@ -3,7 +3,7 @@
 use super::clients::{self, Seen};
 use super::subject::Subject;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::histogram::sample_quantile;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
@@ -63,7 +63,7 @@ pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     warm(subject).await;
     let paced = clients::stream(PACED.1, PACED.2, 0);
     let flat_out = clients::stream(FLAT_OUT.1, 0, 0);
-    let ahead = clients::flood(FLAT_OUT.1, AHEAD);
+    let ahead = clients::streamed(&format!("chunks {} ahead {AHEAD}", FLAT_OUT.1), 0);
     let pause = Duration::from_micros(PACED.2 as u64);
     [
         streamed(subject, (PACED.0, PACED.1), pause, &paced).await,
@@ -140,7 +140,8 @@ pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
         let (cpu, _) = repeated(subject, LARGE, prompt).await;
         figures[index] = cpu * 1e3 / prompt as f64;
         let (streams, chunks, every_us) = PROMPTED;
-        let request = clients::stream_of(prompt, chunks, every_us, 0);
+        let script = format!("chunks {chunks} every_us {every_us}");
+        let request = clients::streamed(&script, prompt);
         let apart = Duration::from_micros(every_us as u64);
         figures[2 + index] = quantiles(watch(subject.address, streams, apart, &request).await)[0];
     }
@@ -161,16 +162,12 @@ pub(crate) async fn repeated(
 ) -> (f64, usize) {
     let _awake = Awake::begin();
     let (before, until) = (subject.cpu(), clock::now() + time);
-    let count = repeat(subject.address, connections, prompt, until).await;
-    (spent(subject, before, count), count)
-}
-
-async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instant) -> usize {
-    let mut clients = JoinSet::new();
+    let (to, mut clients) = (subject.address, JoinSet::new());
     for _ in 0..connections {
         clients.spawn(async move { clients::repeat(to, &clients::whole(prompt), until).await });
     }
-    clients.join_all().await.iter().map(Vec::len).sum()
+    let count = clients.join_all().await.iter().map(Vec::len).sum();
+    (spent(subject, before, count), count)
 }
 
 /// Starts `streams` streams, one every `apart`, and reads them to their end. Returns the client's

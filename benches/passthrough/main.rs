@@ -31,6 +31,8 @@ mod backend;
 mod behavior;
 mod clients;
 mod cpu;
+#[path = "../support/engine.rs"]
+mod engine;
 mod fleet;
 mod floor;
 mod loads;
@@ -85,10 +87,13 @@ fn env_value(name: &str) -> Option<String> {
 fn sections() -> impl Iterator<Item = Section> {
     let only = env_value("PASSTHROUGH");
     let is_asked = move |section: &Section| {
-        only.as_ref().is_none_or(|list| list.split(',').any(|name| name == section.name()))
+        only.as_ref().is_none_or(|list| list.split(',').any(|name| name == section.as_str()))
     };
-    let long = env_value("PASSTHROUGH_LONG").map(|_| Section::Long);
-    Section::SHORT.into_iter().filter(is_asked).chain(long)
+    let has_long = env_value("PASSTHROUGH_LONG").is_some();
+    Section::ALL.into_iter().filter(move |section| match section {
+        Section::Long => has_long,
+        section => is_asked(section),
+    })
 }
 
 /// Measures a section in all rounds and prints it. Returns the number of missed limits.
@@ -99,7 +104,7 @@ fn measure(section: Section, backends: &[SocketAddr], runtime: &Runtime) -> usiz
     for number in 1..=rounds {
         let round = runtime.block_on(section.round(&kinds, backends));
         for (kind, figures) in kinds.iter().zip(&round) {
-            let (section, kind) = (section.name(), kind.name());
+            let (section, kind) = (section.as_str(), kind.as_str());
             eprintln!("{section}, round {number} of {rounds}, {kind}: {figures:.2?}");
         }
         measured.add_round(round);

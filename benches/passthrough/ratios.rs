@@ -44,14 +44,14 @@ pub(crate) fn check(section: Section, ratios: &[(&'static str, Ratio)]) -> (Stri
 fn lines(section: Section, ratios: &[(&'static str, Ratio)]) -> String {
     let line = |(name, ratio): &(&str, Ratio)| {
         let Ratio { median, range: [least, greatest] } = ratio;
-        format!("{median:.3} {least:.3} {greatest:.3} {} {name}\n", section.name())
+        format!("{median:.3} {least:.3} {greatest:.3} {} {name}\n", section.as_str())
     };
     ratios.iter().map(line).collect()
 }
 
 /// The recorded lines of all sections except this one.
 fn others(section: Section, recorded: &str) -> String {
-    let is_other = |line: &&str| line.split(' ').nth(3) != Some(section.name());
+    let is_other = |line: &&str| line.split(' ').nth(3) != Some(section.as_str());
     recorded.lines().filter(is_other).fold(String::new(), |text, line| text + line + "\n")
 }
 
@@ -61,7 +61,7 @@ fn recorded_ratio(line: &str, section: Section, figure: &str) -> Option<[f64; 2]
     let mut parts = line.splitn(5, ' ');
     let median = parts.next()?.parse().ok()?;
     let greatest = parts.nth(1)?.parse().ok()?;
-    (parts.next()? == section.name() && parts.next()? == figure).then_some([median, greatest])
+    (parts.next()? == section.as_str() && parts.next()? == figure).then_some([median, greatest])
 }
 
 fn file() -> PathBuf {

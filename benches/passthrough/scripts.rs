@@ -1,6 +1,6 @@
 //! Scripts of the backend for the section `behavior`: streams that show what a proxy does to unusual events.
 
-use super::backend::{STREAM_HEAD, framed};
+use super::engine::{STREAM_HEAD, framed};
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub(crate) static LEFT: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Plays the backend: writes the response of the script with this number.
 pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()> {
-    stream.write_all(STREAM_HEAD).await?;
+    stream.write_all(STREAM_HEAD.as_bytes()).await?;
     if let Some(text) = STREAMS.get(number) {
         return stream.write_all(format!("{}0\r\n\r\n", framed(text)).as_bytes()).await;
     }

@@ -7,27 +7,30 @@ use futures_util::future::join_all;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokio::time::timeout;
 
 /// Maximum time for measuring a subject in one section. A subject that takes longer counts as failed. Ten
 /// million requests take less.
 const TOO_LONG: Duration = Duration::from_mins(15);
 
-/// A section of the bench: quantities that are measured together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Section {
-    /// How a proxy changes unusual and broken streams.
-    Behavior,
-    Chunks,
-    Requests,
-    Latency,
-    Memory,
-    Prompts,
-    Idle,
-    Fleet,
-    Cores,
-    /// Memory over ten million requests, which takes minutes.
-    Long,
+named_enum! {
+    /// A section of the bench: quantities that are measured together.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Section {
+        /// How a proxy changes unusual and broken streams.
+        Behavior = "behavior",
+        Chunks = "chunks",
+        Requests = "requests",
+        Latency = "latency",
+        Memory = "memory",
+        Prompts = "prompts",
+        Idle = "idle",
+        Fleet = "fleet",
+        Cores = "cores",
+        /// Memory over ten million requests, which takes minutes.
+        Long = "long",
+    }
 }
 
 /// A measured quantity.
@@ -106,40 +109,6 @@ const LONG: &[Figure] =
     &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
 
 impl Section {
-    /// The sections that run by default. The remaining section takes minutes.
-    pub(crate) const SHORT: [Self; 9] = [
-        Self::Behavior,
-        Self::Chunks,
-        Self::Requests,
-        Self::Latency,
-        Self::Memory,
-        Self::Prompts,
-        Self::Idle,
-        Self::Fleet,
-        Self::Cores,
-    ];
-
-    /// The name of the section in tables and in environment variables, and its quantities.
-    const fn row(self) -> (&'static str, &'static [Figure]) {
-        match self {
-            Self::Behavior => ("behavior", BEHAVIOR),
-            Self::Chunks => ("chunks", CHUNKS),
-            Self::Requests => ("requests", REQUESTS),
-            Self::Latency => ("latency", LATENCY),
-            Self::Memory => ("memory", MEMORY),
-            Self::Prompts => ("prompts", PROMPTS),
-            Self::Idle => ("idle", IDLE),
-            Self::Fleet => ("fleet", FLEET),
-            Self::Cores => ("cores", CORES),
-            Self::Long => ("long", LONG),
-        }
-    }
-
-    /// The name of the section in tables and in environment variables.
-    pub(crate) const fn name(self) -> &'static str {
-        self.row().0
-    }
-
     /// The subjects that the section measures: those that `only` names, separated by commas, or by default
     /// those of the section.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
@@ -147,15 +116,15 @@ impl Section {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
             Self::Behavior | Self::Chunks | Self::Requests | Self::Memory => {
-                &[Kind::Floor, Kind::NGINX, Kind::HAPROXY, Kind::Off, Kind::Metrics, Kind::All]
+                &[Kind::Floor, Kind::Nginx, Kind::Haproxy, Kind::Off, Kind::Metrics, Kind::All]
             }
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The other proxies neither scrape nor select backends, so sections about that leave them out.
-        let is_about_proxies = compared.contains(&Kind::NGINX) || self == Self::Latency;
+        let is_about_proxies = compared.contains(&Kind::Nginx) || self == Self::Latency;
         let suits = |kind: Kind| kind.is_gateway() || is_about_proxies || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
-            Some(list) => list.split(',').any(|name| name == kind.name()) && suits(*kind),
+            Some(list) => list.split(',').any(|name| name == kind.as_str()) && suits(*kind),
             None => compared.contains(kind),
         };
         Kind::ALL.into_iter().filter(is_asked).filter(|kind| kind.is_installed()).collect()
@@ -163,7 +132,18 @@ impl Section {
 
     /// The quantities, in the order of the values that [`Section::round`] returns.
     pub(crate) const fn figures(self) -> &'static [Figure] {
-        self.row().1
+        match self {
+            Self::Behavior => BEHAVIOR,
+            Self::Chunks => CHUNKS,
+            Self::Requests => REQUESTS,
+            Self::Latency => LATENCY,
+            Self::Memory => MEMORY,
+            Self::Prompts => PROMPTS,
+            Self::Idle => IDLE,
+            Self::Fleet => FLEET,
+            Self::Cores => CORES,
+            Self::Long => LONG,
+        }
     }
 
     /// Runs one round: measures the subjects `kinds` in front of some or all of these backends. Returns the
@@ -180,7 +160,7 @@ impl Section {
         for kind in kinds {
             let values = AssertUnwindSafe(self.measure(*kind, backends)).catch_unwind();
             let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
-            assert!(values.is_some() || matches!(kind, Kind::Other(_)), "{} failed", kind.name());
+            assert!(values.is_some() || kind.is_other(), "{} failed", kind.as_str());
             figures.push(values.unwrap_or_else(|| vec![f64::NAN; self.figures().len()]));
         }
         figures

@@ -1,52 +1,39 @@
 //! Other proxies and routers, which the bench measures beside the gateway. Each writes its own access log and
 //! has its default settings.
 
+use super::subject::Kind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-
-/// A proxy or router that is installed on the machine and measured as a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
-    Nginx,
-    Haproxy,
-    Envoy,
-    VllmRouter,
-    Smg,
-    LiteLlm,
-}
 
 /// Folders in which programs are installed, but which the `PATH` of a normal user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-impl Server {
-    /// The name of the program.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-            Self::Envoy => "envoy",
-            Self::VllmRouter => "vllm-router",
-            Self::Smg => "smg",
-            Self::LiteLlm => "litellm",
-        }
-    }
+/// Whether a program is installed.
+pub(crate) fn is_installed(program: &str) -> bool {
+    search_path().split(':').any(|folder| Path::new(folder).join(program).is_file())
+}
 
-    /// Whether the program is installed.
-    pub(crate) fn is_installed(self) -> bool {
-        search_path().split(':').any(|folder| Path::new(folder).join(self.name()).is_file())
-    }
-
-    /// The text of the server's configuration file. The server listens at `address` and writes its files to
-    /// `folder`. The text is empty if the server takes arguments instead of a file.
-    pub(crate) fn configuration(
-        self,
-        [address, backend]: [SocketAddr; 2],
-        folder: &Path,
-        cores: usize,
-    ) -> String {
-        let folder = folder.display();
-        match self {
-            Self::Nginx => format!(
+/// The text of the configuration file and the arguments with which another proxy or router runs in the
+/// foreground. It listens at `address`, reads the configuration from `file` and writes its files to `folder`. The
+/// text is empty if it takes arguments instead of a file. `None`: the subject is the gateway or the reference
+/// proxy.
+pub(crate) fn setup(
+    kind: Kind,
+    [address, backend]: [SocketAddr; 2],
+    (folder, file): (&Path, &Path),
+    cores: usize,
+) -> Option<(String, String)> {
+    let (folder, file) = (folder.display(), file.display());
+    let (ip, port) = (address.ip(), address.port());
+    let router = || {
+        format!(
+            "--host {ip} --port {port} --worker-urls http://{backend} --prometheus-port {}",
+            free_address().port()
+        )
+    };
+    Some(match kind {
+        Kind::Nginx => (
+            format!(
                 r#"daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx-error.log; worker_processes {cores};
 events {{ worker_connections 16384; }}
 http {{
@@ -67,14 +54,20 @@ http {{
 }}
 "#
             ),
-            Self::Haproxy => format!(
+            format!("-c {file}"),
+        ),
+        Kind::Haproxy => (
+            format!(
                 "global\n nbthread {cores}\n maxconn 8000\n log stdout format raw local0\n\
                  defaults\n mode http\n log global\n option httplog\n timeout connect 5s\n timeout client 3600s\n \
                 timeout server 3600s\n http-reuse always\n option http-no-delay\n option abortonclose\n\
                  frontend clients\n bind {address}\n default_backend engines\n\
                  backend engines\n server one {backend}\n"
             ),
-            Self::Envoy => format!(
+            format!("-f {file} -db"),
+        ),
+        Kind::Envoy => (
+            format!(
                 r#"static_resources:
   listeners:
   - address: {{ socket_address: {{ address: {ip}, port_value: {port} }} }}
@@ -103,46 +96,22 @@ http {{
       cluster_name: engines
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {backend_ip}, port_value: {backend_port} }} }} }} }}] }}]
 "#,
-                ip = address.ip(),
-                port = address.port(),
                 backend_ip = backend.ip(),
                 backend_port = backend.port(),
             ),
-            Self::LiteLlm => format!(
+            format!("-c {file} --concurrency {cores} --disable-hot-restart -l error"),
+        ),
+        Kind::LiteLlm => (
+            format!(
                 "model_list:\n- model_name: tiny\n  litellm_params: {{ model: hosted_vllm/tiny, api_base: \
                  \"http://{backend}/v1\", api_key: none }}\n"
             ),
-            Self::VllmRouter | Self::Smg => String::new(),
-        }
-    }
-
-    /// The arguments that run the server in the foreground.
-    pub(crate) fn arguments(
-        self,
-        [address, backend]: [SocketAddr; 2],
-        configuration: &Path,
-        cores: usize,
-    ) -> Vec<String> {
-        let file = configuration.display();
-        let (ip, port) = (address.ip(), address.port());
-        let router = format!(
-            "--host {ip} --port {port} --worker-urls http://{backend} --prometheus-port {}",
-            free_address().port()
-        );
-        let arguments = match self {
-            Self::Nginx => format!("-c {file}"),
-            Self::Haproxy => format!("-f {file} -db"),
-            Self::Envoy => {
-                format!("-c {file} --concurrency {cores} --disable-hot-restart -l error")
-            }
-            Self::VllmRouter => router,
-            Self::Smg => format!("launch {router}"),
-            Self::LiteLlm => {
-                format!("--config {file} --host {ip} --port {port} --num_workers {cores}")
-            }
-        };
-        arguments.split(' ').map(str::to_owned).collect()
-    }
+            format!("--config {file} --host {ip} --port {port} --num_workers {cores}"),
+        ),
+        Kind::VllmRouter => (String::new(), router()),
+        Kind::Smg => (String::new(), format!("launch {}", router())),
+        _ => return None,
+    })
 }
 
 /// An address whose port is free now.

@@ -1,7 +1,6 @@
 //! A subject: a proxy that the bench measures, as a child process on a core of its own.
 
-use super::servers::{self, Server};
-use super::{clients, cpu, floor};
+use super::{clients, cpu, floor, servers};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,67 +8,50 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+use tokenweir_protocol::named_enum;
 use tokio::task::spawn_blocking;
 
-/// The kind of a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The reference proxy on hyper.
-    Floor,
-    /// Another proxy with its access log.
-    Other(Server),
-    /// The gateway with routing, but without telemetry.
-    Off,
-    /// The gateway with metrics.
-    Metrics,
-    /// The gateway with metrics and a JSON access log.
-    Log,
-    /// The gateway with metrics and traces at the default rate.
-    Traces,
-    /// The gateway with metrics, access log and traces.
-    All,
+named_enum! {
+    /// The kind of a subject, in the order in which they are measured. The name is that in tables and in
+    /// environment variables, and that of the program of another proxy.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Kind {
+        /// The reference proxy on hyper.
+        Floor = "hyper",
+        /// Other proxies and routers with their access logs.
+        Nginx = "nginx",
+        Haproxy = "haproxy",
+        Envoy = "envoy",
+        VllmRouter = "vllm-router",
+        Smg = "smg",
+        LiteLlm = "litellm",
+        /// The gateway with routing, but without telemetry.
+        Off = "off",
+        /// The gateway with metrics.
+        Metrics = "metrics",
+        /// The gateway with metrics and a JSON access log.
+        Log = "log",
+        /// The gateway with metrics and traces at the default rate.
+        Traces = "traces",
+        /// The gateway with metrics, access log and traces.
+        All = "all",
+    }
 }
 
 impl Kind {
-    /// All subjects, in the order in which they are measured.
-    pub(crate) const ALL: [Self; 12] = [
-        Self::Floor,
-        Self::NGINX,
-        Self::HAPROXY,
-        Self::Other(Server::Envoy),
-        Self::Other(Server::VllmRouter),
-        Self::Other(Server::Smg),
-        Self::Other(Server::LiteLlm),
-        Self::Off,
-        Self::Metrics,
-        Self::Log,
-        Self::Traces,
-        Self::All,
-    ];
-    pub(crate) const NGINX: Self = Self::Other(Server::Nginx);
-    pub(crate) const HAPROXY: Self = Self::Other(Server::Haproxy);
-
-    /// The name of the subject in tables and in environment variables.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Floor => "hyper",
-            Self::Other(server) => server.name(),
-            Self::Off => "off",
-            Self::Metrics => "metrics",
-            Self::Log => "log",
-            Self::Traces => "traces",
-            Self::All => "all",
-        }
-    }
-
     /// Whether the subject is this gateway.
     pub(crate) const fn is_gateway(self) -> bool {
-        !matches!(self, Self::Floor | Self::Other(_))
+        matches!(self, Self::Off | Self::Metrics | Self::Log | Self::Traces | Self::All)
+    }
+
+    /// Whether the subject is another proxy or router.
+    pub(crate) fn is_other(self) -> bool {
+        self != Self::Floor && !self.is_gateway()
     }
 
     /// Whether the program of the subject is installed. The gateway and the reference proxy always are.
     pub(crate) fn is_installed(self) -> bool {
-        !matches!(self, Self::Other(server) if !server.is_installed())
+        !self.is_other() || servers::is_installed(self.as_str())
     }
 }
 
@@ -122,13 +104,18 @@ impl Subject {
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        if let Kind::Other(server) = kind {
-            return Self::of_server(server, cores, backends[0], &folder);
-        }
-        let file = folder.join(format!("passthrough-{}.yaml", kind.name()));
-        fs::write(&file, configuration(kind, backends)).unwrap();
-        let log = folder.join(format!("passthrough-{}.log", kind.name()));
+        let file = folder.join(format!("passthrough-{}.yaml", kind.as_str()));
+        let log = folder.join(format!("passthrough-{}.log", kind.as_str()));
         let log = fs::File::create(log).unwrap();
+        let addresses = [servers::free_address(), backends[0]];
+        let setup = servers::setup(kind, addresses, (&folder, &file), cores);
+        if let Some((configuration, arguments)) = setup {
+            fs::write(&file, configuration).unwrap();
+            let mut command = on_its_cores(cores, Path::new(kind.as_str()));
+            command.args(arguments.split(' ')).stdout(log).stderr(Stdio::null());
+            return Self::of_other(kind, command.current_dir(folder), addresses[0]);
+        }
+        fs::write(&file, configuration(kind, backends)).unwrap();
         let mut command = on_its_cores(cores, &program());
         command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
         Self::of(&mut command, |line| {
@@ -138,20 +125,13 @@ impl Subject {
     }
 
     /// Starts another proxy, and waits until it answers a request.
-    fn of_server(server: Server, cores: usize, backend: SocketAddr, folder: &Path) -> Self {
-        let addresses = [servers::free_address(), backend];
-        let file = folder.join(format!("passthrough-{}.yaml", server.name()));
-        fs::write(&file, server.configuration(addresses, folder, cores)).unwrap();
-        let mut command = on_its_cores(cores, Path::new(server.name()));
-        let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
-        command.args(server.arguments(addresses, &file, cores));
-        command.stdout(log.unwrap()).stderr(Stdio::null()).current_dir(folder);
+    fn of_other(kind: Kind, command: &mut Command, address: SocketAddr) -> Self {
         // LiteLLM would wait for a price list from the network, and refuses to start without API keys.
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         command.env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true");
-        let mut subject = Self { child: command.spawn().unwrap(), address: addresses[0] };
+        let mut subject = Self { child: command.spawn().unwrap(), address };
         while !answers(subject.address).unwrap_or(false) {
-            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", server.name());
+            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", kind.as_str());
             thread::sleep(Duration::from_millis(50));
         }
         subject

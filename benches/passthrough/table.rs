@@ -34,9 +34,9 @@ impl Measured {
 
     /// Returns the medians and limits as a Markdown table, and the number of missed limits.
     pub(crate) fn table(&self) -> (String, usize) {
-        let (mut text, mut missed) = (format!("\n| {} |", self.section.name()), 0);
+        let (mut text, mut missed) = (format!("\n| {} |", self.section.as_str()), 0);
         for (kind, _) in &self.subjects {
-            let _ = write!(text, " {} |", kind.name());
+            let _ = write!(text, " {} |", kind.as_str());
         }
         let _ = writeln!(text, " must reach |\n|---|{}---|", "--:|".repeat(self.subjects.len()));
         for (index, figure) in self.section.figures().iter().enumerate() {
@@ -72,15 +72,15 @@ impl Measured {
             }
             Bar::Over(kind, most) => {
                 let over = against(kind, &|all, other| all - other);
-                (over, format!(" more than {}", kind.name()), true, most)
+                (over, format!(" more than {}", kind.as_str()), true, most)
             }
             Bar::WithinTimes(kind, most) => {
                 let over = against(kind, &|all, other| most.mul_add(-other, all));
-                (over, format!(" more than {most} × {}", kind.name()), true, 0.0)
+                (over, format!(" more than {most} × {}", kind.as_str()), true, 0.0)
             }
             Bar::TimesAtMost(kind, most) => {
                 let times = against(kind, &|all, other| all / other);
-                (times, format!(" × {}", kind.name()), true, most)
+                (times, format!(" × {}", kind.as_str()), true, most)
             }
         };
         let reached = if is_most { value <= bar } else { value >= bar };

@@ -1,11 +1,12 @@
 //! The clients. Each sends one request after the other, and reuses its connection where possible.
 
+use super::engine::post;
 use super::faulty::FAULTS;
 use fastrand::Rng;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,17 +19,17 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// All running clients.
 pub(crate) struct Clients {
     shared: Arc<Shared>,
-    tasks: JoinSet<Sent>,
+    tasks: JoinSet<()>,
 }
 
 struct Shared {
     to: SocketAddr,
-    sent: AtomicUsize,
+    sent: Mutex<Sent>,
     most: usize,
     is_over: AtomicBool,
 }
 
-/// How many requests the clients sent, by the plan of the request.
+/// How many requests the clients have begun, by the plan of the request.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) whole: usize,
@@ -56,7 +57,7 @@ enum Plan {
 impl Clients {
     pub(crate) fn start(to: SocketAddr, most: usize) -> Self {
         let is_over = AtomicBool::new(false);
-        let shared = Arc::new(Shared { to, sent: AtomicUsize::new(0), most, is_over });
+        let shared = Arc::new(Shared { to, sent: Mutex::default(), most, is_over });
         let mut tasks = JoinSet::new();
         for seed in 0..CLIENTS {
             tasks.spawn(one(shared.clone(), Rng::with_seed(seed)));
@@ -66,7 +67,7 @@ impl Clients {
 
     /// Number of requests that all clients have begun so far.
     pub(crate) fn sent(&self) -> usize {
-        self.shared.sent.load(Ordering::Relaxed)
+        self.shared.sent.lock().unwrap().all()
     }
 
     /// Whether the clients have begun the maximum number of requests.
@@ -74,44 +75,55 @@ impl Clients {
         self.sent() >= self.shared.most
     }
 
-    /// Stops all clients after their current request. Returns the sum of their counts.
+    /// Stops all clients after their current request. Returns the counts.
     pub(crate) async fn stop(self) -> Sent {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        self.tasks.join_all().await.into_iter().fold(Sent::default(), Sent::and)
+        self.tasks.join_all().await;
+        *self.shared.sent.lock().unwrap()
     }
 }
 
-async fn one(shared: Arc<Shared>, mut random: Rng) -> Sent {
-    let (mut sent, mut idle_connection) = (Sent::default(), None);
+async fn one(shared: Arc<Shared>, mut random: Rng) {
+    let mut idle_connection = None;
     while !shared.is_over.load(Ordering::Relaxed) {
-        if shared.sent.fetch_add(1, Ordering::Relaxed) >= shared.most {
-            return sent;
-        }
         let plan = match random.u32(0..1_000) {
             0..10 => Plan::Faulty,
             10..15 => Plan::Malformed,
             15..215 => Plan::Leaves(random.usize(0..6)),
             _ => Plan::Whole,
         };
+        if !shared.begin(plan) {
+            return;
+        }
         let request = request(plan, &mut random);
         let asking = ask(shared.to, &request, plan, idle_connection.take());
         let result = tokio::time::timeout(RESPONSE_TIMEOUT, asking).await;
-        match plan {
-            Plan::Whole => sent.whole += 1,
-            Plan::Leaves(_) => sent.left += 1,
-            Plan::Faulty => sent.faulty += 1,
-            Plan::Malformed => sent.malformed += 1,
-        }
         match result {
             Ok(Ok(stream)) => idle_connection = stream,
             wrong if plan == Plan::Whole => {
                 eprintln!("wrong response: {wrong:?}");
-                sent.wrong += 1;
+                shared.sent.lock().unwrap().wrong += 1;
             }
             _ => {}
         }
     }
-    sent
+}
+
+impl Shared {
+    /// Counts a request that begins. Returns false if the clients have begun the maximum number of requests.
+    fn begin(&self, plan: Plan) -> bool {
+        let mut sent = self.sent.lock().unwrap();
+        let may_begin = sent.all() < self.most;
+        if may_begin {
+            match plan {
+                Plan::Whole => sent.whole += 1,
+                Plan::Leaves(_) => sent.left += 1,
+                Plan::Faulty => sent.faulty += 1,
+                Plan::Malformed => sent.malformed += 1,
+            }
+        }
+        may_begin
+    }
 }
 
 fn request(plan: Plan, random: &mut Rng) -> String {
@@ -123,12 +135,7 @@ fn request(plan: Plan, random: &mut Rng) -> String {
         "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":{tokens},\"fault\":\"{fault}\",\
          \"messages\":[{{\"role\":\"user\",\"content\":\"{prompt}\"}}]}}"
     );
-    let body = if plan == Plan::Malformed { "{" } else { &body };
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    post(if plan == Plan::Malformed { "{" } else { &body })
 }
 
 /// Sends a request and reads its response as `plan` says. Returns the connection if it can be reused, or a
@@ -189,16 +196,6 @@ pub(crate) async fn knows_both_models(gateway: SocketAddr) -> bool {
 impl Sent {
     pub(crate) fn all(&self) -> usize {
         self.whole + self.left + self.faulty + self.malformed
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            whole: self.whole + other.whole,
-            left: self.left + other.left,
-            faulty: self.faulty + other.faulty,
-            malformed: self.malformed + other.malformed,
-            wrong: self.wrong + other.wrong,
-        }
     }
 }
 

@@ -18,6 +18,9 @@
 
 mod clients;
 mod collector;
+#[path = "../support/engine.rs"]
+#[expect(dead_code, reason = "another bench uses the complete response")]
+mod engine;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
 mod gateway;
@@ -108,7 +111,7 @@ async fn run() -> Vec<String> {
     let starting = tokio::task::spawn_blocking(move || start(&backends, endpoint));
     let gateway = starting.await.unwrap();
     until_models_are_known(&gateway).await;
-    let (memory, files) = (resident_mib(&gateway), open_files(&gateway));
+    let (memory, files) = size(&gateway);
     let begun = clock::now();
     let clients = Clients::start(gateway.clients, most);
     let trend = watch(&gateway, &clients, begun, seconds).await;
@@ -119,7 +122,7 @@ async fn run() -> Vec<String> {
     println!("{sent} in {:.0} s", took.as_secs_f64());
     let _ = gateway.metrics_at_rest();
     tokio::time::sleep(REST).await;
-    let (memory_after, files_after) = (resident_mib(&gateway), open_files(&gateway));
+    let (memory_after, files_after) = size(&gateway);
     println!(
         "at rest: {memory:.1} MiB and {files} files before, {memory_after:.1} MiB and {files_after} \
          files after"
@@ -156,9 +159,7 @@ async fn watch(
     ticks.tick().await;
     for second in 1..=seconds {
         ticks.tick().await;
-        let page = gateway.metrics();
-        let mib = sum(&page, "process_resident_memory_bytes", "").unwrap() / f64::from(1 << 20);
-        let files = sum(&page, "process_open_fds", "").unwrap();
+        let (mib, files) = size(gateway);
         trend.add(clients.sent(), mib, files);
         if second.is_multiple_of(60) {
             let minutes = clock::now().saturating_duration_since(begun).as_secs() / 60;
@@ -213,10 +214,9 @@ async fn account(
     bar(limit_violations, sent.wrong == 0, || format!("{} wrong responses", sent.wrong));
 }
 
-fn resident_mib(gateway: &Gateway) -> f64 {
-    sum(&gateway.metrics(), "process_resident_memory_bytes", "").unwrap() / f64::from(1 << 20)
-}
-
-fn open_files(gateway: &Gateway) -> f64 {
-    sum(&gateway.metrics(), "process_open_fds", "").unwrap()
+/// Memory of the gateway in MiB, and the number of its open files.
+fn size(gateway: &Gateway) -> (f64, f64) {
+    let page = gateway.metrics();
+    let bytes = sum(&page, "process_resident_memory_bytes", "").unwrap();
+    (bytes / f64::from(1 << 20), sum(&page, "process_open_fds", "").unwrap())
 }

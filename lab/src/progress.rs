@@ -3,8 +3,9 @@
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A progress line on standard error. If standard error is no terminal, it writes nothing.
+/// A progress line that counts steps.
 pub(crate) struct ProgressLine {
+    bar: ProgressBar,
     /// Text of the line: what the steps are, or what the command does if `total` is unknown.
     label: &'static str,
     /// Number of all steps. `None`: unknown.
@@ -13,8 +14,6 @@ pub(crate) struct ProgressLine {
     done: AtomicUsize,
     /// Number of steps between two updates of the line.
     update_interval: usize,
-    /// Whether standard error is a terminal.
-    is_shown: bool,
 }
 
 /// Maximum number of updates of the line if the total is known.
@@ -24,33 +23,23 @@ const MAX_UPDATE_INTERVAL: usize = 1_000;
 
 impl ProgressLine {
     pub(crate) fn new(label: &'static str, total: Option<usize>) -> Self {
-        let is_shown = std::io::stderr().is_terminal();
         let update_interval = total.map_or(MAX_UPDATE_INTERVAL, |total| {
             (total / MAX_UPDATES).clamp(1, MAX_UPDATE_INTERVAL)
         });
-        Self { label, total, done: AtomicUsize::new(0), update_interval, is_shown }
+        let (bar, done) = (ProgressBar::new(), AtomicUsize::new(0));
+        Self { bar, label, total, done, update_interval }
     }
 
     /// Counts a completed step, and updates the line if enough steps have been completed.
     pub(crate) fn step(&self) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if !self.is_shown || !done.is_multiple_of(self.update_interval) {
+        if !done.is_multiple_of(self.update_interval) {
             return;
         }
-        match self.total {
-            Some(total) => {
-                eprint!("\r{:>3} % of {total} {}", done * 100 / total.max(1), self.label);
-            }
-            None => eprint!("\r{}: {done} requests tried", self.label),
-        }
-    }
-}
-
-impl Drop for ProgressLine {
-    fn drop(&mut self) {
-        if self.is_shown {
-            eprint!("\r{:60}\r", "");
-        }
+        self.bar.show(None, || match self.total {
+            Some(total) => format!("{:>3} % of {total} {}", done * 100 / total.max(1), self.label),
+            None => format!("{}: {done} requests tried", self.label),
+        });
     }
 }
 

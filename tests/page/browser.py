@@ -42,9 +42,11 @@ class Driver:
 
 
 class Browser:
-    """One browser with its own profile."""
+    """One browser with its own profile, which shows a page."""
 
-    def __init__(self, driver: Driver, *, scripts: bool = True) -> None:
+    def __init__(
+        self, driver: Driver, url: str = "about:blank", size: tuple[int, int] = (1280, 980), *, scripts: bool = True
+    ) -> None:
         self.profile = tempfile.TemporaryDirectory(prefix="page-")
         # chromedriver looks for a browser in its own folder and in system folders, but not in PATH.
         options: dict[str, Any] = {
@@ -60,6 +62,8 @@ class Browser:
         }
         session = call("POST", f"{driver.url}/session", {"capabilities": {"alwaysMatch": capabilities}})
         self.session = f"{driver.url}/session/{session['sessionId']}"
+        self.screen(*size)
+        self.open(url)
 
     def __enter__(self) -> "Browser":
         return self

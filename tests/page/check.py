@@ -115,35 +115,27 @@ def check_gateway_ended(browser: Browser, program: Program, folder: Path) -> Non
 
 
 def check_names_are_escaped(driver: Driver, binary: Path) -> None:
-    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1", "--model", EVIL_MODEL)
-    backend = sim.find(r"backend on (\S+),")
-    gateway = Program(
-        binary, "serve", "--backend", backend, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-        "--log-format", "human",
-    )
-    clients = gateway.find(r"clients +(\S+)")
-    admin = gateway.find(r"admin +(http://\S+)")
-    try:
+    addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "human"]
+    with (
+        Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1", "--model", EVIL_MODEL) as sim,
+        Program(binary, "serve", "--backend", sim.find(r"backend on (\S+),"), *addresses) as gateway,
+    ):
+        clients = gateway.find(r"clients +(\S+)")
+        admin = gateway.find(r"admin +(http://\S+)")
         body = {"model": EVIL_MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
         headers = {"content-type": "application/json", "x-request-id": EVIL_ID}
         request = urllib.request.Request(f"{clients}/chat/completions", json.dumps(body).encode(), headers)
         urllib.request.urlopen(request, timeout=30).read()
-        with Browser(driver) as browser:
-            browser.open(admin)
+        with Browser(driver, admin) as browser:
             shown = "[...document.querySelectorAll('#ended td')].map((cell) => cell.textContent)"
             browser.wait_for("the request", f"{shown}.includes({json.dumps(EVIL_ID[:8])})")
             assert EVIL_MODEL in browser.run(f"return {shown}")
             assert browser.run("return document.querySelector('#ended td').title") == EVIL_ID
             assert browser.run("return document.images.length === 0 && window.evil === undefined")
-    finally:
-        gateway.stop()
-        sim.stop()
 
 
 def check_without_scripts(driver: Driver, url: str, folder: Path) -> None:
-    with Browser(driver, scripts=False) as browser:
-        browser.screen(800, 400)
-        browser.open(url)
+    with Browser(driver, url, (800, 400), scripts=False) as browser:
         text = browser.text("body")
         assert "needs JavaScript" in text and "/status" in text and "/metrics" in text, text
         browser.screenshot(folder / "page-without-scripts.png")
@@ -155,22 +147,19 @@ def check_token(driver: Driver, binary: Path, folder: Path) -> None:
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{ url: 'http://127.0.0.1:9' }]\n"
         "access: { admin_token: { env: PAGE_TOKEN } }\nlog: { format: human }\n"
     )
-    gateway = Program(binary, "serve", "--config", str(config), PAGE_TOKEN=TOKEN)
-    url = gateway.find(r"admin +(http://\S+)")
-    try:
-        with Browser(driver) as browser:
-            browser.open(url)
-            field = "document.querySelector('dialog[open] #token')"
-            browser.wait_for("the token dialog", f"{field} !== null")
-            browser.press(*"wrong", "Enter")
-            browser.wait_for("the dialog after a wrong token", f"{field}?.closest('dialog').textContent.includes('not the token')")
-            browser.screenshot(folder / "page-wrong-token.png")
-            browser.press(*TOKEN, "Enter")
-            browser.wait_for("the page", "document.querySelectorAll('#backends tbody tr').length === 1")
-            assert browser.run("return localStorage.length === 0 && document.cookie === ''")
-            assert browser.run("return Object.values(sessionStorage)") == [TOKEN]
-    finally:
-        gateway.stop()
+    with (
+        Program(binary, "serve", "--config", str(config), PAGE_TOKEN=TOKEN) as gateway,
+        Browser(driver, gateway.find(r"admin +(http://\S+)")) as browser,
+    ):
+        field = "document.querySelector('dialog[open] #token')"
+        browser.wait_for("the token dialog", f"{field} !== null")
+        browser.press(*"wrong", "Enter")
+        browser.wait_for("the dialog after a wrong token", f"{field}?.closest('dialog').textContent.includes('not the token')")
+        browser.screenshot(folder / "page-wrong-token.png")
+        browser.press(*TOKEN, "Enter")
+        browser.wait_for("the page", "document.querySelectorAll('#backends tbody tr').length === 1")
+        assert browser.run("return localStorage.length === 0 && document.cookie === ''")
+        assert browser.run("return Object.values(sessionStorage)") == [TOKEN]
 
 
 def main() -> int:
@@ -181,11 +170,12 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     driver = Driver()
-    demo = None
     try:
-        with Browser(driver) as browser:
-            browser.screen(1280, 980)
-            demo = Program(arguments.binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+        # The browser starts before the demo, because the time until the first values counts.
+        with (
+            Browser(driver) as browser,
+            Program(arguments.binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0") as demo,
+        ):
             url = demo.find(r"(http://[^/ ]+)/ +in a browser")
             check_updates(browser, demo, url)
             check_keys(browser, url)
@@ -200,8 +190,6 @@ def main() -> int:
         check_names_are_escaped(driver, arguments.binary)
         check_token(driver, arguments.binary, arguments.folder)
     finally:
-        if demo is not None and demo.process.poll() is None:
-            demo.stop()
         driver.stop()
     print(f"all checks of the page passed; screenshots are in {arguments.folder}")
     return 0

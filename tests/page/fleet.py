@@ -1,6 +1,8 @@
 """The live page with small and large fleets and staged faults: marked rows, summary, hidden rows, history, drains."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from browser import Browser, Driver
@@ -14,9 +16,13 @@ NARROW = 390
 SIZES = [("wide", 1440, 1000), ("narrow", NARROW, 1300)]
 
 
-def start_demo(binary: Path, *arguments: str) -> tuple[Program, str]:
-    demo = Program(binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments)
-    return demo, demo.find(r"(http://[^/ ]+)/ +in a browser")
+@contextmanager
+def shown_demo(driver: Driver, binary: Path, *arguments: str) -> Iterator[tuple[Browser, str]]:
+    """A browser that shows the page of a demo, and the URL of the page."""
+    with Program(binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments) as demo:
+        url = demo.find(r"(http://[^/ ]+)/ +in a browser")
+        with Browser(driver, url, (1440, 1000)) as browser:
+            yield browser, url
 
 
 def take_pictures(browser: Browser, folder: Path, name: str) -> None:
@@ -40,24 +46,18 @@ def check_ttft_is_visible_when_narrow(browser: Browser) -> None:
 
 def check_fault(driver: Driver, binary: Path, folder: Path, fault: str, backends: int, expected: str) -> None:
     """With this fault, the first row of the backends gets the expected class and state, and the summary counts it."""
-    demo, url = start_demo(binary, "--fault", fault, "--backends", str(backends))
-    try:
-        with Browser(driver) as browser:
-            browser.screen(1440, 1000)
-            browser.open(url)
-            browser.wait_for("the rows", f"{ROWS}.length > 0")
-            shown = browser.wait_for(f"{fault}: {expected}", f"/{expected}/.test({FIRST}) && {FIRST}", FAULT_SECONDS)
-            note = browser.text("#backends .title span")
-            state = shown.split()[-1]
-            assert state.removesuffix("ing").removesuffix("ed") in note, (shown, note)
-            assert fault == "slow" or browser.text("#state") != "ready"
-            check_ttft_is_visible_when_narrow(browser)
-            take_pictures(browser, folder, f"{fault}-{backends}")
-            print(f"{fault}, {backends} backends: first row {shown!r}, {note!r}, {browser.text('#state')!r}")
-            if fault == "drain":
-                check_drain_of_last_backend(browser, url, folder)
-    finally:
-        demo.stop()
+    with shown_demo(driver, binary, "--fault", fault, "--backends", str(backends)) as (browser, url):
+        browser.wait_for("the rows", f"{ROWS}.length > 0")
+        shown = browser.wait_for(f"{fault}: {expected}", f"/{expected}/.test({FIRST}) && {FIRST}", FAULT_SECONDS)
+        note = browser.text("#backends .title span")
+        state = shown.split()[-1]
+        assert state.removesuffix("ing").removesuffix("ed") in note, (shown, note)
+        assert fault == "slow" or browser.text("#state") != "ready"
+        check_ttft_is_visible_when_narrow(browser)
+        take_pictures(browser, folder, f"{fault}-{backends}")
+        print(f"{fault}, {backends} backends: first row {shown!r}, {note!r}, {browser.text('#state')!r}")
+        if fault == "drain":
+            check_drain_of_last_backend(browser, url, folder)
 
 
 def check_drain_of_last_backend(browser: Browser, url: str, folder: Path) -> None:
@@ -78,27 +78,21 @@ def check_drain_of_last_backend(browser: Browser, url: str, folder: Path) -> Non
 
 
 def check_large_fleet(driver: Driver, binary: Path, folder: Path) -> None:
-    demo, url = start_demo(binary, "--backends", "50", "--rate", "8")
-    try:
-        with Browser(driver) as browser:
-            browser.screen(1440, 1000)
-            browser.open(url)
-            browser.wait_for("a folded table", f"{ROWS}.length === 12")
-            assert browser.text("#backends .title span") == "50 ok"
-            browser.run("document.querySelector('#backends .fold').click()")
-            browser.wait_for("all rows", f"{ROWS}.length === 50")
-            browser.run("document.querySelector('#backends .fold').click()")
-            browser.wait_for("a folded table", f"{ROWS}.length === 12")
-            hidden = get(f"{url}/streams")["backends"][-1]["name"]
-            browser.run("document.getElementById('filter').focus()")
-            browser.press(*hidden)
-            browser.wait_for("the filter finds folded rows", f"{ROWS}.some((row) => row.dataset.key === {json.dumps(hidden)})")
-            browser.press("Escape")
-            check_history(browser, url)
-            check_details(browser)
-            take_pictures(browser, folder, "ok-50")
-    finally:
-        demo.stop()
+    with shown_demo(driver, binary, "--backends", "50", "--rate", "8") as (browser, url):
+        browser.wait_for("a folded table", f"{ROWS}.length === 12")
+        assert browser.text("#backends .title span") == "50 ok"
+        browser.run("document.querySelector('#backends .fold').click()")
+        browser.wait_for("all rows", f"{ROWS}.length === 50")
+        browser.run("document.querySelector('#backends .fold').click()")
+        browser.wait_for("a folded table", f"{ROWS}.length === 12")
+        hidden = get(f"{url}/streams")["backends"][-1]["name"]
+        browser.run("document.getElementById('filter').focus()")
+        browser.press(*hidden)
+        browser.wait_for("the filter finds folded rows", f"{ROWS}.some((row) => row.dataset.key === {json.dumps(hidden)})")
+        browser.press("Escape")
+        check_history(browser, url)
+        check_details(browser)
+        take_pictures(browser, folder, "ok-50")
 
 
 def check_history(browser: Browser, url: str) -> None:

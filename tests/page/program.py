@@ -10,13 +10,20 @@ from pathlib import Path
 
 
 class Program:
-    """A running `tokenweir`."""
+    """A running `tokenweir`, which ends with its context."""
 
     def __init__(self, binary: Path, *arguments: str, **environment: str) -> None:
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             [binary, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
         )
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
 
     def find(self, pattern: str) -> str:
         """What the group of the pattern matches, in the first line of standard error that matches the pattern."""

@@ -49,25 +49,23 @@ def send_request(clients: str, number: int) -> None:
 
 def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
     viewer = Viewer()
-    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1")
-    backend = sim.find(r"backend on (\S+),")
     config = folder / "traces.yaml"
     # The TTFT of every request exceeds slow.ttft. Only the first request is also sampled by its traceparent
     # header.
     config.write_text(
-        f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: '{backend}' }}]\n"
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n"
         f"tracing: {{ endpoint: '{viewer.url}', protocol: http/protobuf, ratio: 0, ui: '{viewer.url}/trace/{{trace_id}}' }}\n"
         "slow: { ttft: 1ms }\nlog: { format: human }\n"
     )
-    gateway = Program(binary, "serve", "--config", str(config))
-    clients = gateway.find(r"clients +(\S+)")
-    url = gateway.find(r"admin +(http://\S+)")
-    try:
+    with (
+        Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1") as sim,
+        Program(binary, "serve", "--config", str(config), "--backend", sim.find(r"backend on (\S+),")) as gateway,
+    ):
+        clients = gateway.find(r"clients +(\S+)")
+        url = gateway.find(r"admin +(http://\S+)")
         for number in range(3):
             send_request(clients, number)
-        with Browser(driver) as browser:
-            browser.screen(1280, 980)
-            browser.open(url)
+        with Browser(driver, url) as browser:
             links = """Object.fromEntries([...document.querySelectorAll('#ended tbody tr')].map(
                 (row) => [row.cells[0].textContent, row.querySelector('a')?.href]))"""
             browser.wait_for("three requests", f"Object.values({links}).filter(Boolean).length === 3")
@@ -83,9 +81,6 @@ def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
             browser.screenshot(folder / "page-traces.png")
         assert all(referer is None for path, referer in viewer.requests if path.startswith("/trace/")), viewer.requests
         print(f"{len(traces)} slow requests link to {len(set(traces.values()))} traces with spans")
-    finally:
-        gateway.stop()
-        sim.stop()
 
 
 def check_link_keys(browser: Browser, viewer: Viewer, traces: dict[str, str]) -> None:

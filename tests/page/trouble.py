@@ -52,12 +52,10 @@ class ModifiedAdmin:
 
 def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
     arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "human"]
-    gateway = Program(binary, *arguments, "--backend", "http://127.0.0.1:9", "--backend", "http://127.0.0.1:10")
-    admin = ModifiedAdmin(gateway.find(r"admin +(http://[^/ ]+)"), {"verdicts": VERDICTS})
-    try:
-        with Browser(driver) as browser:
-            browser.screen(1280, 980)
-            browser.open(admin.url)
+    arguments += ["--backend", "http://127.0.0.1:9", "--backend", "http://127.0.0.1:10"]
+    with Program(binary, *arguments) as gateway:
+        admin = ModifiedAdmin(gateway.find(r"admin +(http://[^/ ]+)"), {"verdicts": VERDICTS})
+        with Browser(driver, admin.url) as browser:
             browser.wait_for("the verdicts", "!document.getElementById('verdicts').hidden")
             shown = browser.text("#verdicts")
             for text in [
@@ -80,8 +78,6 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
             overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"verdicts: {overflow} px too wide"
             browser.screenshot(folder / "page-all-down-narrow.png")
-    finally:
-        gateway.stop()
 
 
 def check_no_backends(driver: Driver, binary: Path, folder: Path) -> None:
@@ -90,13 +86,10 @@ def check_no_backends(driver: Driver, binary: Path, folder: Path) -> None:
     config.write_text(
         f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ndiscovery: [{{ file: '{folder.resolve()}/none.yaml' }}]\nlog: {{ format: human }}\n"
     )
-    gateway = Program(binary, "serve", "--config", str(config))
-    try:
-        with Browser(driver) as browser:
-            browser.screen(1280, 980)
-            browser.open(gateway.find(r"admin +(http://\S+)"))
-            browser.wait_for("the page", "document.getElementById('backends').textContent.includes('No backends.')")
-            assert browser.text("#state") == "down: no backend is available (no backends)"
-            browser.screenshot(folder / "page-no-backends.png")
-    finally:
-        gateway.stop()
+    with (
+        Program(binary, "serve", "--config", str(config)) as gateway,
+        Browser(driver, gateway.find(r"admin +(http://\S+)")) as browser,
+    ):
+        browser.wait_for("the page", "document.getElementById('backends').textContent.includes('No backends.')")
+        assert browser.text("#state") == "down: no backend is available (no backends)"
+        browser.screenshot(folder / "page-no-backends.png")

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Checks a gateway in front of two real vLLM servers, step by step, and prints a table.
 
-Exit code 1: a check failed. ../real_vllm.sh starts the processes that this script needs.
+Exit code 1: a check failed. ../real_vllm.sh starts the backends that this script needs.
 """
 
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -23,7 +24,7 @@ import phases
 import spans
 import transparency
 import usage
-from fleet import FRONT_ENDS, AccessLog, Fleet
+from fleet import FRONT_ENDS, Fleet
 from report import Report
 from rig import Rig
 
@@ -31,16 +32,12 @@ from rig import Rig
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--gateway", required=True, help="URL of the client listener")
-    add("--admin", required=True, help="URL of the admin listener")
-    add("--single", required=True, help="URL of another gateway, in front of the first backend only")
     add("--backend", required=True, action="append", help="URL of a backend; repeatable")
-    add("--access-log", required=True, type=Path, help="the gateway's standard output")
     add("--work", required=True, type=Path, help="a folder for results")
     add("--bench", type=Path, action="append", help="a load generator: vllm-rs, vllm, or both")
     add("--tokenizer", type=Path, help="the folder of the model, for load generators")
     add("--spans", type=Path, help="the JSON file to which a collector writes spans")
-    add("--program", required=True, type=Path, help="the program of the gateway, to start more gateways")
+    add("--program", required=True, type=Path, help="the program of the gateway")
     add("--engine", required=True, type=Path, help="the folder with serve.sh and stop.sh")
     add("--run", required=True, type=Path, help="the folder with the process ids of the backends")
     add("--front-end", required=True, choices=FRONT_ENDS, help="the HTTP server of the backends")
@@ -52,9 +49,17 @@ def arguments() -> argparse.Namespace:
 
 async def main() -> int:
     args = arguments()
-    front_end = FRONT_ENDS[args.front_end]
-    fleet = Fleet(args.gateway, args.admin, args.backend, AccessLog(args.access_log), front_end)
-    rig = Rig(args.engine, args.run, args.program, args.work, front_end)
+    task = asyncio.current_task()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    rig = Rig(args.engine, args.run, args.program, args.work, FRONT_ENDS[args.front_end])
+    # The gateway `single` is in front of the first backend only.
+    async with rig.fleet("gateway", args.backend) as fleet, rig.fleet("single", args.backend[:1]) as single:
+        return await check(args, rig, fleet, single)
+
+
+async def check(args: argparse.Namespace, rig: Rig, fleet: Fleet, single: Fleet) -> int:
+    """Runs the steps. Returns the exit code."""
     report = Report()
     steps = [
         ("answers", answers.check(fleet, report)),
@@ -64,7 +69,7 @@ async def main() -> int:
         ("cancel", faults.check_cancel(fleet, report)),
     ]
     if args.bench:
-        needs = (args.tokenizer, args.work, args.single)
+        needs = (args.tokenizer, args.work, single.gateway)
         tools = [bench.Tool(program, *needs) for program in args.bench]
         steps.append(("bench", bench.check(fleet, report, tools)))
     else:

@@ -1,10 +1,7 @@
 """Token counts of streams whose clients do not request usage. By default the gateway requests it and removes it from
 the stream; with `--usage passive` it estimates."""
 
-import json
-from itertools import zip_longest
 from statistics import fmean
-from uuid import uuid4
 
 from answers import KNOWN
 from fleet import Fleet
@@ -12,19 +9,17 @@ from report import Report
 from rig import Rig
 from sdk import Request, Sdk
 from stream import PATHS, USAGE, Stream
+from transparency import canonical, send, skeletons
 
 REQUESTS = [known for known in KNOWN if known[0] in PATHS]
-# Members of the JSON that differ between two responses to the same request.
-VOLATILE = ("id", "created")
-TEXTS = ("content", "reasoning", "text", "arguments")
 
 
 async def check(fleet: Fleet, report: Report, rig: Rig) -> None:
     """Runs all checks of this module, on one backend, because two backends have different caches."""
     backend = fleet.backends[:1]
-    expected = [await send(backend[0], "direct", *request) for request in REQUESTS]
+    expected = [await send(backend[0], *request) for request in REQUESTS]
     with_usage = [(api, prompt, body | USAGE) for api, prompt, body in REQUESTS]
-    expected_with_usage = [await send(backend[0], "direct", *request) for request in with_usage]
+    expected_with_usage = [await send(backend[0], *request) for request in with_usage]
     tokens = [stream.usage()["completion_tokens"] for stream in expected_with_usage]
     async with rig.fleet("usage", backend) as inject:
         await check_counts(inject, report)
@@ -33,11 +28,6 @@ async def check(fleet: Fleet, report: Report, rig: Rig) -> None:
     async with rig.fleet("passive", backend, "--usage", "passive") as passive:
         await check_events(passive, report, "usage passive", REQUESTS, expected)
         await check_estimates(passive, report, tokens)
-
-
-async def send(base: str, name: str, api: str, prompt: str, body: dict) -> Stream:
-    """Sends one request and reads its stream."""
-    return await Stream(base, f"{name}-{uuid4()}", api, prompt, body).read()
 
 
 async def check_counts(fleet: Fleet, report: Report) -> None:
@@ -58,40 +48,11 @@ async def check_counts(fleet: Fleet, report: Report) -> None:
 
 
 async def check_events(fleet, report, step: str, requests: list, expected: list[Stream]) -> None:
-    """A client gets the same events with and without the gateway."""
-    actual = [await send(fleet.gateway, "gateway", *request) for request in requests]
-    pairs = [(normalized(direct), normalized(stream)) for direct, stream in zip(expected, actual)]
-    wrong = [parts for pair in pairs for parts in zip_longest(*pair) if parts[0] != parts[1]]
+    """A client gets the same events with and without the gateway, however the server divides the text into events."""
+    actual = [await send(fleet.gateway, *request) for request in requests]
+    pairs = [[skeletons(canonical(stream)) for stream in both] for both in zip(expected, actual)]
+    wrong = [pair for pair in pairs if pair[0] != pair[1]]
     report.check(step, "events with and without the gateway", not wrong, wrong[:1] or len(pairs))
-
-
-def normalized(stream: Stream) -> list:
-    """The parts of a response that are always the same. The division of its text into events is not: a busy server
-    puts several tokens into one event. The texts are therefore joined and put at the end."""
-    parts, texts = [], dict.fromkeys(TEXTS, "")
-    for _, block in stream.blocks():
-        if not block.startswith("data: {"):
-            parts.append(block)
-            continue
-        event = json.loads(block.removeprefix("data: "))
-        for name in VOLATILE:
-            event.pop(name, None)
-        for choice in event["choices"]:
-            move_texts(choice, texts)
-        if event not in parts[-1:]:
-            parts.append(event)
-    return [*parts, texts]
-
-
-def move_texts(choice: dict, texts: dict[str, str]) -> None:
-    """Removes the texts of a choice and appends them to `texts`. One event can have two kinds."""
-    part = choice.get("delta", choice)
-    calls = part.get("tool_calls") or ()
-    for call in calls:
-        call.pop("id", None)
-    for fields in (part, *(call["function"] for call in calls)):
-        for name in TEXTS:
-            texts[name] += fields.pop(name, None) or ""
 
 
 async def check_estimates(fleet: Fleet, report: Report, tokens: list[int]) -> None:
@@ -99,7 +60,7 @@ async def check_estimates(fleet: Fleet, report: Report, tokens: list[int]) -> No
     step, errors, sources = "usage passive", [], set()
     for request, expected in zip(REQUESTS, tokens):
         before = estimated(fleet)
-        stream = await send(fleet.gateway, "estimate", *request)
+        stream = await send(fleet.gateway, *request)
         line = (await fleet.log.lines_of([stream.request_id]))[stream.request_id]
         sources.add(line["usage"])
         errors.append((estimated(fleet) - before) / expected - 1)

@@ -26,9 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from metrics_page import fetch
+from metrics_page import Page, fetch
 from servers import wait_until_ready
 
 BACKENDS = 8
@@ -112,9 +113,11 @@ class Case:
             for number in range(self.gateways):
                 wait_until_ready(f"{self.admin(number)}/readyz")
             if self.view == "exchange":
-                self.wait_for_peers()
+                others = self.gateways - 1
+                self.wait_for("exchange", lambda page: page.total("tokenweir_peer_gateways") >= others)
             elif events:
-                self.wait_for_events()
+                state = "tokenweir_backend_kv_events_state"
+                self.wait_for("KV events", lambda page: page.by(state, "state")["exact"] == BACKENDS)
             before = [cpu_seconds(process.pid) for process in gateways]
             benches = [
                 subprocess.Popen(
@@ -137,22 +140,13 @@ class Case:
             for process in self.processes:
                 process.wait(timeout=30)
 
-    def wait_for_peers(self) -> None:
+    def wait_for(self, what: str, is_ready: Callable[[Page], bool]) -> None:
+        """Waits until the metrics page of each gateway shows that the exchange or the KV events work."""
         for _ in range(200):
-            pages = [fetch(self.admin(number)) for number in range(self.gateways)]
-            if all(page.total("tokenweir_peer_gateways") >= self.gateways - 1 for page in pages):
+            if all(is_ready(fetch(self.admin(number))) for number in range(self.gateways)):
                 return
             time.sleep(0.1)
-        raise SystemExit("the gateways do not find each other")
-
-    def wait_for_events(self) -> None:
-        for _ in range(200):
-            pages = [fetch(self.admin(number)) for number in range(self.gateways)]
-            states = [page.by("tokenweir_backend_kv_events_state", "state") for page in pages]
-            if all(state["exact"] == BACKENDS for state in states):
-                return
-            time.sleep(0.1)
-        raise SystemExit("the KV events of the backends are not exact")
+        raise SystemExit(f"{what}: not ready at all gateways")
 
     def result(self, cpu: float) -> dict[str, float]:
         reports = [json.loads((self.folder / f"report-{number}.json").read_text()) for number in range(self.gateways)]

@@ -24,5 +24,3 @@ EXPORTERS=(
 )
 EXTENSIONS=("$OTEL_CONTRIB/extension/healthcheckextension")
 PROVIDERS=("$OTEL_CORE/confmap/provider/"{env,file,yaml}provider)
-
-# Python packages, each in its own virtual environment.

@@ -1,7 +1,6 @@
 """The faults and the alerts that must fire."""
 
 import asyncio
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -35,32 +34,20 @@ def causes(*alerts: str) -> Callable[[Begin], Begin]:
     return add
 
 
-@asynccontextmanager
-async def more_clients(stand: Stand, clients: int, **options) -> AsyncIterator[None]:
-    """Runs this many clients in addition to the usual load, for the duration of the context."""
-    tasks = stand.load.start(clients, **options)
-    try:
-        yield
-    finally:
-        await stand.load.stop(tasks)
-
-
 @causes("LatencyDegraded")
 async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1"):
-        stand.process(name).kill()
-        stand.process(name).start(stand.backend(name, "--time-scale", "0.05"))
+        stand.processes[name].restart(stand.backend(name, "--time-scale", "0.05"))
     # Short windows need enough responses that end in them, so these clients send many short requests.
     # Different lengths keep the responses from all ending at once.
     async with (
-        more_clients(stand, 40, words=60, tokens=14, spread=10.0),
-        more_clients(stand, 40, words=60, tokens=20, spread=10.0),
-        more_clients(stand, 40, words=60, tokens=26, spread=10.0),
+        stand.load.more(40, words=60, tokens=14, spread=10.0),
+        stand.load.more(40, words=60, tokens=20, spread=10.0),
+        stand.load.more(40, words=60, tokens=26, spread=10.0),
     ):
         yield
     for name in ("fast0", "fast1"):
-        stand.process(name).kill()
-        stand.process(name).start()
+        stand.processes[name].restart()
 
 
 @causes("BackendDown", "Errors")
@@ -70,17 +57,17 @@ async def a_backend_fails_repeatedly(stand: Stand) -> AsyncIterator[None]:
             stand.relays[0].cut()
             await asyncio.sleep(1.0)
 
-    async with more_clients(stand, 16, tokens=60):
-        stand.process("fast1").kill()
+    async with stand.load.more(16, tokens=60):
+        stand.processes["fast1"].kill()
         cutting = asyncio.create_task(cut_connections())
         yield
         cutting.cancel()
-    stand.process("fast1").start()
+    stand.processes["fast1"].start()
 
 
 @causes("CriticalVerdict")
 async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIterator[None]:
-    async with more_clients(stand, 16):
+    async with stand.load.more(16):
         await asyncio.sleep(1.0)
         # Routing may prefer one of the two backends: stop the one with more open streams.
         relay = max(stand.relays[:2], key=lambda relay: len(relay.active()))
@@ -91,63 +78,51 @@ async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIte
 
 @causes("ClientAborts")
 async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
-    async with more_clients(stand, 8, leave_after=3):
+    async with stand.load.more(8, leave_after=3):
         yield
 
 
 @causes("Preemptions", "CriticalVerdict")
 async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
     # The requests are so large that the cache stays full when one of many ends.
-    stand.process("small").kill()
-    stand.process("small").start(stand.backend("small", "--blocks", "480"))
-    async with more_clients(stand, 60, model=SMALL_MODEL, words=30, tokens=300):
+    stand.processes["small"].restart(stand.backend("small", "--blocks", "480"))
+    async with stand.load.more(60, model=SMALL_MODEL, words=30, tokens=300):
         yield
-    stand.process("small").kill()
-    stand.process("small").start()
+    stand.processes["small"].restart()
 
 
 @causes("EngineQueueBacklog")
 async def a_batch_is_too_small(stand: Stand) -> AsyncIterator[None]:
-    stand.process("small").kill()
-    stand.process("small").start(stand.backend("small", "--max-num-seqs", "2"))
-    async with more_clients(stand, 14, model=SMALL_MODEL, words=30, tokens=60):
+    stand.processes["small"].restart(stand.backend("small", "--max-num-seqs", "2"))
+    async with stand.load.more(14, model=SMALL_MODEL, words=30, tokens=60):
         yield
-    stand.process("small").kill()
-    stand.process("small").start()
+    stand.processes["small"].restart()
 
 
 @causes("RequestsShed", "SloFastBurn")
 async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
-    async with more_clients(stand, 120, model=SMALL_MODEL, words=60, tokens=300, pause=0.3):
+    async with stand.load.more(120, model=SMALL_MODEL, words=60, tokens=300, pause=0.3):
         yield
 
 
 @causes("Verdict")
 async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
     """A reload with an unknown key. The alert Verdict is that of each verdict that is not critical."""
-    original = stand.config.read_text()
-    stand.config.write_text("routing: { polcy: p2c }")
-    stand.process("gateway").reload()
+    original = stand.config_file.read_text()
+    stand.config_file.write_text("routing: { polcy: p2c }")
+    stand.processes["gateway"].reload()
     yield
-    stand.config.write_text(original)
-    stand.process("gateway").reload()
+    stand.config_file.write_text(original)
+    stand.processes["gateway"].reload()
 
 
 @causes("Verdict")
 async def a_drained_backend_is_missing(stand: Stand) -> AsyncIterator[None]:
     """A drain under load, which the dashboards must mark."""
-
-    def post(action: str) -> None:
-        url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
-        # The admin listener accepts changes only with this content type, which web pages of other origins
-        # cannot send.
-        request = urllib.request.Request(url, method="POST", headers={"content-type": "application/json"})
-        urllib.request.urlopen(request, timeout=10).close()
-
-    await asyncio.to_thread(post, "drain")
-    async with more_clients(stand, 80, words=60, tokens=60):
+    await asyncio.to_thread(stand.admin, "/-/drain?backend=fast-1")
+    async with stand.load.more(80, words=60, tokens=60):
         yield
-    await asyncio.to_thread(post, "undrain")
+    await asyncio.to_thread(stand.admin, "/-/undrain?backend=fast-1")
 
 
 @causes("GpuErrors")
@@ -160,14 +135,14 @@ async def a_gpu_is_too_hot_and_has_errors(stand: Stand) -> AsyncIterator[None]:
 @causes("CriticalVerdict", "BackendDown", "Verdict")
 async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1", "small"):
-        stand.process(name).kill()
+        stand.processes[name].kill()
     yield
     for name in ("fast0", "fast1", "small"):
-        stand.process(name).start()
+        stand.processes[name].start()
 
 
 @causes("Down")
 async def the_gateway_hangs(stand: Stand) -> AsyncIterator[None]:
-    stand.process("gateway").pause()
+    stand.processes["gateway"].pause()
     yield
-    stand.process("gateway").resume()
+    stand.processes["gateway"].resume()

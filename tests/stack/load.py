@@ -5,6 +5,8 @@ import json
 import random
 import ssl
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 DEADLINE_SECONDS = 120.0
 
@@ -31,6 +33,15 @@ class Load:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.tasks.difference_update(tasks)
+
+    @asynccontextmanager
+    async def more(self, clients: int, **options) -> AsyncIterator[None]:
+        """Runs this many clients in addition to the others, for the duration of the context."""
+        tasks = self.start(clients, **options)
+        try:
+            yield
+        finally:
+            await self.stop(tasks)
 
     async def _client(self, pause: float = 0.05, spread: float = 0.0, **options) -> None:
         await asyncio.sleep(self.random.uniform(0, spread))

@@ -1,13 +1,14 @@
-"""The processes that this check starts."""
+"""The processes that a check starts."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
-from servers import answers
+from servers import answers, free_ports
+from shipped import replace_addresses
 
 GRACE_SECONDS = 6.0
 
@@ -15,9 +16,8 @@ GRACE_SECONDS = 6.0
 class Process:
     """One program, which can be stopped, killed, paused and restarted. The kernel kills it when this process ends."""
 
-    def __init__(self, name: str, command: list, work: Path, environment: dict | None = None):
+    def __init__(self, name: str, command: list, work: Path):
         self.name, self.command, self.work = name, command, work
-        self.environment = os.environ | (environment or {})
         self.child: subprocess.Popen | None = None
 
     @property
@@ -38,7 +38,6 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
-                env=self.environment,
                 cwd=self.work,
             )
 
@@ -60,6 +59,11 @@ class Process:
         self.child.kill()
         self.child.wait()
 
+    def restart(self, command: list | None = None) -> None:
+        """Kills the program and starts it again, optionally with another command."""
+        self.kill()
+        self.start(command)
+
     def pause(self) -> None:
         """Sends SIGSTOP. The sockets stay open."""
         self.child.send_signal(signal.SIGSTOP)
@@ -80,3 +84,67 @@ class Process:
                 return
             await asyncio.sleep(0.1)
         raise TimeoutError(f"{self.name} is not ready: {self.log.read_text()[-1500:]}")
+
+
+# Switches off the Collector's metrics about itself, which would listen on a fixed port.
+NO_OWN_METRICS = """
+  telemetry:
+    metrics:
+      level: none
+"""
+
+
+class Environment:
+    """The processes of a check, each with ports of its own on this machine, and their files in one folder."""
+
+    def __init__(self, gateway: Path, work: Path, ports: list[str]):
+        self.gateway, self.work = gateway, work
+        self.config_file = work / "gateway.yaml"
+        self.port = dict(zip(ports, free_ports(len(ports))))
+        self.processes: dict[str, Process] = {}
+
+    def url(self, name: str) -> str:
+        """The URL of the process with this name."""
+        return f"http://{self.at(name)}"
+
+    def at(self, name: str) -> str:
+        """The address, host and port, of the process with this name."""
+        return f"127.0.0.1:{self.port[name]}"
+
+    def add(self, name: str, command: list) -> None:
+        """Starts a process."""
+        self.processes[name] = Process(name, command, self.work)
+        self.processes[name].start()
+
+    async def add_gateway(self) -> None:
+        """Starts the gateway, and waits until it is ready."""
+        self.add("gateway", [self.gateway, "serve", "--config", self.config_file, "--log-format", "json"])
+        await self.processes["gateway"].ready(f"{self.url('admin')}/readyz")
+
+    def end(self) -> None:
+        """Stops all processes, in reverse order."""
+        for process in [*reversed(self.processes.values())]:
+            process.stop()
+
+    def sim(self, name: str, *options: str) -> list:
+        """The command of a simulated backend."""
+        return [self.gateway, "sim", "--backends", "1", "--listen", self.at(name), *options]
+
+    def collector(self, program: Path, text: str, addresses: dict[str, str]) -> list:
+        """The command of an OpenTelemetry Collector. `text` is its shipped configuration file. `addresses` are those
+        with which the addresses of other components in it are replaced."""
+        file = self.work / "collector.yaml"
+        file.write_text(replace_addresses(text, {
+            "0.0.0.0:4317": self.at("collector_grpc"),
+            "0.0.0.0:4318": self.at("collector_http"),
+            "0.0.0.0:8889": self.at("collector_metrics"),
+            **addresses,
+        }) + NO_OWN_METRICS)
+        return [program, "--config", file]
+
+    def admin(self, path: str) -> None:
+        """Calls an endpoint of the admin listener that changes state. The listener accepts changes only with this
+        content type, which web pages of other origins cannot send."""
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url("admin") + path, method="POST", headers=headers)
+        urllib.request.urlopen(request, timeout=10).close()

@@ -1,6 +1,7 @@
-"""A TCP relay between the gateway and one backend, which injects faults of networks and servers."""
+"""A relay between the gateway and one backend, which injects faults of networks and servers."""
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 
@@ -9,9 +10,24 @@ class Connection:
     """One connection between the gateway and the backend."""
 
     writer: asyncio.StreamWriter
-    is_inference: bool = False
-    is_answered: bool = False
-    """Whether a part of the response to the last request has arrived."""
+    request: bytes = b""
+    """The first bytes of the last request."""
+    length: int = 0
+    """The number of bytes of the response to the last request that have arrived."""
+    is_kept: bool = False
+    """Whether the relay answers the last request itself."""
+    is_cut: bool = False
+    """Whether the response to the last request is cut after its first bytes."""
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether the last request is an inference request."""
+        return self.request.startswith(b"POST ")
+
+    @property
+    def is_metrics(self) -> bool:
+        """Whether the last request is a scrape."""
+        return self.request.startswith(b"GET /metrics")
 
 
 @dataclass
@@ -20,8 +36,20 @@ class Relay:
 
     backend: int
     """The port of the backend."""
+    delay: float = 0.0
+    """Delay in seconds of the first chunk of each response to an inference request."""
     blocks_output: bool = False
     """Whether responses to inference requests are held back. Health checks and scrapes pass."""
+    write_delay: float = 0.0
+    """Delay in seconds of each chunk of a response to an inference request."""
+    status: str | None = None
+    """The status line with which each inference request is answered at once. `None`: it is forwarded."""
+    cut_share: float = 0.0
+    """Share of the responses to inference requests that are cut after their first bytes."""
+    freezes_metrics: bool = False
+    """Whether the metrics page stays as it was."""
+    page: bytes = b""
+    """The last response with a metrics page."""
     open: dict[int, Connection] = field(default_factory=dict)
     server: asyncio.Server | None = None
 
@@ -31,7 +59,7 @@ class Relay:
 
     def active(self) -> list[Connection]:
         """Connections on which a response has begun. Some of the responses may have ended."""
-        return [one for one in self.open.values() if one.is_inference and one.is_answered]
+        return [one for one in self.open.values() if one.is_inference and one.length]
 
     def cut(self) -> None:
         """Resets the connections on which a response has begun."""
@@ -66,15 +94,37 @@ class Relay:
     async def _forward_requests(self, connection: Connection, reader, writer) -> None:
         while chunk := await reader.read(1 << 16):
             if chunk.startswith((b"GET ", b"POST ")):
-                connection.is_inference = chunk.startswith(b"POST ")
-                connection.is_answered = False
-            writer.write(chunk)
-            await writer.drain()
+                connection.request, connection.length = chunk[:16], 0
+                connection.is_cut = connection.is_inference and random.random() < self.cut_share
+                answer = self._own_answer(connection)
+                connection.is_kept = answer is not None
+                connection.writer.write(answer or b"")
+            if not connection.is_kept:
+                writer.write(chunk)
+                await writer.drain()
+
+    def _own_answer(self, connection: Connection) -> bytes | None:
+        """The response of the relay itself to the last request. `None`: the backend answers it."""
+        if connection.is_metrics and self.freezes_metrics and self.page:
+            return self.page
+        if connection.is_inference and self.status:
+            text = b'{"error": {"message": "refused by the relay", "type": "error"}}'
+            lines = f"HTTP/1.1 {self.status}\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+            return lines.encode() + text
+        return None
 
     async def _forward_responses(self, connection: Connection, reader, writer) -> None:
         while chunk := await reader.read(1 << 16):
-            connection.is_answered = True
+            is_first = connection.length == 0
+            if connection.is_inference:
+                await asyncio.sleep(self.write_delay + (self.delay if is_first else 0.0))
+            if connection.is_metrics:
+                self.page = chunk if is_first else self.page + chunk
+            connection.length += len(chunk)
             while connection.is_inference and self.blocks_output:
                 await asyncio.sleep(0.05)
             writer.write(chunk)
             await writer.drain()
+            if connection.is_cut and connection.length > 2000:
+                writer.transport.abort()
+                return

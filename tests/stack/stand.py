@@ -13,10 +13,9 @@ from pathlib import Path
 
 from load import Load
 from pages import Pages
-from processes import Process
+from processes import Environment
 from relay import Relay
-from servers import free_ports
-from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, replace_addresses, shorten
+from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, shorten
 from webhook import Webhook
 
 MODEL, SMALL_MODEL = "sim-model", "small-model"
@@ -48,37 +47,23 @@ class Tools:
         return self.path("jaeger").exists()
 
 
-class Stand:
+class Stand(Environment):
     """All processes. `divisor` divides the windows of rules. All addresses are on this machine. `gateway_only`:
     Prometheus scrapes no backend, because a file of discovery names them."""
 
     def __init__(self, tools: Tools, work: Path, divisor: float, gateway_only: bool):
-        self.tools, self.work, self.gateway_only = tools, work, gateway_only
-        self.port = dict(zip(PORTS, free_ports(len(PORTS))))
-        self.config = work / "gateway.yaml"
+        super().__init__(tools.gateway, work, PORTS)
+        self.tools, self.gateway_only = tools, gateway_only
         addresses = {
             "--alertmanager": self.at("alertmanager"),
             "--webhook": self.url("webhook"),
             "--prometheus": self.url("prometheus"),
             "--jaeger": self.url("jaeger"),
         }
-        self.shipped = Shipped(tools.gateway, self.config, divisor, addresses)
+        self.shipped = Shipped(tools.gateway, self.config_file, divisor, addresses)
         self.relays = [Relay(self.port[name]) for name in ("fast0", "fast1", "small")]
         self.webhook, self.pages = Webhook(), Pages()
         self.load = Load(("127.0.0.1", self.port["listen"]))
-        self.processes: dict[str, Process] = {}
-
-    def url(self, name: str) -> str:
-        """The URL of the component with this name."""
-        return f"http://127.0.0.1:{self.port[name]}"
-
-    def at(self, name: str) -> str:
-        """The address, host and port, of the component with this name."""
-        return f"127.0.0.1:{self.port[name]}"
-
-    def process(self, name: str) -> Process:
-        """A running process."""
-        return self.processes[name]
 
     async def start(self) -> None:
         """Starts all processes, each after the ones that it depends on."""
@@ -88,38 +73,24 @@ class Stand:
         await self.webhook.start(self.port["webhook"])
         await self.pages.start(self.port["pages"])
         for name in ("fast0", "fast1", "small"):
-            self._add(name, self.backend(name))
+            self.add(name, self.backend(name))
         if self.tools.has_jaeger:
-            self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
-        collector = [self.tools.path("otelcol"), "--config", self.work / "collector.yaml"]
-        self._add("collector", collector)
-        self._add("alertmanager", self._alertmanager())
-        serve = [self.tools.gateway, "serve", "--config", self.config, "--log-format", "json"]
-        self._add("gateway", serve)
-        await self.process("gateway").ready(f"{self.url('admin')}/readyz")
+            self.add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
+        self.add("collector", self._collector())
+        self.add("alertmanager", self._alertmanager())
+        await self.add_gateway()
         if self.tools.has_jaeger:
-            await self.process("jaeger").ready(f"{self.url('jaeger')}/api/services")
-        await self.process("alertmanager").ready(f"{self.url('alertmanager')}/-/ready")
-        self._add("prometheus", self._prometheus())
-        await self.process("prometheus").ready(f"{self.url('prometheus')}/-/ready")
-
-    def end(self) -> None:
-        """Stops all processes, in reverse order."""
-        for process in [*reversed(self.processes.values())]:
-            process.stop()
+            await self.processes["jaeger"].ready(f"{self.url('jaeger')}/api/services")
+        await self.processes["alertmanager"].ready(f"{self.url('alertmanager')}/-/ready")
+        self.add("prometheus", self._prometheus())
+        await self.processes["prometheus"].ready(f"{self.url('prometheus')}/-/ready")
 
     def backend(self, name: str, *options: str) -> list:
         """The command that starts a backend. The cache of the backend `small` holds few requests."""
         model = SMALL_MODEL if name == "small" else MODEL
         sizes = ["--blocks", "160"] if name == "small" and "--blocks" not in options else []
-        command = [self.tools.gateway, "sim", "--backends", "1", "--listen", self.at(name)]
         collector = ["--otlp-traces-endpoint", self.url("collector_grpc")]
-        return [*command, "--model", model, *sizes, *collector, *options]
-
-    def _add(self, name: str, command: list, environment: dict | None = None) -> None:
-        process = Process(name, command, self.work, environment)
-        self.processes[name] = process
-        process.start()
+        return self.sim(name, "--model", model, *sizes, *collector, *options)
 
     def _configure(self) -> None:
         """Writes the gateway's configuration and the files that are generated from it."""
@@ -154,22 +125,19 @@ class Stand:
             },
         }
         # JSON is valid YAML.
-        self.config.write_text(json.dumps(config))
+        self.config_file.write_text(json.dumps(config))
         write = lambda name, text: (self.work / name).write_text(text)
         write("prometheus.yml", self.shipped.shortened("prometheus", SCRAPES, 1.0))
         for rules in ("recording-rules", "alert-rules"):
             write(f"{rules}.yml", self.shipped.shortened(rules, RULES, 1.0))
         write("alertmanager.yml", self.shipped.shortened("alertmanager", NOTIFICATIONS, 1.0))
-        collector = self.shipped.shortened("collector", FLUSHES, 1.0)
-        collector = shorten(collector, DECISIONS, self.shipped.divisor, DECISION_SECONDS)
-        write("collector.yaml", replace_addresses(collector, {
-            "0.0.0.0:4317": self.at("collector_grpc"),
-            "0.0.0.0:4318": self.at("collector_http"),
-            "0.0.0.0:8889": self.at("collector_metrics"),
-            # The address that the shipped file has for `--jaeger`.
-            "127.0.0.1:4317": self.at("jaeger_grpc"),
-        }) + NO_OWN_METRICS)
         write("jaeger.yaml", self._jaeger())
+
+    def _collector(self) -> list:
+        text = self.shipped.shortened("collector", FLUSHES, 1.0)
+        text = shorten(text, DECISIONS, self.shipped.divisor, DECISION_SECONDS)
+        # The address that the shipped file has for `--jaeger`.
+        return self.collector(self.tools.path("otelcol"), text, {"127.0.0.1:4317": self.at("jaeger_grpc")})
 
     def _prometheus(self) -> list:
         assets = self.tools.folder / "root/usr/share/prometheus/web"
@@ -213,11 +181,3 @@ class Stand:
                 "telemetry": {"metrics": {"level": "none"}},
             },
         })
-
-
-# Switches off the Collector's metrics about itself, which would listen on a fixed port.
-NO_OWN_METRICS = """
-  telemetry:
-    metrics:
-      level: none
-"""

@@ -56,7 +56,7 @@ async def follow(stand: Stand, report: Report, step: str, ids: list[str]) -> Non
 
 def sampling_reasons(stand: Stand) -> dict[str, str]:
     """The sampling reason of each trace, from the access log."""
-    lines = map(json.loads, stand.process("gateway").output.read_text().splitlines())
+    lines = map(json.loads, stand.processes["gateway"].output.read_text().splitlines())
     return {line["trace_id"]: line["sample_reason"] for line in lines if line.get("sample_reason")}
 
 

@@ -4,9 +4,8 @@ import asyncio
 import json
 import re
 import socket
-import urllib.request
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import certificates
@@ -53,14 +52,20 @@ def fault(names: str, allowed: str = "$^", **others) -> Callable[[Begin], Begin]
     return add
 
 
-@asynccontextmanager
-async def more_clients(testbed: Testbed, clients: int, **options) -> AsyncIterator[None]:
-    """Runs this many clients in addition to the usual load, for the duration of the context."""
-    tasks = testbed.load.start(clients, **options)
-    try:
-        yield
-    finally:
-        await testbed.load.stop(tasks)
+def add_fault(
+    name: str, names: str, allowed: str = "$^", *, more: dict | None = None, relay: dict | None = None, **others
+) -> None:
+    """Registers a fault that only adds clients, or only sets fields of the relay, until it ends."""
+
+    @asynccontextmanager
+    async def begin(testbed: Testbed) -> AsyncIterator[None]:
+        usual = {field: getattr(testbed.relay, field) for field in relay or {}}
+        vars(testbed.relay).update(relay or {})
+        async with testbed.load.more(**more) if more else nullcontext():
+            yield
+        vars(testbed.relay).update(usual)
+
+    FAULTS.append(Fault(name, begin, names, allowed, **others))
 
 
 SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
@@ -70,9 +75,7 @@ SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
 async def slow_backend(testbed: Testbed) -> AsyncIterator[None]:
     """The engine of one backend becomes 16 times as slow as the others. At the end it is replaced by a fast one."""
     yield
-    backend = testbed.processes["gpu2"]
-    backend.kill()
-    backend.start(testbed.backend("gpu2"))
+    testbed.processes["gpu2"].restart(testbed.backend("gpu2"))
 
 
 # A verdict that cannot tell which of two causes applies is not wrong.
@@ -80,21 +83,17 @@ UNDECIDED = r"prefill_starvation gpu. .cannot tell"
 SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 
 
-@fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}", options=SMALL_BATCH)
-async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
-    """More concurrent requests than all engines together can run sequences."""
-    async with more_clients(testbed, 30, words=60, tokens=150, pause=0.1):
-        yield
+# More concurrent requests than all engines together can run sequences.
+add_fault("batch limit", r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}",
+          options=SMALL_BATCH, more={"clients": 30, "words": 60, "tokens": 150, "pause": 0.1})
 
 
 SMALL_CACHE = Options(sim=["--blocks", "160"])
 
 
-@fault(r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
-async def kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
-    """Sequences whose KV does not fit into the caches."""
-    async with more_clients(testbed, 40, words=60, tokens=300, pause=0.1):
-        yield
+# Sequences whose KV does not fit into the caches.
+add_fault("kv thrash", r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted",
+          options=SMALL_CACHE, more={"clients": 40, "words": 60, "tokens": 300, "pause": 0.1})
 
 
 @fault(r"backend_down gpu2 .*(accepts connections|does not respond|no response)", "stalls gpu2")
@@ -115,12 +114,12 @@ DRAINABLE = Options(
        options=DRAINABLE, clients=12)
 async def drained(testbed: Testbed) -> AsyncIterator[None]:
     """An operator drains two of three backends, and the third cannot carry the load."""
-    admin(testbed, "/-/drain?backend=gpu1")
-    admin(testbed, "/-/drain?backend=gpu2")
-    async with more_clients(testbed, 24, words=60, tokens=80, pause=0.2):
+    testbed.admin("/-/drain?backend=gpu1")
+    testbed.admin("/-/drain?backend=gpu2")
+    async with testbed.load.more(24, words=60, tokens=80, pause=0.2):
         yield
-    admin(testbed, "/-/undrain?backend=gpu1")
-    admin(testbed, "/-/undrain?backend=gpu2")
+    testbed.admin("/-/undrain?backend=gpu1")
+    testbed.admin("/-/undrain?backend=gpu2")
 
 
 @fault(r"backend_down gpu2 .*refused", "backend_failing gpu2 .most of its failures: it cuts its responses")
@@ -136,11 +135,10 @@ OVERLOADED = Options(
 )
 
 
-@fault(r"shedding all .*every backend is full", "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
-async def overload(testbed: Testbed) -> AsyncIterator[None]:
-    """Three times as many requests as the backends can serve."""
-    async with more_clients(testbed, 90, words=60, tokens=100, pause=0.3):
-        yield
+# Three times as many requests as the backends can serve.
+add_fault("overload", r"shedding all .*every backend is full",
+          "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)",
+          options=OVERLOADED, more={"clients": 90, "words": 60, "tokens": 100, "pause": 0.3})
 
 
 @fault(r"slow_clients gateway")
@@ -199,59 +197,38 @@ async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
     certificates.write(testbed.work, *certificates.VALID)
 
 
-# The proxy delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
-PROXIED = Options(proxy=True, config={"routing": {"policy": "round_robin"}})
+# The relay delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
+RELAYED = Options(relay=True, config={"routing": {"policy": "round_robin"}})
 EJECTED = "backend_ejected gpu2"
 
 
-@fault(r"backend_failing gpu2 .*429", EJECTED, options=PROXIED)
-async def rate_limited(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend answers 429 to each request."""
-    testbed.proxy.status = "429 Too Many Requests"
-    yield
-    testbed.proxy.status = None
+# One backend answers 429 to each request.
+add_fault("rate limited", r"backend_failing gpu2 .*429", EJECTED, options=RELAYED, relay={"status": "429 Too Many Requests"})
 
 
-@fault(r"backend_failing gpu2 .*401", EJECTED, options=PROXIED)
-async def key_rotated(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend answers 401 to each request."""
-    testbed.proxy.status = "401 Unauthorized"
-    yield
-    testbed.proxy.status = None
+# One backend answers 401 to each request.
+add_fault("key rotated", r"backend_failing gpu2 .*401", EJECTED, options=RELAYED, relay={"status": "401 Unauthorized"})
 
 
-@fault(r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=PROXIED)
-async def cut_streams(testbed: Testbed) -> AsyncIterator[None]:
-    """One backend cuts 40 % of its streams."""
-    testbed.proxy.cut_share = 0.4
-    yield
-    testbed.proxy.cut_share = 0.0
+# One backend cuts 40 % of its streams.
+add_fault("cut streams", r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=RELAYED, relay={"cut_share": 0.4})
 
 
-@fault(r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(proxy=True))
-async def slow_writes(testbed: Testbed) -> AsyncIterator[None]:
-    """Each write of one backend arrives 80 ms late, and kv_aware routes around it."""
-    testbed.proxy.write_delay = 0.08
-    yield
-    testbed.proxy.write_delay = 0.0
+# Each write of one backend arrives 80 ms late, and kv_aware routes around it.
+add_fault("slow writes", r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(relay=True),
+          relay={"write_delay": 0.08})
 
 
 LIMITED = Options(config={"admission": {"max_in_flight": 4}})
 
 
-@fault(r"gateway_queue all .*max_in_flight", options=LIMITED)
-async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
-    """`admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots."""
-    async with more_clients(testbed, 60, words=60, tokens=150, pause=0.1):
-        yield
+# `admission.max_in_flight` lets fewer requests through than there are clients, although the engines have free slots.
+add_fault("limit too low", r"gateway_queue all .*max_in_flight", options=LIMITED,
+          more={"clients": 60, "words": 60, "tokens": 150, "pause": 0.1})
 
 
-@fault(r"blind gpu2 .*stands still", options=PROXIED)
-async def frozen_metrics(testbed: Testbed) -> AsyncIterator[None]:
-    """The metrics page of one backend does not change any more, although the backend serves."""
-    testbed.proxy.freezes_metrics = True
-    yield
-    testbed.proxy.freezes_metrics = False
+# The metrics page of one backend does not change any more, although the backend serves.
+add_fault("frozen metrics", r"blind gpu2 .*stands still", options=RELAYED, relay={"freezes_metrics": True})
 
 
 @fault(r"backend_restarting gpu2", "backend_(down|ejected|failing) gpu2")
@@ -279,22 +256,12 @@ ADAPTER = Options(last=["--model", "sim-model", "--model", "adapter"])
 @fault(r"model_gone .*adapter", "backend_(down|restarting) gpu2", options=ADAPTER)
 async def adapter_lost(testbed: Testbed) -> AsyncIterator[None]:
     """The only backend with an adapter restarts without it, while clients keep requesting the adapter."""
-    async with more_clients(testbed, 2, model="adapter", words=20, tokens=20, pause=0.5):
+    async with testbed.load.more(2, model="adapter", words=20, tokens=20, pause=0.5):
         await asyncio.sleep(5)
         with_adapter = testbed.processes["gpu2"].command
-        testbed.processes["gpu2"].kill()
-        testbed.processes["gpu2"].start(testbed.backend("gpu2"))
+        testbed.processes["gpu2"].restart(testbed.backend("gpu2"))
         yield
-        testbed.processes["gpu2"].kill()
-        testbed.processes["gpu2"].start(with_adapter)
-
-
-def admin(testbed: Testbed, path: str) -> None:
-    """Calls an endpoint of the admin listener that changes state."""
-    request = urllib.request.Request(
-        f"{testbed.url('admin')}{path}", data=b"{}", method="POST", headers={"content-type": "application/json"}
-    )
-    urllib.request.urlopen(request, timeout=5).close()
+        testbed.processes["gpu2"].restart(with_adapter)
 
 
 # Faults of one real vLLM server, which are staged only with --real.
@@ -303,28 +270,21 @@ def real(*flags: str, **others) -> Options:
     return Options(real=["--max-model-len", "2048", *flags], **others)
 
 
-@fault(r"prefill_starvation gpu0 .the batch is at its limit", f"shedding|{UNDECIDED}",
-       options=real("--max-num-seqs", "2"), clients=1)
-async def real_batch_limit(testbed: Testbed) -> AsyncIterator[None]:
-    """More clients than --max-num-seqs."""
-    async with more_clients(testbed, 12, model="tiny", words=40, tokens=400, pause=0.1):
-        yield
+# More clients than --max-num-seqs.
+add_fault("real batch limit", r"prefill_starvation gpu0 .the batch is at its limit", f"shedding|{UNDECIDED}",
+          options=real("--max-num-seqs", "2"), clients=1,
+          more={"clients": 12, "model": "tiny", "words": 40, "tokens": 400, "pause": 0.1})
 
 
-@fault(r"prefill_starvation gpu0 .(prompts use up|cannot tell)", "shedding",
-       options=real("--max-num-batched-tokens", "64", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
-       clients=1)
-async def real_token_budget(testbed: Testbed) -> AsyncIterator[None]:
-    """Long prompts and a small budget of tokens for a step."""
-    async with more_clients(testbed, 24, model="tiny", words=600, tokens=12, pause=0.05):
-        yield
+# Long prompts and a small budget of tokens for a step.
+add_fault("real token budget", r"prefill_starvation gpu0 .(prompts use up|cannot tell)", "shedding", clients=1,
+          options=real("--max-num-batched-tokens", "64", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
+          more={"clients": 24, "model": "tiny", "words": 600, "tokens": 12, "pause": 0.05})
 
 
-@fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1)
-async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
-    """Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block."""
-    async with more_clients(testbed, 16, model="tiny", words=30, tokens=500, pause=0.1):
-        yield
+# Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block.
+add_fault("real kv thrash", r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1,
+          more={"clients": 16, "model": "tiny", "words": 30, "tokens": 500, "pause": 0.1})
 
 
 @fault(r"decode_starvation gpu0", "shedding", clients=1,
@@ -333,7 +293,7 @@ async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
 async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
     """Groups of long prompts in one step beside many short streams, with free blocks in the KV cache."""
     async with (
-        more_clients(testbed, 12, model="tiny", words=5, tokens=40, pause=0.0),
-        more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=1.0),
+        testbed.load.more(12, model="tiny", words=5, tokens=40, pause=0.0),
+        testbed.load.more(4, model="tiny", words=600, tokens=2, pause=1.0),
     ):
         yield

@@ -3,6 +3,7 @@ OpenTelemetry Collector."""
 
 import asyncio
 import json
+import os
 import ssl
 import subprocess
 from dataclasses import dataclass, field
@@ -10,12 +11,11 @@ from pathlib import Path
 
 import certificates
 from load import Load
-from processes import Process
-from proxy import Proxy
-from servers import free_ports
-from shipped import Shipped, replace_addresses
+from processes import Environment
+from relay import Relay
+from shipped import Shipped
 
-PORTS = "listen admin gpu0 gpu1 gpu2 proxy collector collector_http collector_metrics closed".split()
+PORTS = "listen admin gpu0 gpu1 gpu2 relay collector_grpc collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")
 WARM_SECONDS = 60.0
 """Time in seconds between the start of the load and the fault."""
@@ -45,30 +45,20 @@ class Options:
     """Flags of one real vLLM, which replaces the three simulated backends."""
     collector: bool = False
     tls: bool = False
-    proxy: bool = False
-    """Whether a proxy is in front of the last backend."""
+    relay: bool = False
+    """Whether a relay is in front of the last backend."""
 
 
-class Testbed:
+class Testbed(Environment):
     """All processes of one fault. They run until `end`."""
 
     def __init__(self, tools: Tools, work: Path, options: Options):
-        self.tools, self.work, self.options = tools, work, options
+        super().__init__(tools.gateway, work, PORTS)
+        self.tools, self.options = tools, options
         work.mkdir(parents=True)
-        self.port = dict(zip(PORTS, free_ports(len(PORTS))))
-        self.config_file = work / "gateway.yaml"
         tls = unchecked_tls() if options.tls else None
         self.load = Load(("127.0.0.1", self.port["listen"]), tls=tls)
-        self.processes: dict[str, Process] = {}
-        self.proxy = Proxy(("127.0.0.1", self.port["proxy"]), ("127.0.0.1", self.port[BACKENDS[-1]]))
-
-    def url(self, name: str) -> str:
-        """The URL of a process."""
-        return f"http://127.0.0.1:{self.port[name]}"
-
-    def at(self, name: str) -> str:
-        """The address of a process."""
-        return f"127.0.0.1:{self.port[name]}"
+        self.relay = Relay(self.port[BACKENDS[-1]])
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -76,8 +66,8 @@ class Testbed:
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
 
     def in_front_of(self, name: str) -> str:
-        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its proxy."""
-        return "proxy" if self.options.proxy and name == BACKENDS[-1] else name
+        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its relay."""
+        return "relay" if self.options.relay and name == BACKENDS[-1] else name
 
     @property
     def model(self) -> str:
@@ -95,40 +85,29 @@ class Testbed:
                 await self.processes[name].ready(f"{self.url(name)}/health")
         if self.options.tls:
             certificates.write(self.work, *certificates.VALID)
-        if self.options.proxy:
-            await self.proxy.start()
+        if self.options.relay:
+            await self.relay.start(self.port["relay"])
         if self.options.collector:
             self.add("collector", self._collector())
         self.write_config(self.config())
-        serve = [self.tools.gateway, "serve", "--config", self.config_file, "--log-format", "json"]
-        self.add("gateway", serve)
-        await self.processes["gateway"].ready(f"{self.url('admin')}/readyz")
+        await self.add_gateway()
 
     def end(self) -> None:
         """Stops all processes, in reverse order."""
-        for process in [*reversed(self.processes.values())]:
-            process.stop()
-        if self.options.proxy:
-            self.proxy.end()
+        super().end()
         if self.options.real is not None:
             self.real("stop.sh")
 
-    def add(self, name: str, command: list) -> None:
-        """Starts a process."""
-        self.processes[name] = Process(name, command, self.work)
-        self.processes[name].start()
-
     def backend(self, name: str, *options: str) -> list:
         """The command of a simulated backend."""
-        command = [self.tools.gateway, "sim", "--backends", "1", "--listen", self.at(name)]
-        return [*command, *self.options.sim, *options]
+        return self.sim(name, *self.options.sim, *options)
 
     def real(self, script: str, *flags: str) -> None:
         """Starts or stops the real vLLM."""
-        command = [self.tools.real / script, str(self.port["gpu0"]), *flags]
-        process = Process(script, command, self.work, {"VLLM_SERVER_DEV_MODE": "1"})
-        with process.log.open("ab") as log:
-            subprocess.run([*map(str, command)], check=True, stdout=log, stderr=log, env=process.environment)
+        command = [str(self.tools.real / script), str(self.port["gpu0"]), *flags]
+        environment = os.environ | {"VLLM_SERVER_DEV_MODE": "1"}
+        with (self.work / f"{script}.log").open("ab") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log, env=environment)
 
     def config(self) -> dict:
         """The configuration of the gateway."""
@@ -138,7 +117,7 @@ class Testbed:
             "backends": [{"url": self.url(self.in_front_of(name)), "name": name} for name in self.backends],
         }
         if self.options.collector:
-            config["tracing"] = {"endpoint": self.url("collector"), "ratio": 1.0}
+            config["tracing"] = {"endpoint": self.url("collector_grpc"), "ratio": 1.0}
         if self.options.tls:
             config["tls"] = {"cert": str(self.work / "cert.pem"), "key": str(self.work / "key.pem")}
         return config | self.options.config
@@ -150,15 +129,8 @@ class Testbed:
     def _collector(self) -> list:
         shipped = Shipped(self.tools.gateway, self.config_file, 1.0, {})
         self.write_config(self.config())
-        text = replace_addresses(shipped.text("collector"), {
-            "0.0.0.0:4317": self.at("collector"),
-            "0.0.0.0:4318": self.at("collector_http"),
-            "0.0.0.0:8889": self.at("collector_metrics"),
-            "jaeger:4317": self.at("closed"),
-        })
-        text += "\n  telemetry:\n    metrics:\n      level: none\n"
-        (self.work / "collector.yaml").write_text(text)
-        return [self.tools.collector, "--config", self.work / "collector.yaml"]
+        addresses = {"jaeger:4317": self.at("closed")}
+        return self.collector(self.tools.collector, shipped.text("collector"), addresses)
 
 
 def unchecked_tls() -> ssl.SSLContext:

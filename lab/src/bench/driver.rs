@@ -53,8 +53,8 @@ struct DriverState {
     /// The last time at which the maximum number of requests was in flight. A request that was due before
     /// this time had to wait.
     saturated_until: Instant,
-    /// Number of requests in the plan. `None`: unknown.
-    expected: Option<u64>,
+    /// Maximum number of requests in the plan. `None`: no limit.
+    max_requests: Option<u64>,
     /// Duration of the run. `None`: no limit.
     run_duration: Option<Duration>,
 }
@@ -89,7 +89,7 @@ impl LoadDriver {
             statistics: RunStatistics::new(objectives),
             requests: JoinSet::new(),
             saturated_until: begin,
-            expected: self.plan.expected(),
+            max_requests: self.plan.max_requests(),
             run_duration,
         };
         let failures_per_user = if is_closed { 2 } else { 0 };
@@ -203,11 +203,12 @@ impl DriverState {
         let counts = &self.statistics.counts;
         let ended = counts.served + counts.failed;
         let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();
-        let share_by_count = self.expected.map(|all| ended as f64 / all.max(1) as f64);
+        let share_by_count = self.max_requests.map(|all| ended as f64 / all.max(1) as f64);
         let share_by_time =
             self.run_duration.map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
         let median = |histogram: &LatencyHistogram| histogram.quantile(0.5) * 1e3;
-        bar.show(share_by_count.or(share_by_time), || {
+        // The run ends at the first of both limits.
+        bar.show(share_by_count.into_iter().chain(share_by_time).reduce(f64::max), || {
             format!(
                 "{elapsed:.0} s, {} served, {} failed, {} running, TTFT p50 {:.0} ms",
                 counts.served,

@@ -100,7 +100,7 @@ async fn client_and_gateway_count_the_same_requests_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_other_clients_during_the_run_are_detected() {
+async fn a_signal_ends_a_run_with_partial_results_that_show_the_requests_of_other_clients() {
     let fleet = Fleet::start(1).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
     let endless = format!(
@@ -111,6 +111,7 @@ async fn requests_of_other_clients_during_the_run_are_detected() {
     fleet.gateway.record().await;
     report(&format!("http://{gateway} --requests 1 --rate 1 --output-tokens 2 --warmup 0")).await;
     let first = interrupted(child).await;
+    assert_eq!(first["termination"], "interrupted");
     assert_eq!(first["gateway"]["is_shared"], true, "{}", first["gateway"]);
 }
 
@@ -244,18 +245,6 @@ async fn a_server_crash_ends_the_run_with_partial_results() {
     let text = text(&arguments, 1).await;
     assert!(text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"), "{text}");
     assert!(text.contains("served 10, failed 50"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_a_run_with_partial_results() {
-    let fleet = Fleet::start(1).await;
-    let arguments = format!(
-        "http://{} --rate 0.001 --requests 2 --output-tokens 2 --warmup 0 --json {IGNORE_LAG}",
-        fleet.gateway.addr
-    );
-    let child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
-    fleet.gateway.record().await;
-    assert_eq!(interrupted(child).await["termination"], "interrupted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::time::Duration;
-use tokenweir_replay::results::{LatencyObjectives, ServedRequest};
+use tokenweir_replay::results::{LatencyObjectives, time_per_token};
 
 /// The measurement of one request that has ended.
 #[derive(Debug, Clone)]
@@ -66,23 +66,12 @@ impl RequestMeasurement {
         self.sent.saturating_sub(self.due).as_secs_f64()
     }
 
-    /// The latencies and token counts of the response. The TTFT counts from the intended send time. `None`:
-    /// the request failed.
-    pub fn served(&self) -> Option<ServedRequest> {
-        let response = self.result.as_ref().ok()?;
-        Some(ServedRequest {
-            ttft: self.late() + response.ttft,
-            decode: response.decode,
-            prompt: response.input,
-            cached: response.cached.unwrap_or(0),
-            output: response.output,
-            ..ServedRequest::default()
-        })
-    }
-
-    /// Whether the response met the latency objectives.
+    /// Whether the response met the latency objectives. The TTFT counts from the intended send time.
     pub fn is_good(&self, objectives: &LatencyObjectives) -> bool {
-        self.served().is_some_and(|served| objectives.is_met_by(&served))
+        self.result.as_ref().is_ok_and(|response| {
+            let tpot = time_per_token(response.decode, response.output);
+            objectives.are_met(self.late() + response.ttft, tpot)
+        })
     }
 }
 
@@ -90,7 +79,7 @@ impl ResponseMeasurement {
     /// Time per output token after the first, in seconds. `None`: the server did not report the
     /// number of output tokens, or reported fewer than two.
     pub fn tpot(&self) -> Option<f64> {
-        (self.is_counted && self.output > 1).then(|| self.decode / f64::from(self.output - 1))
+        (self.is_counted && self.output > 1).then(|| time_per_token(self.decode, self.output))
     }
 }
 

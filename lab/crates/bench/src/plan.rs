@@ -65,32 +65,11 @@ impl LoadPlan {
         Self { scenario, recorded, limits, number: 0, next_arrival_seconds: 0.0, arrivals, lengths }
     }
 
-    /// Expected number of requests in the plan. For a Poisson process, this is the mean number. `None`: the
-    /// number cannot be computed before the run.
-    pub fn expected(&self) -> Option<u64> {
-        let recorded = self.recorded.as_ref().map(|jobs| match self.limits.until {
-            Some(until) => self.requests_before(jobs, until),
-            None => jobs.len() as u64,
-        });
-        let due_before_limit = match (self.scenario.arrivals, self.limits.until) {
-            (
-                ArrivalProcess::Poisson { rate }
-                | ArrivalProcess::Constant { rate }
-                | ArrivalProcess::Bursts { rate, .. },
-                Some(until),
-            ) => Some((rate * until.as_secs_f64()).ceil() as u64),
-            _ => None,
-        };
-        [recorded, due_before_limit, self.limits.requests].into_iter().flatten().min()
-    }
-
-    fn requests_before(&self, jobs: &[TraceRequest], until: Duration) -> u64 {
-        match self.scenario.arrivals {
-            ArrivalProcess::Recorded { speed } => {
-                jobs.partition_point(|job| job.at.div_f64(speed) < until) as u64
-            }
-            _ => jobs.len() as u64,
-        }
+    /// Maximum number of requests in the plan. The time limit can end the plan earlier. `None`: only the time
+    /// limit ends the plan.
+    pub fn max_requests(&self) -> Option<u64> {
+        let recorded = self.recorded.as_ref().map(|jobs| jobs.len() as u64);
+        [recorded, self.limits.requests].into_iter().flatten().min()
     }
 
     fn next_send_time(&mut self, job: Option<&TraceRequest>) -> Option<Duration> {
@@ -220,11 +199,11 @@ mod tests {
             output: None,
         };
         let full = LoadPlan::new(scenario, Some(jobs.into()), PlanLimits::default(), 1);
-        assert_eq!(full.expected(), Some(3));
+        assert_eq!(full.max_requests(), Some(3));
         assert_eq!(millis(full.clone()), [0, 500, 2_000]);
         let until = Some(Duration::from_secs(1));
         let short = LoadPlan { limits: PlanLimits { until, requests: None }, ..full };
-        assert_eq!((short.expected(), short.clone().count()), (Some(2), 2));
+        assert_eq!(short.clone().count(), 2);
         assert_eq!(short.last().unwrap().job.prompt_tokens, 7);
     }
 }

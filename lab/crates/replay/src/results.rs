@@ -75,8 +75,13 @@ pub struct RunMetrics {
 impl ServedRequest {
     /// Time per output token after the first in seconds.
     pub fn tpot(&self) -> f64 {
-        self.decode / f64::from(self.output.saturating_sub(1).max(1))
+        time_per_token(self.decode, self.output)
     }
+}
+
+/// Time per output token after the first in seconds. `decode`: the time from the first to the last token.
+pub fn time_per_token(decode: f64, output: u32) -> f64 {
+    decode / f64::from(output.saturating_sub(1).max(1))
 }
 
 impl LatencyObjectives {
@@ -87,7 +92,12 @@ impl LatencyObjectives {
 
     /// Whether a request met both limits.
     pub fn is_met_by(&self, served: &ServedRequest) -> bool {
-        served.ttft <= self.ttft && served.tpot() <= self.tpot
+        self.are_met(served.ttft, served.tpot())
+    }
+
+    /// Whether a time to first token and a time per output token in seconds are within the limits.
+    pub fn are_met(&self, ttft: f64, tpot: f64) -> bool {
+        ttft <= self.ttft && tpot <= self.tpot
     }
 }
 

@@ -100,34 +100,26 @@ impl BenchRequestSender {
         body: Bytes,
         id: Option<&str>,
     ) -> Result<ResponseMeasurement, RequestFailure> {
-        let measurement = self.measure_without_timeout(planned, body, id);
+        let measurement = async {
+            let sent = clock::now();
+            let response = self.asker.send(None, || self.request(planned, body.clone(), id)).await;
+            let response = response.map_err(|error| RequestFailure {
+                kind: error.reason().into(),
+                message: Some(error.to_string()),
+            })?;
+            let status = response.status();
+            if !status.is_success() {
+                let text = Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await.ok();
+                let text = text.map(Collected::to_bytes);
+                return Err(RequestFailure {
+                    kind: format!("status_{}", status.as_u16()).into(),
+                    message: text.as_deref().and_then(target_client::error_message),
+                });
+            }
+            measure_response(self.observe_stream(response, planned, sent).await?, planned)
+        };
         let measurement = tokio::time::timeout(self.timeout, measurement).await;
         measurement.unwrap_or_else(|_| Err("timeout".into()))
-    }
-
-    async fn measure_without_timeout(
-        &self,
-        planned: &TraceRequest,
-        body: Bytes,
-        id: Option<&str>,
-    ) -> Result<ResponseMeasurement, RequestFailure> {
-        let sent = clock::now();
-        let response = self.asker.send(None, || self.request(planned, body.clone(), id)).await;
-        let response = response.map_err(|error| RequestFailure {
-            kind: error.reason().into(),
-            message: Some(error.to_string()),
-        })?;
-        let status = response.status();
-        if !status.is_success() {
-            let message = Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await.ok();
-            let message =
-                message.map(Collected::to_bytes).as_deref().and_then(target_client::error_message);
-            return Err(RequestFailure {
-                kind: format!("status_{}", status.as_u16()).into(),
-                message,
-            });
-        }
-        measure_response(self.observe_stream(response, planned, sent).await?, planned)
     }
 
     async fn observe_stream(

@@ -3,11 +3,11 @@
 
 mod block_counts;
 mod known_texts;
-mod published_caches;
+mod published_cache;
 
 pub(super) use block_counts::BlockCounts;
 pub(super) use known_texts::KnownTexts;
-pub(super) use published_caches::PublishedCaches;
+pub(super) use published_cache::PublishedCache;
 
 use serde::Serialize;
 use std::str::FromStr;

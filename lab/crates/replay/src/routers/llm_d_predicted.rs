@@ -11,8 +11,7 @@
 //! Simplifications:
 //! - Ridge regression with exponential forgetting over the same features and some products of them, instead
 //!   of `XGBoost` over stratified samples. It is trained after each response, the original in batches.
-//! - The mode `streamingMode: true`, which the objectives need. Responses that are not streams train
-//!   nothing.
+//! - The mode `streamingMode: true`, which the objectives need. All responses are streams.
 //! - TPOT is trained with the mean of a response and with the features at its start.
 //! - The objectives are those of the whole gateway instead of a header of each request. Without an
 //!   objective, the headroom is the negative prediction, as in the original.
@@ -149,20 +148,17 @@ impl PredictedLatencyRouter {
         (ttft, vec![1.0, usage, prompt, waiting, running, in_flight])
     }
 
-    /// Records the first output of a request. `ttft`: the time to first token in seconds. `None`:
-    /// the response is no stream.
-    pub(crate) fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
+    /// Records the first output of a request. `ttft`: the time to first token in seconds.
+    pub(crate) fn on_first_output(&mut self, number: usize, ttft: f64) {
         if let Some(active) = self.active.get_mut(&number) {
-            if let Some(ttft) = ttft {
-                self.ttft_model.train(&active.ttft_features, ttft);
-            }
+            self.ttft_model.train(&active.ttft_features, ttft);
             let tokens = std::mem::take(&mut active.prefill_tokens);
             self.backlogs[active.position] -= tokens;
         }
     }
 
     /// Records the end of a request. `tpot`: its mean time per output token in seconds. `None`: the
-    /// response is no stream, or has fewer than two tokens.
+    /// response has fewer than two tokens.
     pub(crate) fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         let Some(active) = self.active.remove(&number) else { return };
         self.backlogs[active.position] -= active.prefill_tokens;

@@ -202,9 +202,8 @@ impl Router {
         }
     }
 
-    /// Records the first output of a request. `ttft`: the time to first token in seconds. `None`:
-    /// the response is no stream.
-    pub fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
+    /// Records the first output of a request. `ttft`: the time to first token in seconds.
+    pub fn on_first_output(&mut self, number: usize, ttft: f64) {
         match self {
             Self::LlmDPredicted(picker) => picker.on_first_output(number, ttft),
             Self::Dynamo(router) => router.on_first_output(number),
@@ -214,7 +213,7 @@ impl Router {
     }
 
     /// Records the end of a request. `tpot`: its mean time per output token in seconds. `None`: the
-    /// response is no stream, or has fewer than two tokens.
+    /// response has fewer than two tokens.
     pub fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         match self {
             Self::LlmDPredicted(picker) => picker.on_end(number, tpot),

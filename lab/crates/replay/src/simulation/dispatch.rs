@@ -78,7 +78,7 @@ impl Simulation<'_> {
         number: usize,
         request: &RoutingRequest,
     ) -> Vec<Candidate> {
-        let knowledge = (self.setup, &self.published_caches, self.now);
+        let knowledge = (self.setup, &self.engines[..], self.now);
         self.gateways[gateway].candidates(&self.requests[number], request, knowledge)
     }
 
@@ -118,10 +118,10 @@ impl Simulation<'_> {
     fn reserve(&mut self, gateway: usize, number: usize, candidate: &Candidate) -> Reservation {
         let (job, backend) = (&self.requests[number], candidate.position);
         let now = self.setup.epoch + self.now;
-        let is_stream = self.rng.f64() >= self.setup.non_streaming;
+        self.skip_random_number();
         let sender = &mut self.gateways[gateway];
         let estimator = &sender.load_estimators[backend];
-        let reservation = estimator.reserve(candidate, &job.prompt, is_stream, now);
+        let reservation = estimator.reserve(candidate, &job.prompt, true, now);
         sender.candidate_sampler.sent(&job.prompt, backend);
         sender.update_load_hint(backend, now);
         if self.setup.cache_view.has_events() {

@@ -1,7 +1,7 @@
 //! The engine of a backend and the batch that it computes now.
 
+use crate::cache_view::PublishedCache;
 use std::time::Duration;
-
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SimulatedEngineLoad};
 
 /// An engine and the batch that it computes now.
@@ -11,6 +11,8 @@ pub(super) struct EngineState {
     pub(super) batch: Option<EngineStep>,
     /// The load that the metrics page of the engine shows. It does not change while a batch is computed.
     pub(super) reported_load: SimulatedEngineLoad,
+    /// The content of the cache, as KV events publish it. Used if the gateways receive KV events.
+    pub(super) published: PublishedCache,
     pub(super) busy_time: Duration,
     /// Time until which the API server is busy with requests that it received earlier.
     pub(super) front_end_busy_until: Duration,
@@ -37,6 +39,7 @@ impl EngineState {
             spec,
             batch: None,
             reported_load: SimulatedEngineLoad::default(),
+            published: PublishedCache::default(),
             busy_time: Duration::ZERO,
             front_end_busy_until: Duration::ZERO,
             process: 0,
@@ -47,8 +50,8 @@ impl EngineState {
         }
     }
 
-    /// Ends the process of the engine. The next process has an empty cache and no requests, and
-    /// cannot serve yet.
+    /// Ends the process of the engine. The next process has an empty cache, also for the gateways, and no
+    /// requests, and cannot serve yet.
     pub(super) fn restart(&mut self) {
         let process = self.process + 1;
         let seed = self.seed ^ u64::from(process) << u32::BITS;

@@ -1,7 +1,8 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
+use super::engine_state::EngineState;
 use super::setup::SimulationSetup;
-use crate::cache_view::{BlockCounts, KnownTexts, PublishedCaches};
+use crate::cache_view::{BlockCounts, KnownTexts};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
 use std::collections::HashMap;
@@ -97,7 +98,7 @@ impl SimulatedGateway {
         &self,
         job: &TraceRequest,
         request: &RoutingRequest,
-        (setup, published, now): (&SimulationSetup, &PublishedCaches, Duration),
+        (setup, engines, now): (&SimulationSetup, &[EngineState], Duration),
     ) -> Vec<Candidate> {
         let instant = setup.epoch + now;
         let all = self.available(request.seed, instant);
@@ -115,7 +116,7 @@ impl SimulatedGateway {
         let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();
         tokenweir_routing::impute_missing_estimates(&mut candidates);
         if setup.cache_view.has_events() {
-            self.set_cached_tokens(job, setup, published, &mut candidates);
+            self.set_cached_tokens(job, setup, engines, &mut candidates);
         }
         candidates
     }
@@ -127,7 +128,7 @@ impl SimulatedGateway {
         &self,
         job: &TraceRequest,
         setup: &SimulationSetup,
-        published: &PublishedCaches,
+        engines: &[EngineState],
         candidates: &mut [Candidate],
     ) {
         let block_tokens = job.block_tokens();
@@ -138,9 +139,10 @@ impl SimulatedGateway {
         let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
-            let block_size = setup.specs[position].block_size;
+            let EngineState { spec, published, .. } = &engines[position];
+            let block_size = spec.block_size;
             let request = requests.entry(block_size).or_insert_with(|| job.request(block_size));
-            let resident = published.resident(position, request, block_size, known_tokens);
+            let resident = published.resident(request, block_size, known_tokens);
             let is_decided = known.is_none() || !resident.is_all;
             let other = if is_decided {
                 self.pending_prompts[position].matched(blocks) as f64 * block_tokens

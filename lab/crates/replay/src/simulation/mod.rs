@@ -16,7 +16,7 @@ mod setup;
 
 pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
-use super::cache_view::{EVENT_DELAY, PublishedCaches, TEXT_DELAY};
+use super::cache_view::{EVENT_DELAY, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
 use super::routers::RouterKind;
 use super::trace::{self, TraceRequest};
@@ -41,8 +41,6 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// The contents of the caches, as KV events publish them. Used if the gateways receive KV events.
-    published_caches: PublishedCaches,
     scrape_interval: Duration,
     /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
@@ -102,7 +100,6 @@ impl<'a> Simulation<'a> {
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
                 .collect(),
-            published_caches: PublishedCaches::new(setup.specs.len()),
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
             loss_rng: fastrand::Rng::with_seed(mix(seed ^ LOSS_SEED)),
@@ -131,7 +128,7 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
                 SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
-                SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
+                SimulationEvent::KvEvents(backend) => self.engines[backend].published.receive(),
                 SimulationEvent::PeerMessage(message) => self.receive_peer_message(message),
                 SimulationEvent::TextLearned(number) => self.learn_text(number),
                 SimulationEvent::OutlineReceived(number) => self.receive_outline(number),
@@ -171,6 +168,12 @@ impl<'a> Simulation<'a> {
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
+    /// Skips a number that earlier versions drew here. So the results of a seed, which documents state, stay the
+    /// same.
+    fn skip_random_number(&mut self) {
+        let _ = self.rng.f64();
+    }
+
     fn start_next_batch(&mut self, backend: usize) {
         let state = &mut self.engines[backend];
         state.batch = state.engine.step(self.now);
@@ -188,7 +191,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         state.reported_load = state.engine.load();
-        if self.published_caches.publish(backend, state.engine.take_cache_changes()) {
+        if state.published.publish(state.engine.take_cache_changes()) {
             self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
         }
         let state = &mut self.engines[backend];
@@ -234,13 +237,12 @@ impl<'a> Simulation<'a> {
         request.first_output_at = self.now;
         request.cached_tokens = cached_tokens;
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
-        let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
-        if let Some(reservation) = request.reservation.as_mut().filter(|_| is_stream) {
+        if let Some(reservation) = request.reservation.as_mut() {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
         }
         let request = &self.in_flight[number];
-        let ttft = is_stream.then(|| self.now.saturating_sub(request.arrived_at).as_secs_f64());
+        let ttft = self.now.saturating_sub(request.arrived_at).as_secs_f64();
         self.gateways[request.gateway].router.on_first_output(number, ttft);
         self.end_pending(number);
         if self.setup.cache_view.has_outlines() {
@@ -251,7 +253,7 @@ impl<'a> Simulation<'a> {
     /// Ends a request. `output`: its number of output tokens. `None`: the engine rejected the request, or the
     /// request failed.
     fn end(&mut self, number: usize, output: Option<u32>) {
-        let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
+        self.skip_random_number();
         for next in std::mem::take(&mut self.followers[number]) {
             let think_time = self.requests[next].at;
             self.schedule(self.now + think_time, SimulationEvent::Arrival(next));
@@ -270,7 +272,7 @@ impl<'a> Simulation<'a> {
                 &mut reservation,
                 &Usage {
                     input: Some(job.prompt_tokens.into()),
-                    cached: reports_cached_tokens.then_some(request.cached_tokens.into()),
+                    cached: Some(request.cached_tokens.into()),
                     output: Some(output.into()),
                     ..Usage::default()
                 },
@@ -285,7 +287,7 @@ impl<'a> Simulation<'a> {
                 predicted_ttft: request.predicted_ttft,
             });
         }
-        let gaps = output.filter(|output| *output > 1 && reservation.is_stream());
+        let gaps = output.filter(|output| *output > 1);
         let tpot = gaps.map(|output| decode / f64::from(output - 1));
         estimator.release(reservation, now);
         gateway.update_load_hint(request.backend, now);

@@ -20,7 +20,6 @@ impl Simulation<'_> {
         self.schedule(self.now + settings.downtime, started);
         let next = SimulationEvent::Restart((backend + 1) % self.engines.len());
         self.schedule(self.now + settings.interval, next);
-        self.published_caches.clear(backend);
         // In reality, a refused connection or the next health check marks the backend as down.
         self.gateways.iter_mut().for_each(|gateway| gateway.health[backend].is_down = true);
         let is_here = |number: &usize| {
@@ -50,8 +49,7 @@ impl Simulation<'_> {
     /// the case.
     fn cut_stream(&mut self, number: usize) -> bool {
         let request = &self.in_flight[number];
-        let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
-        let has_output = is_stream && !request.is_pending;
+        let has_output = !request.is_pending;
         if has_output {
             self.end(number, None);
         }

@@ -26,10 +26,6 @@ pub struct SimulationSetup {
     pub cache_view: CacheView,
     /// The exchange of messages between gateways, for the cache views that have it.
     pub exchange: ExchangeSettings,
-    /// Share of the responses that do not report their cached tokens, from 0 to 1.
-    pub without_cached_tokens: f64,
-    /// Share of the requests whose response is not a stream, from 0 to 1.
-    pub non_streaming: f64,
     /// Admission control of the gateways. `None`: disabled.
     pub admission: Option<SimulatedAdmission>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
@@ -100,8 +96,6 @@ impl SimulationSetup {
             gateways: 1,
             cache_view: CacheView::default(),
             exchange: ExchangeSettings::default(),
-            without_cached_tokens: 0.0,
-            non_streaming: 0.0,
             admission: None,
             frozen: None,
             restarts: None,
