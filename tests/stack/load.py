@@ -28,7 +28,7 @@ class Load:
 
     async def stop(self, tasks: list[asyncio.Task] | None = None) -> None:
         """Stops some clients, or all, and cancels their requests."""
-        tasks = list(tasks or self.tasks)
+        tasks = list(self.tasks if tasks is None else tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
