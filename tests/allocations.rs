@@ -34,7 +34,7 @@ use tokenweir_request::observe::{
     RecordReceiver, ResponseObserver, Sink,
 };
 use tokenweir_request::record::{
-    BackendCondition, RequestOptions, RequestRecord, RoutingDecision, Timings, WaitReports,
+    BackendCondition, RequestOptions, RequestRecord, RoutingDecision, Timings,
 };
 use tokenweir_routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
@@ -262,17 +262,6 @@ impl Body for Frames {
 struct NoOp;
 
 impl BackendMonitor for NoOp {
-    fn condition(&self, _: Instant) -> BackendCondition {
-        BackendCondition::default()
-    }
-    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
-        WaitReports::default()
-    }
-    fn on_gap(&self, _: Duration, _: Instant) {}
-    fn usual_gap(&self) -> Option<f64> {
-        None
-    }
-    fn on_stall(&self, _: bool) {}
     // An empty fingerprint: the backend has none. A fingerprint would be inserted once in a stream, which
     // allocates.
     fn fingerprint(&self) -> Option<Bytes> {

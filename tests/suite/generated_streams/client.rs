@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 use tokenweir_protocol::headers::RequestId;
 use tokenweir_request::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver,
 };
-use tokenweir_request::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
+use tokenweir_request::record::{RequestOptions, RequestRecord};
 
 /// What the client received in an exchange, and what the gateway recorded.
 pub(crate) struct Seen {
@@ -182,19 +182,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// A backend without metrics.
 struct Stub;
 
-impl BackendMonitor for Stub {
-    fn condition(&self, _: Instant) -> BackendCondition {
-        BackendCondition::default()
-    }
-    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
-        WaitReports::default()
-    }
-    fn on_gap(&self, _: Duration, _: Instant) {}
-    fn usual_gap(&self) -> Option<f64> {
-        None
-    }
-    fn on_stall(&self, _: bool) {}
-}
+impl BackendMonitor for Stub {}
 
 /// The record of the request, with the values that a gateway knows when it has sent the request.
 fn record(case: &Case) -> RequestRecord {
