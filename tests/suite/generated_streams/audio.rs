@@ -2,11 +2,12 @@
 //! `OpenAI` sends typed events.
 
 use super::chunks::Ends;
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::{Kind, Meaning, Output};
 use super::framing::Framing;
 use super::plan::FrontEnd;
 use super::stream_errors;
 use super::texts;
+use tokenweir_protocol::openai::Usage;
 
 /// Writes one transcription in the format of vLLM or of `OpenAI`.
 pub(crate) fn transcription(framing: &mut Framing, is_damaged: bool, ends: Ends) {
@@ -59,7 +60,7 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
                 r#""choices":[],"usage":{usage}{},"completion_tokens":{pieces}}}"#,
                 pieces + 9
             ));
-            let counts = Counts { input: Some(9), output: Some(pieces), ..Counts::default() };
+            let counts = Usage { input: Some(9), output: Some(pieces), ..Usage::default() };
             let meaning = Meaning {
                 usage: Some(counts),
                 is_usage_event: true,
@@ -93,7 +94,7 @@ fn events(framing: &mut Framing, ends: Ends) {
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,
                 pieces + 14
             );
-            let usage = Some(Counts { input: Some(14), output: Some(pieces), ..Counts::default() });
+            let usage = Some(Usage { input: Some(14), output: Some(pieces), ..Usage::default() });
             let output = text().output.filter(|_| pieces == 0);
             framing.event(
                 "",

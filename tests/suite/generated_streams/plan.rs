@@ -1,7 +1,6 @@
 //! A random plan of a response in chunks. It says what each event contains, not which bytes.
 
 use super::chance;
-use super::expected_stream::Kind;
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
@@ -61,8 +60,8 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StepKind {
     Role,
-    /// A text: its kind, and the member of the delta that has it.
-    Text(Kind, Field),
+    /// A text in this member of the delta.
+    Text(Field),
     /// A token whose text the engine sends only with a later token.
     HeldBack,
     /// An event without content, because a parser in the server consumed the text of the token.
@@ -177,8 +176,8 @@ impl Plan {
             let what = match random.u8(..40) {
                 0 => StepKind::HeldBack,
                 1 if is_chat && !self.reports_tokens() => StepKind::Silence,
-                _ if event < thinks => StepKind::Text(Kind::Reasoning, Field::Reasoning),
-                _ => StepKind::Text(Kind::Answer, field),
+                _ if event < thinks => StepKind::Text(Field::Reasoning),
+                _ => StepKind::Text(field),
             };
             let tokens = match what {
                 StepKind::Text(..) if is_speculative => random.u64(1..=6),

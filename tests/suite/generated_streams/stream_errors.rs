@@ -1,9 +1,10 @@
 //! Faults inside a generated stream: errors that the server reports, and malformed events. A malformed event
 //! has no meaning, so the observer must not derive a value from it.
 
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::{Kind, Meaning, Output};
 use super::framing::Framing;
 use super::plan::FrontEnd;
+use tokenweir_protocol::openai::Usage;
 
 /// Writes a malformed event, or a valid one that looks malformed. `whole` is a valid event of the stream.
 /// `is_chunk` says whether the events of the API have choices.
@@ -50,7 +51,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
 }
 
 /// The JSON of a `usage` object that has a malformed count, and its valid counts.
-pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Counts) {
+pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Usage) {
     const NO_COUNTS: [&str; 10] = [
         "-1",
         "1.5",
@@ -72,21 +73,21 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
             format!(
                 r#"{{"prompt_tokens":{bad},"total_tokens":{total},"completion_tokens":{output}}}"#
             ),
-            Counts { output: Some(output), ..Counts::default() },
+            Usage { output: Some(output), ..Usage::default() },
         ),
         1 => (
             format!(
                 r#"{{"prompt_tokens":{input},"total_tokens":{total},"completion_tokens":{bad}}}"#
             ),
-            Counts { input: Some(input), ..Counts::default() },
+            Usage { input: Some(input), ..Usage::default() },
         ),
         2 => (
             format!(
                 r#"{{"prompt_tokens":{bad},"total_tokens":{total},"completion_tokens":{bad}}}"#
             ),
-            Counts::default(),
+            Usage::default(),
         ),
-        _ => (NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(), Counts::default()),
+        _ => (NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(), Usage::default()),
     }
 }
 
