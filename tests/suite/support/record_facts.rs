@@ -20,11 +20,7 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
 
 /// The body that a client receives if it did not request usage, but the gateway does. `sent` is the stream of
 /// the backend.
-pub(crate) async fn response_with_injected_usage(
-    kind: Kind,
-    path: &str,
-    sent: &'static str,
-) -> String {
+pub(crate) async fn response_with_injected_usage(kind: Kind, path: &str, sent: &str) -> String {
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{sent}");
     let script = move |_: &_| vec![Step::Send(answer.clone().into_bytes()), Step::Close];
     let fake = ScriptedBackend::start_kind(kind, script).await;
