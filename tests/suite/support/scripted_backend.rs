@@ -3,13 +3,14 @@
 //! another server does.
 
 use super::request_reader::read_request;
+use super::tcp_server::TcpServer;
 use bytes::BytesMut;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 
 /// What the backend does after it has read a request, step by step.
@@ -113,7 +114,7 @@ pub(crate) struct ScriptedBackend {
     pub addr: SocketAddr,
     state: Arc<State>,
     closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,
-    accept_task: tokio::task::JoinHandle<()>,
+    _server: TcpServer,
 }
 
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
@@ -142,8 +143,6 @@ impl ScriptedBackend {
         kind: Kind,
         script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let (closed, closes) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             kind,
@@ -156,18 +155,10 @@ impl ScriptedBackend {
             pages: Mutex::default(),
             counts: Mutex::default(),
         });
-        let accept_task = tokio::spawn({
-            let state = state.clone();
-            async move {
-                // The set is dropped with this task. So a backend that is dropped closes all its connections.
-                let mut connections = tokio::task::JoinSet::new();
-                while let Ok((stream, _)) = listener.accept().await {
-                    stream.set_nodelay(true).unwrap();
-                    connections.spawn(serve(stream, state.clone()));
-                }
-            }
-        });
-        let backend = Self { addr, state, closes: tokio::sync::Mutex::new(closes), accept_task };
+        let served = state.clone();
+        let server = TcpServer::start(move |stream| serve(stream, served.clone())).await;
+        let closes = tokio::sync::Mutex::new(closes);
+        let backend = Self { addr: server.addr, state, closes, _server: server };
         for (path, status, body) in PAGES {
             backend.set_page(path, status, body);
         }
@@ -290,12 +281,6 @@ impl ScriptedBackend {
     /// Number of connections that carried an inference request.
     pub(crate) fn connections(&self) -> usize {
         self.state.inference_connections.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for ScriptedBackend {
-    fn drop(&mut self) {
-        self.accept_task.abort();
     }
 }
 
