@@ -4,11 +4,14 @@ use crate::support::chunked_body::chunks;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
+use tokenweir::admin::{
+    ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource,
+};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -38,7 +41,7 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::payload_log;
 use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
+use tokenweir_gateway::telemetry::trace_capture::TraceCapture;
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -80,10 +83,7 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
-    /// The trace capture. `None`: the gateway captures no trace.
-    capture: Option<Arc<TraceCapture>>,
-    _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
-    _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
+    _guards: std::sync::Mutex<Vec<Guard>>,
     _health_checks: HealthCheckSupervisor,
 }
 
@@ -193,6 +193,9 @@ pub(crate) struct Setup {
     /// The roles of the first backends (prefill or decode), in order. The remaining backends have no role.
     pub roles: &'static [Role],
 }
+
+/// The guard of the worker of a sink. When it is dropped, the worker ends.
+type Guard = Box<dyn Any + Send>;
 
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
 
@@ -420,22 +423,30 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         setup.slos,
     );
     let decisions = Arc::new(DecisionLog::new(1_024));
-    let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
-    let (capture, capturing) = capture.unzip();
-    let capture = capture.map(Arc::new);
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
-    sinks.extend(capture.clone().map(|capture| capture as Arc<dyn Sink>));
+    let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
+    if let Some(file) = &setup.capture {
+        let (capture, guard) = TraceCapture::start(file, 1 << 20).unwrap();
+        let capture = Arc::new(capture);
+        sinks.push(capture.clone());
+        status_sources.push(Arc::new(move |status, _| status.trace_capture = capture.counts()));
+        guards.push(Box::new(guard));
+    }
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
     let texts = payload_log::PayloadLogSettings::default();
-    let (quality, sampling) =
-        QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap().unzip();
-    let quality = quality.map(Arc::new);
-    sinks.extend(quality.clone().map(|quality| quality as Arc<dyn Sink>));
+    if let Some((quality, guard)) = QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap()
+    {
+        let quality = Arc::new(quality);
+        sinks.push(quality.clone());
+        status_sources
+            .push(Arc::new(move |status, now| status.quality = Some(quality.vitals(now))));
+        guards.push(Box::new(guard));
+    }
     let share = setup.quality.share();
     let payload_sampling = PayloadSampling {
         log_ratio: 0.0,
@@ -496,8 +507,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     )
     .with_recording(recording);
     let body_memory = proxy.state.body_memory.clone();
-    let (counted, credentials, captured) =
-        (connection_limiter.clone(), setup.tls.credentials.clone(), capture.clone());
+    let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
+    status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));
+    status_sources.push(Arc::new(move |status, _| status.certificates = credentials.counts()));
     let gpus = Arc::new(GpuMonitor::default());
     let gpu_settings = GpuSettings {
         exporters: setup.gpu_exporters,
@@ -512,17 +524,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         decisions,
         recent_requests: recent,
         cache_map: cache_map.clone(),
-        status_sources: vec![
-            Arc::new(move |status, _| status.connections = counted.snapshot()),
-            Arc::new(move |status, _| status.certificates = credentials.counts()),
-            Arc::new(move |status, _| {
-                status.trace_capture =
-                    captured.as_ref().map(|capture| capture.counts()).unwrap_or_default();
-            }),
-            Arc::new(move |status, now| {
-                status.quality = quality.as_ref().map(|quality| quality.vitals(now));
-            }),
-        ],
+        status_sources,
         gpus,
         webhooks: Arc::default(),
         diagnosis: setup.diagnosis,
@@ -554,9 +556,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
-        capture,
-        _capturing: std::sync::Mutex::new(capturing),
-        _sampling: std::sync::Mutex::new(sampling.flatten()),
+        _guards: std::sync::Mutex::new(guards),
         _health_checks: health_checks,
     }
 }
@@ -580,8 +580,8 @@ impl Running {
 
     /// Waits until the trace capture has written this many lines.
     pub(crate) async fn captured(&self, lines: u64) {
-        let capture = self.capture.as_ref().expect("a capture");
-        wait_until!(capture.counts().written >= lines);
+        let written = format!("\ntokenweir_capture_records_total{{result=\"written\"}} {lines}\n");
+        wait_until!(self.admin("/metrics").await.contains(&written));
     }
 
     /// Sends raw bytes on a new connection. Returns what the gateway sends until it closes the connection.
