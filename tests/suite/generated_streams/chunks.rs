@@ -1,9 +1,9 @@
 //! Generated streams of chat and text completions. Each step of a plan becomes one chunk in the dialect of
 //! the front end. Then follow usage and `[DONE]`.
 
-use super::expected_stream::{Kind, Meaning, Output};
+use super::expected_stream::{Meaning, Output};
 use super::framing::Framing;
-use super::plan::{Field, FrontEnd, Plan, Step, StepKind, TokenReporting, UsageAsked};
+use super::plan::{Field, FrontEnd, Plan, Step, StepKind, UsageAsked};
 use super::stream_errors;
 use super::texts;
 use std::fmt::Write;
@@ -77,13 +77,12 @@ impl<'a> Chunks<'a> {
         let is_continuous = self.plan.usage == UsageAsked::Continuous;
         let usage = if is_continuous { self.counts(self.made[step.choice]) } else { String::new() };
         let json = self.envelope(&choice, &usage);
-        let output = |kind| Some(Output { kind, tokens });
+        let output = |is_answer| Some(Output { is_answer, tokens });
         let meaning = Meaning {
             output: match step.what {
-                StepKind::Text(Field::Reasoning) => output(Kind::Reasoning),
-                StepKind::Text(_) | StepKind::Finish(_, _, true) => output(Kind::Answer),
-                StepKind::HeldBack => output(Kind::Textless),
-                StepKind::Finish(..) if self.reports_in_lists(step) => output(Kind::Textless),
+                StepKind::Text(Field::Reasoning) | StepKind::HeldBack => output(false),
+                StepKind::Text(_) | StepKind::Finish(_, _, true) => output(true),
+                StepKind::Finish(..) if self.reports_in_lists(step) => output(false),
                 StepKind::Role | StepKind::Silence | StepKind::Finish(..) => None,
             },
             choices: step.choice + 1,
@@ -208,15 +207,12 @@ impl<'a> Chunks<'a> {
     }
 
     fn logprobs(&self, step: &Step, write: impl Fn(u64) -> String) -> String {
-        let has =
-            matches!(self.plan.token_reporting, TokenReporting::Logprobs | TokenReporting::Both)
-                && self.reports_in_lists(step);
+        let has = self.plan.has_logprobs && self.reports_in_lists(step);
         if has { write(step.tokens) } else { String::new() }
     }
 
     fn ids(&self, step: &Step) -> String {
-        let has = matches!(self.plan.token_reporting, TokenReporting::Ids | TokenReporting::Both)
-            && self.reports_in_lists(step);
+        let has = self.plan.has_ids && self.reports_in_lists(step);
         if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
     }
 

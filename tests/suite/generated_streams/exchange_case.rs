@@ -4,7 +4,7 @@
 use super::chunks::{Chunks, Ends};
 use super::expected_stream::{Event, GeneratedStream, Meaning};
 use super::framing::Framing;
-use super::plan::{Field, FrontEnd, Plan, StepKind, TokenReporting, UsageAsked};
+use super::plan::{Field, FrontEnd, Plan, StepKind, UsageAsked};
 use super::{audio, chance, typed_events, unknown_events};
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
@@ -165,7 +165,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         (plan.choices > 1, "several choices"),
         (plan.usage == UsageAsked::AtTheEnd, "usage at the end"),
         (plan.usage == UsageAsked::Continuous, "continuous usage"),
-        (plan.token_reporting != TokenReporting::Nothing, "token ids or logprobs"),
+        (plan.reports_tokens(), "token ids or logprobs"),
         (plan.steps.iter().any(|step| step.tokens > 1), "several tokens in an event"),
         (has(|what| matches!(what, StepKind::Text(Field::Reasoning))), "reasoning"),
         (has(|what| matches!(what, StepKind::Text(Field::ToolCalls))), "tool calls"),

@@ -2,7 +2,7 @@
 //! has. The rules are those in the documentation of the record and in `tests/wire/README.md`.
 
 use super::exchange_case::{Case, Close};
-use super::expected_stream::{Kind, Meaning};
+use super::expected_stream::Meaning;
 use tokenweir_protocol::openai::{FinishReason, Usage};
 use tokenweir_request::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
 
@@ -130,7 +130,7 @@ impl RecordFields {
                     self.tokens_in_events += output.tokens.unwrap_or(0);
                     self.uncounted_events += u64::from(output.tokens.is_none());
                     estimated += output.tokens.unwrap_or(1);
-                    self.marks[2] |= output.kind == Kind::Answer;
+                    self.marks[2] |= output.is_answer;
                 }
                 None if matches!(finish, Some((_, "stop" | "tool_calls"))) => estimated += 1,
                 None => {}

@@ -65,27 +65,16 @@ pub(crate) struct Meaning {
 /// Generated output in one event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// The kind of output.
-    pub kind: Kind,
+    /// Whether the output belongs to the answer. Reasoning, tokens without text and unknown fields do not.
+    pub is_answer: bool,
     /// Number of tokens of the output, if the event reports it.
     pub tokens: Option<u64>,
 }
 
-/// The kind of an output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Answer,
-    Reasoning,
-    /// Tokens without text.
-    Textless,
-    /// An unknown field, or data that is not an event of the API.
-    Unknown,
-}
-
 impl Meaning {
-    /// The meaning of an event whose output no API defines.
-    pub(crate) fn unknown() -> Self {
-        let output = Some(Output { kind: Kind::Unknown, tokens: None });
+    /// The meaning of an event that only has output, and does not report its number of tokens.
+    pub(crate) fn with_output(is_answer: bool) -> Self {
+        let output = Some(Output { is_answer, tokens: None });
         Self { output, ..Self::default() }
     }
 
@@ -96,7 +85,7 @@ impl Meaning {
             return;
         }
         if self.output.is_none() && self.error.is_none() && (is_in_delta || !is_marked) {
-            self.output = Self::unknown().output;
+            self.output = Self::with_output(false).output;
         }
     }
 }

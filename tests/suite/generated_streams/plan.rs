@@ -9,7 +9,10 @@ pub(crate) struct Plan {
     pub api: Api,
     pub front_end: FrontEnd,
     pub usage: UsageAsked,
-    pub token_reporting: TokenReporting,
+    /// Whether events with tokens have the ids of the tokens.
+    pub has_ids: bool,
+    /// Whether events with tokens have the logprobs of the tokens.
+    pub has_logprobs: bool,
     pub prompt_tokens: u64,
     pub cached: Option<u64>,
     pub has_reasoning_count: bool,
@@ -36,15 +39,6 @@ pub(crate) enum UsageAsked {
     AtTheEnd,
     /// Every event and the end of the stream report usage.
     Continuous,
-}
-
-/// How events report their number of tokens, other than with usage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TokenReporting {
-    Nothing,
-    Ids,
-    Logprobs,
-    Both,
 }
 
 /// One event of one choice, before it is written.
@@ -107,12 +101,7 @@ impl Plan {
         let has_choices =
             matches!(front_end, FrontEnd::VllmPython | FrontEnd::Sglang) && chance(random, 25);
         let choices = if has_choices { random.usize(2..=4) } else { 1 };
-        let token_reporting = match random.u8(..20) {
-            0..2 if is_vllm => TokenReporting::Ids,
-            2 if is_vllm => TokenReporting::Both,
-            3..5 => TokenReporting::Logprobs,
-            _ => TokenReporting::Nothing,
-        };
+        let reporting = random.u8(..20);
         let usage = match random.u8(..10) {
             0..4 => UsageAsked::Nowhere,
             9 if front_end != FrontEnd::LlamaCpp => UsageAsked::Continuous,
@@ -122,7 +111,8 @@ impl Plan {
             api,
             front_end,
             usage,
-            token_reporting,
+            has_ids: is_vllm && reporting < 3,
+            has_logprobs: (is_vllm && reporting == 2) || (3..5).contains(&reporting),
             prompt_tokens: random.u64(1..200_000),
             cached: chance(random, 30).then(|| random.u64(0..5_000)),
             has_reasoning_count: chance(random, 20),
@@ -136,7 +126,7 @@ impl Plan {
 
     /// Whether events report their number of tokens by token ids or logprobs.
     pub(crate) fn reports_tokens(&self) -> bool {
-        self.token_reporting != TokenReporting::Nothing
+        self.has_ids || self.has_logprobs
     }
 
     fn draw_steps(&mut self, random: &mut Rng) {

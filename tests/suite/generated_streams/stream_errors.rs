@@ -1,7 +1,7 @@
 //! Faults inside a generated stream: errors that the server reports, and malformed events. A malformed event
 //! has no meaning, so the observer must not derive a value from it.
 
-use super::expected_stream::{Kind, Meaning, Output};
+use super::expected_stream::Meaning;
 use super::framing::Framing;
 use super::plan::FrontEnd;
 use tokenweir_protocol::openai::Usage;
@@ -31,20 +31,18 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let (kind, data, meaning) = match harmless {
         0 => {
             let closed = format!("{{\"x\":{deep}{}}}", "]".repeat(5_000));
-            ("deep nesting", closed.into(), Meaning::unknown())
+            ("deep nesting", closed.into(), Meaning::with_output(false))
         }
         // These bytes are no valid UTF-8, but a text decoder replaces them and continues.
         1 => {
             let mut data =
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
             data.extend_from_slice(b"\xFF\xC3(\xF0\x9F\"}");
-            let kind = if is_chunk { Kind::Answer } else { Kind::Unknown };
-            let output = Some(Output { kind, tokens: None });
             let choices = usize::from(is_chunk);
-            ("invalid UTF-8", data, Meaning { output, choices, ..Meaning::default() })
+            ("invalid UTF-8", data, Meaning { choices, ..Meaning::with_output(is_chunk) })
         }
         _ if data.is_empty() => ("malformed: not JSON", data, Meaning::default()),
-        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::unknown() }),
+        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::with_output(false) }),
     };
     framing.stream.kinds.push(kind);
     framing.raw(&data, meaning);

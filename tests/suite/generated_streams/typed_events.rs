@@ -1,7 +1,7 @@
 //! Generated streams of the Responses and Messages APIs. Their events have types, and no `[DONE]` follows.
 
 use super::chunks::Ends;
-use super::expected_stream::{Kind, Meaning, Output};
+use super::expected_stream::Meaning;
 use super::framing::Framing;
 use super::stream_errors;
 use super::texts;
@@ -44,7 +44,7 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
         let json = format!(
             r#"{{"delta":"{text}","item_id":"i","logprobs":[],"output_index":0,"type":"{kind}"}}"#
         );
-        typed(framing, kind, &json, piece(is_reasoning, false));
+        typed(framing, kind, &json, Meaning::with_output(!is_reasoning));
         if number == broken {
             stream_errors::event(framing, &json, false);
         }
@@ -197,11 +197,16 @@ fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
             (false, false) => format!(r#"{{"type":"text_delta","text":"{text}"}}"#),
         };
         let json = format!(r#"{{"type":"content_block_delta","delta":{delta},"index":0}}"#);
-        typed(framing, "content_block_delta", &json, piece(is_reasoning, is_empty));
+        typed(
+            framing,
+            "content_block_delta",
+            &json,
+            Meaning::with_output(!is_reasoning && !is_empty),
+        );
         if number + 1 == thinks {
             let delta = r#"{"type":"signature_delta","signature":"c2ln"}"#;
             let json = format!(r#"{{"type":"content_block_delta","delta":{delta},"index":0}}"#);
-            typed(framing, "content_block_delta", &json, piece(true, false));
+            typed(framing, "content_block_delta", &json, Meaning::with_output(false));
             typed(
                 framing,
                 "content_block_stop",
@@ -214,15 +219,6 @@ fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
         }
     }
     thinks + answers
-}
-
-fn piece(is_reasoning: bool, is_empty: bool) -> Meaning {
-    let kind = match (is_empty, is_reasoning) {
-        (true, _) => Kind::Textless,
-        (false, true) => Kind::Reasoning,
-        (false, false) => Kind::Answer,
-    };
-    Meaning { output: Some(Output { kind, tokens: None }), ..Meaning::default() }
 }
 
 /// Writes an event whose type is in its data and mostly also in its `event` field.
