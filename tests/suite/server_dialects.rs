@@ -2,9 +2,9 @@
 //! SGLang come from their sources, those of llama.cpp from its sources and issues, those of OpenAI from its
 //! reference.
 
-use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
-use crate::support::scripted_backend::{SGLANG, data};
-use crate::support::test_gateway::CHAT;
+use crate::support::record_facts::{facts, record_of_response};
+use crate::support::scripted_backend::{SGLANG, ScriptedBackend, Step, data};
+use crate::support::test_gateway::{ASK_STREAM, CHAT, Setup, body_text, start_with};
 use serde_json::json;
 use std::time::Duration;
 use tokenweir_request::record::{RequestRecord, UninspectedReason};
@@ -52,7 +52,12 @@ async fn only_the_usage_chunk_of_sglang_is_removed_and_no_other_chunk_without_ch
     let is_usage = |block: &&str| block.contains("\"usage\":{");
     let sent = sglang_chat();
     let expected: String = sent.split_inclusive("\n\n").filter(|block| !is_usage(block)).collect();
-    assert_eq!(response_with_injected_usage(SGLANG, CHAT, &sent).await, expected);
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{sent}");
+    let script = move |_: &_| vec![Step::Send(answer.clone().into_bytes()), Step::Close];
+    let fake = ScriptedBackend::start_kind(SGLANG, script).await;
+    let setup = Setup { injects_usage: true, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    assert_eq!(body_text(&gateway.post(CHAT, ASK_STREAM).await), expected);
 }
 
 /// llama.cpp, `tools/server`. The content in its role chunk is null, its last chunk has timings, and its

@@ -116,15 +116,11 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
     let mut stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
     assert_eq!(status(&ask(&mut stream, &request).await.unwrap()), 200);
     assert_eq!(fake.seen().len(), 1);
-    let page = get_admin_page(&gateway, &authority, "/metrics").await;
-    assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
-}
-
-/// The response of the admin listener to a request for this path. The client presents no certificate.
-async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) -> String {
-    let client = client(authority, None, &[], ANY);
+    // The admin listener requires no certificate of its clients.
+    let client = self::client(&authority, None, &[], ANY);
     let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
-    String::from_utf8(ask(&mut stream, &get(path)).await.unwrap()).unwrap()
+    let page = String::from_utf8(ask(&mut stream, &get("/metrics")).await.unwrap()).unwrap();
+    assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
 }
 
 #[tokio::test]
