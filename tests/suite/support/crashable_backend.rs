@@ -51,12 +51,9 @@ impl CrashableBackend {
         *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
-    /// Crashes the backend now, unless a request has already reached the crash point. Returns whether one
-    /// had.
-    pub(crate) async fn crash(&mut self) -> bool {
-        let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
+    /// Crashes the backend now, unless a request has already reached the crash point.
+    pub(crate) async fn crash(&mut self) {
         self.server.stop().await;
-        had_crashed
     }
 
     /// Restarts the backend: it listens again at the same address, and has no crash point.
