@@ -5,6 +5,7 @@ use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
 use std::any::Any;
+use std::borrow::Borrow;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -307,8 +308,11 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
 }
 
 /// Starts a gateway with these settings in front of these backends, as [`start`] does.
-pub(crate) async fn start_before(backends: &[ScriptedBackend], setup: Setup) -> Running {
-    let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.addr).collect();
+pub(crate) async fn start_before<B>(backends: &[B], setup: Setup) -> Running
+where
+    B: Borrow<ScriptedBackend>,
+{
+    let addresses: Vec<SocketAddr> = backends.iter().map(|it| it.borrow().addr).collect();
     start_with(&addresses, setup).await
 }
 
@@ -586,9 +590,10 @@ impl Running {
 
     /// Sends raw bytes on a new connection. Returns what the gateway sends until it closes the connection.
     pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
-        let mut stream = self.send(request).await;
+        let mut stream = self.connect().await;
         let mut answer = Vec::new();
-        // The gateway may reset the connection. The bytes before that count.
+        // The gateway may reject the request early and reset the connection. The bytes before that count.
+        let _ = stream.write_all(request.as_ref()).await;
         let _ = stream.read_to_end(&mut answer).await;
         answer
     }
