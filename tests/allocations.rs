@@ -17,24 +17,23 @@ use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use std::{fs, path::Path};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::access::{ApiKeys, KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservationSettings, ObservedBody, PrefetchedBody,
     RecordReceiver, ResponseObserver, Sink,
 };
+use tokenweir_request::record::fixtures::begun;
 use tokenweir_request::record::{
-    BackendCondition, RequestOptions, RequestRecord, RoutingDecision, Timings, WaitReports,
+    BackendCondition, RequestOptions, RequestRecord, RoutingDecision, Timings,
 };
 use tokenweir_routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
@@ -236,12 +235,7 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
 }
 
 fn record(now: Instant) -> RequestRecord {
-    let request_id = RequestId::from_headers(&HeaderMap::new(), 1);
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    RequestRecord {
-        api: Some(Api::Chat),
-        ..*RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, now)
-    }
+    RequestRecord { api: Some(Api::Chat), ..begun(now) }
 }
 
 struct Frames(VecDeque<Bytes>);
@@ -262,17 +256,6 @@ impl Body for Frames {
 struct NoOp;
 
 impl BackendMonitor for NoOp {
-    fn condition(&self, _: Instant) -> BackendCondition {
-        BackendCondition::default()
-    }
-    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
-        WaitReports::default()
-    }
-    fn on_gap(&self, _: Duration, _: Instant) {}
-    fn usual_gap(&self) -> Option<f64> {
-        None
-    }
-    fn on_stall(&self, _: bool) {}
     // An empty fingerprint: the backend has none. A fingerprint would be inserted once in a stream, which
     // allocates.
     fn fingerprint(&self) -> Option<Bytes> {

@@ -8,16 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tokenweir::admin;
-use tokenweir_engine::address::BackendAddress;
-use tokenweir_engine::address::BackendId;
+use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::metric::KnownLabelValues;
-use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
-use tokenweir_gateway::telemetry::metrics_registry::ExpositionFormat;
-use tokenweir_gateway::telemetry::metrics_registry::Prometheus;
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, ExpositionFormat, Prometheus,
+};
 use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_request::observe::Sink;

@@ -59,12 +59,11 @@ async fn kill(world: Arc<World>) {
 
 async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
     let world = World::with_faults(seed, BACKENDS, told, 0.0, PART_TIME);
-    let mut terms =
-        Terms { mode: ContinuationMode::Exact, concurrency: None, ..Terms::random(&world) };
-    terms.settings.requests.total_timeout = None;
-    terms.settings.continuation_memory_bytes = 8 << 20;
-    terms.settings.observation.streams.continuation = ContinuationMode::Exact;
-    terms.settings.observation.streams.continuation_greedy_only = false;
+    let mut terms = Terms { concurrency: None, ..Terms::random(&world) };
+    terms.config.timeouts.total = None;
+    terms.config.limits.continuation_memory = 8 << 20;
+    terms.config.streams.continuation = ContinuationMode::Exact;
+    terms.config.streams.continuation_greedy_only = false;
     let gateway = Arc::new(Gateway::start(&world, BACKENDS, terms).await);
     tokio::spawn(sweep(gateway.clone()));
     let killing = tokio::spawn(kill(world.clone()));

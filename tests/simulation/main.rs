@@ -34,37 +34,29 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokenweir::config::Config;
+use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::kv_events::CacheKnowledge;
 use tokenweir_gateway::backend::pool::BackendPool;
-use tokenweir_gateway::backend::{
-    Backend, BackendSettings, Drain, DrainInitiator, HealthCheckSupervisor, PoolSettings,
-    health_checker,
-};
+use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::admission::AdmissionSettings;
-use tokenweir_gateway::proxy::retry::RetrySettings;
 use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxyResponseBody, ProxySettings, RequestSettings, Responding, StoredResponses, accept_request,
-    handle_request, resume,
+    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
 };
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
 use tokenweir_gateway::telemetry::otel::Semconv;
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_net::client::HttpClient;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_request::continuation::ContinuationMode;
-use tokenweir_request::observe::{ObservationSettings, ResponseAbortHandle, Sink, StreamRules};
+use tokenweir_request::observe::{ResponseAbortHandle, Sink};
 use tokenweir_request::record::{Outcome, RequestRecord};
-use tokenweir_request::resume::ResumeSettings;
-use tokenweir_routing::resilience::CircuitBreakerSettings;
 
 const KEY: &str = "sk-tw-a-key-for-tests";
 const WINDOW: Duration = Duration::from_secs(3);
@@ -109,10 +101,9 @@ struct Received {
 
 /// The settings of a gateway that a seed chooses.
 struct Terms {
-    mode: ContinuationMode,
     keeps_all: bool,
     concurrency: Option<u32>,
-    settings: ProxySettings,
+    config: Config,
 }
 
 impl Terms {
@@ -122,25 +113,43 @@ impl Terms {
             [Off, Text, Exact, Exact, Exact][world.below(5)]
         };
         let keeps_all = world.chance(0.8);
-        let settings = ProxySettings {
-            requests: request_settings(world, keeps_all),
-            retry: RetrySettings::default(),
-            admission: Some(admission()),
-            body_memory_bytes: 1 << 20,
-            continuation_memory_bytes: if world.chance(0.9) { 1 << 20 } else { 5_000 },
-            observation: observation(mode, world),
-        };
-        Self { mode, keeps_all, concurrency: world.chance(0.3).then_some(3), settings }
+        let mut config = Config::default();
+        config.timeouts.response_headers = Duration::from_secs(20);
+        config.timeouts.first_output = Some(Duration::from_secs(15));
+        config.timeouts.total = world.chance(0.2).then_some(Duration::from_secs(40));
+        config.limits.body = 1 << 20;
+        config.limits.body_memory = Some(1 << 20);
+        config.limits.continuation_memory = if world.chance(0.9) { 1 << 20 } else { 5_000 };
+        config.admission.max_backend_wait = Some(Duration::from_secs(5));
+        config.circuit_breaker.slow_start = Duration::ZERO;
+        config.kv_events.enabled = Some(false);
+        config.scrape.min_interval = config.scrape.max_interval;
+        config.scrape.timeout = Duration::from_secs(1);
+        config.stalls.abort_after = Some(Duration::from_secs(2));
+        config.streams.continuation = mode;
+        config.streams.continuation_greedy_only = world.chance(0.1);
+        config.streams.keep_alive = world.chance(0.3).then_some(Duration::from_millis(700));
+        config.streams.resume.window = Some(WINDOW);
+        config.streams.resume.memory = if keeps_all { 64 << 20 } else { 40 << 10 };
+        let concurrency = world.chance(0.3).then_some(3);
+        config.usage = if world.chance(0.5) { UsageMode::Inject } else { UsageMode::Passive };
+        // The engines of the simulation report usage only at the end of a stream.
+        config.continuous_usage = 0.0;
+        Self { keeps_all, concurrency, config }
     }
 }
 
 impl Gateway {
     async fn start(world: &Arc<World>, backends: usize, terms: Terms) -> Self {
-        let Terms { mode, keeps_all, concurrency, settings } = terms;
-        let timeouts =
-            HttpClientTimeouts { response_headers: Duration::from_secs(20), ..Default::default() };
-        let client = HttpClient::with_tls(timeouts, outbound_tls()).with_dial(world.dial());
-        let pool = pool(backends, world);
+        let Terms { keeps_all, concurrency, config } = terms;
+        let entry = |number: usize| {
+            let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", number + 1));
+            BackendConfig::at(address.unwrap())
+        };
+        let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
+        let backends = config.build_backends(&entries, |_| None).unwrap();
+        let pool = Arc::new(BackendPool::with_settings(backends, &config.pool_settings()));
+        let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
         let limits = UsageLimits { concurrency, ..UsageLimits::default() };
         let access = access(limits);
@@ -153,23 +162,17 @@ impl Gateway {
             Vec::new(),
         );
         let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
-        let checks = health_checker::ScrapeSettings {
-            min_interval: Duration::from_secs(5),
-            max_interval: Duration::from_secs(5),
-            timeout: Duration::from_secs(1),
-            max_page: 1 << 20,
-        };
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
-            checks,
+            config.scrape,
             telemetry.clone(),
-            CacheKnowledge::new(no_kv_events(), None),
+            CacheKnowledge::new(config.kv_events, None),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));
         let context = ProxyContext::new(
-            settings,
+            config.proxy_settings(None, |_| None).unwrap(),
             pool,
             access,
             Arc::<StoredResponses>::default(),
@@ -177,7 +180,8 @@ impl Gateway {
             telemetry,
             client,
         );
-        Self { context: Arc::new(context), records, mode, keeps_all, _health_checks: health_checks }
+        let (context, mode) = (Arc::new(context), config.streams.continuation);
+        Self { context, records, mode, keeps_all, _health_checks: health_checks }
     }
 
     /// Sends a request as the server does, with `key` as its `Idempotency-Key`.
@@ -230,59 +234,11 @@ fn access(limits: UsageLimits) -> Arc<AccessControl> {
     Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
 }
 
-fn admission() -> AdmissionSettings {
-    let settings = Config::default().proxy_settings(None, |_| None).unwrap().admission.unwrap();
-    AdmissionSettings { max_backend_wait: Duration::from_secs(5), ..settings }
-}
-
 /// The TLS settings for connections to backends. All histories share them, because reading the root
 /// certificates takes long.
 fn outbound_tls() -> Arc<OutboundTls> {
     static TLS: std::sync::OnceLock<Arc<OutboundTls>> = std::sync::OnceLock::new();
     TLS.get_or_init(|| OutboundTls::new(TlsClientContext::with_native_roots(Alpn::Http1))).clone()
-}
-
-fn no_kv_events() -> KvEventsSettings {
-    KvEventsSettings { enabled: Some(false), ..Default::default() }
-}
-
-fn pool(backends: usize, world: &World) -> Arc<BackendPool> {
-    let injects = world.chance(0.5);
-    let backend = |number: usize| {
-        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", number + 1)).unwrap();
-        let kv_events = KvEventSource::default().resolve(&no_kv_events(), &address);
-        let breaker = CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
-        Backend::new(address.default_id(), address, None)
-            .with_settings(BackendSettings { may_inject_usage: injects, ..Default::default() })
-            .with_circuit_breaker(breaker)
-            .with_kv_events(kv_events)
-    };
-    let backends = (0..backends).map(backend).collect();
-    Arc::new(BackendPool::with_settings(backends, &PoolSettings::default()))
-}
-
-fn request_settings(world: &World, keeps_all: bool) -> RequestSettings {
-    let memory = if keeps_all { 64 << 20 } else { 40 << 10 };
-    RequestSettings {
-        first_output_timeout: Some(Duration::from_secs(15)),
-        total_timeout: world.chance(0.2).then_some(Duration::from_secs(40)),
-        max_body_bytes: 1 << 20,
-        body_idle_timeout: Duration::from_secs(30),
-        resume: Some(ResumeSettings { window: WINDOW, memory }),
-        ..RequestSettings::default()
-    }
-}
-
-fn observation(mode: ContinuationMode, world: &World) -> ObservationSettings {
-    let streams = StreamRules {
-        continuation: mode,
-        continuation_greedy_only: world.chance(0.1),
-        keep_alive: world.chance(0.3).then_some(Duration::from_millis(700)),
-        ..StreamRules::default()
-    };
-    let mut settings = ObservationSettings { streams, ..ObservationSettings::default() };
-    settings.stalls.abort_after = Some(Duration::from_secs(2));
-    settings
 }
 
 /// Sends a request and reads the response. If `may_leave` is true, the client may disconnect at a random

@@ -83,7 +83,7 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
         let index = random.usize(..backends.len());
         match crash_point {
             Some(crash_point) => backends[index].set_crash_point(crash_point),
-            None => drop(backends[index].crash().await),
+            None => backends[index].crash().await,
         }
         let responses = (0..CONCURRENT_REQUESTS).map(|one| {
             let prompt = format!("{number} {one} {}", "x".repeat(PROMPT_BYTES));

@@ -275,7 +275,7 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         let everywhere = |text: &str| {
             let answer = json("503 Service Unavailable", &format!(r#"{{"error":"{text}"}}"#));
             rests.set_metrics(Some(Page::Whole(answer)));
-            rests.set_models_status("503 Service Unavailable");
+            rests.set_page("/v1/models", "503 Service Unavailable", "");
         };
         match state {
             Availability::Paused => set_rest(&rests, true, false),
@@ -297,7 +297,7 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         assert_eq!(shown["asleep"] == true, state == Availability::Asleep, "{shown}");
         assert!(shown["reason"].as_str().unwrap().contains(words), "{shown}");
         rests.set_metrics(None);
-        rests.set_models_status("200 OK");
+        rests.set_models(&["tiny"]);
         set_rest(&rests, false, false);
         until_state(&gateway, 1, Availability::Available).await;
     }

@@ -141,7 +141,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
-    fake.set_models_status("401 Unauthorized");
+    fake.set_page("/v1/models", "401 Unauthorized", "");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
     let (without, code) = report(&arguments, &[]).await;
     assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));

@@ -111,5 +111,6 @@ mod support {
     pub(crate) mod scripted_backend;
     pub(crate) mod simulated_fleet;
     pub(crate) mod strict;
+    pub(crate) mod tcp_server;
     pub(crate) mod test_gateway;
 }

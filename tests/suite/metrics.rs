@@ -281,11 +281,3 @@ async fn requests_without_generation_have_separate_durations() {
         assert!((count - expected).abs() < 1e-9, "{operation}: {count}");
     }
 }
-
-#[tokio::test]
-async fn the_status_has_the_health_the_version_and_the_models_of_a_backend() {
-    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let backend = gateway.document("/status").await["backends"][0].clone();
-    assert_eq!((&backend["health"], &backend["version"]), (&"up".into(), &"0.32.0".into()));
-    assert_eq!(backend["models"][0], "tiny");
-}

@@ -41,7 +41,7 @@ async fn a_model_beyond_the_limit_is_served_and_recorded_with_the_label_other() 
 }
 
 #[tokio::test]
-async fn an_adapter_has_no_series_before_its_first_request() {
+async fn the_series_of_an_adapter_begin_with_a_request_and_end_ten_minutes_after_its_removal() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(&["base", "base:a"]);
     let gateway = start(&[fake.addr]).await;
@@ -50,14 +50,6 @@ async fn an_adapter_has_no_series_before_its_first_request() {
     assert_eq!(requests(&page, "a"), 0);
     ask(&gateway, "a").await;
     assert!(requests(&gateway.admin("/metrics").await, "a") > 0);
-}
-
-#[tokio::test]
-async fn the_series_of_a_removed_model_end_after_ten_minutes() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    fake.set_models(&["base", "base:a"]);
-    let gateway = start(&[fake.addr]).await;
-    ask(&gateway, "a").await;
     fake.set_models(&["base"]);
     advance_time(Duration::from_secs(10)).await;
     wait_until!(gateway.pool.routes().models().len() == 1);

@@ -1,6 +1,7 @@
 //! Host names whose address changes under load, and gateways that are backends of other gateways.
 
 use crate::support::scripted_backend::{self, ScriptedBackend, Step};
+use crate::support::tcp_server::TcpServer;
 use crate::support::test_gateway::{
     CHAT, Running, Setup, WHOLE, body_json, post, start, start_with, status, with_lines,
 };
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::MetricsUrl;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const AGE: Duration = Duration::from_millis(300);
@@ -20,22 +21,17 @@ fn chat(number: usize) -> String {
     json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }] }).to_string()
 }
 
-/// A listener that stands for a host name whose address changes. It connects each new connection to the
-/// current `target`. Open connections keep their target. Returns the listener's address.
-async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut connections = JoinSet::new();
-        while let Ok((mut client, _)) = listener.accept().await {
-            let target = *target.lock().unwrap();
-            connections.spawn(async move {
-                let mut backend = TcpStream::connect(target).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut backend).await;
-            });
+/// A server that stands for a host name whose address changes. It connects each new connection to the
+/// current `target`. Open connections keep their target.
+async fn name_of(target: Arc<Mutex<SocketAddr>>) -> TcpServer {
+    TcpServer::start(move |mut client| {
+        let target = *target.lock().unwrap();
+        async move {
+            let mut backend = TcpStream::connect(target).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut backend).await;
         }
-    });
-    addr
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -45,7 +41,7 @@ async fn a_name_that_moves_under_load_is_followed_within_the_age_of_connections(
     let target = Arc::new(Mutex::new(blue.addr));
     let name = name_of(target.clone()).await;
     let setup = Setup { connection_age: Some(AGE), ..Setup::default() };
-    let gateway = Arc::new(start_with(&[name], setup).await);
+    let gateway = Arc::new(start_with(&[name.addr], setup).await);
     let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<_>>>::default());
     let mut clients = JoinSet::new();
     for client in 0..4 {

@@ -1,10 +1,11 @@
 //! Prefill and decode of a request on different backends. Tests the protocol of the two requests (legs). A
 //! fault of the prefill leg must neither fail the request nor let an engine read the same blocks twice.
 
+use crate::support::recording::header;
 use crate::support::scripted_backend::{
     self, FINISH, ScriptedBackend, Seen, Step, WORD, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, start_before, status};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,9 +102,8 @@ async fn start(backends: &[&ScriptedBackend], roles: &'static [Role]) -> Running
 }
 
 async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Running {
-    let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
     let propagation = Some(TracingSettings::default().propagation);
-    start_with(&addresses, Setup { propagation, ..setup }).await
+    start_before(backends, Setup { propagation, ..setup }).await
 }
 
 /// Makes the gateway learn that the backend takes `seconds` for a prompt of the length that [`chat`] sends.
@@ -163,12 +163,9 @@ async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed()
     assert_eq!((&leg_body["max_tokens"], &leg_body["stream"]), (&json!(1), &json!(false)));
     assert_eq!(leg_body["messages"], decode_body["messages"]);
     assert_eq!((&decode_body["max_tokens"], &decode_body["stream"]), (&json!(9), &json!(true)));
-    let header = |seen: &Seen, name: &str| {
-        let line = seen.head.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap().to_owned()
-    };
-    assert_eq!(header(&leg, "x-request-id: "), header(&decoded, "x-request-id: "));
-    let parents = [&leg, &decoded].map(|seen| header(seen, "traceparent: "));
+    let [id, parents] = ["x-request-id", "traceparent"]
+        .map(|name| [&leg, &decoded].map(|seen| header(&seen.head, name).unwrap()));
+    assert_eq!(id[0], id[1]);
     assert!(parents[0] != parents[1] && parents[0][..35] == parents[1][..35], "{parents:?}");
     let legs = record.prefill_legs.as_ref().unwrap();
     assert!(legs.is_used && legs.skipped.is_none() && legs.sent.len() == 1);

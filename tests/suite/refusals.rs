@@ -4,7 +4,7 @@
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    ASK, CHAT, Running, Setup, WHOLE, advance_time, body, body_text, start_with, status,
+    ASK, CHAT, Running, Setup, WHOLE, advance_time, body, body_text, start_before, status,
 };
 use std::time::Duration;
 use tokenweir_gateway::proxy::retry;
@@ -25,8 +25,7 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
 
 /// A gateway that sends requests to the backends in turn, whatever it has learned about them.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
-    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    start_with(&addresses, round_robin()).await
+    start_before(fakes, round_robin()).await
 }
 
 /// Sends requests until the backend `fake` has received one. Returns the responses of all these requests.
@@ -232,7 +231,7 @@ async fn a_request_with_side_effects_is_sent_again_only_if_it_cannot_have_been_e
 async fn a_refused_credential_of_the_configuration_is_the_backends_failure() {
     let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
     let setup = Setup { backend_key: Some("of the gateway"), ..Setup::default() };
-    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    let gateway = start_before(&fakes, setup).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 401);
     let record = gateway.record().await;
     let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
@@ -246,7 +245,7 @@ async fn no_peer_is_asked_without_retries() {
         retry: retry::RetrySettings { attempts: 0, ..retry::RetrySettings::default() },
         ..Setup::default()
     };
-    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    let gateway = start_before(&fakes, setup).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 401);
     assert_eq!(gateway.record().await.attempts.len(), 1);
 }

@@ -3,6 +3,7 @@
 
 use crate::support::corrupted_bytes::{chunked, corrupted};
 use crate::support::scripted_backend::{FINISH, WORD, chunk, event_stream_head, json};
+use crate::support::tcp_server::TcpServer;
 use crate::support::test_gateway::{Setup, body, start_with, status};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request};
@@ -11,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
 use tokenweir_protocol::http1;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 /// Status, headers and body of a complete response.
 type Answer = (u16, Vec<(String, Vec<u8>)>, Vec<u8>);
@@ -149,15 +150,10 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
 
 #[tokio::test]
 async fn a_backend_that_answers_early_still_gets_the_whole_request() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let backend = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer_early(stream));
-        }
-    });
+    let serve = |stream| async move { answer_early(stream).await.unwrap_or_default() };
+    let backend = TcpServer::start(serve).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
-    let gateway = start_with(&[backend], setup).await;
+    let gateway = start_with(&[backend.addr], setup).await;
     // The prompt is larger than the socket buffers.
     let prompt = "word ".repeat(4 << 20);
     let ask = format!(r#"{{"model":"tiny","stream":true,"prompt":"{prompt}"}}"#);

@@ -138,10 +138,13 @@ async fn a_metrics_page_at_another_path_is_found() {
 }
 
 #[tokio::test]
-async fn missing_metrics_of_a_backend_are_in_its_status_and_in_the_metrics() {
+async fn what_a_backend_is_and_lacks_is_in_its_status_and_in_the_metrics() {
     let (fake, gateway) = gateway_answering("").await;
     let backend_json = backend_status(&gateway).await;
-    assert_eq!(backend_json["dialect"], "vllm");
+    for (field, value) in [("health", "up"), ("version", "0.32.0"), ("dialect", "vllm")] {
+        assert_eq!(backend_json[field], value, "{field}");
+    }
+    assert_eq!(backend_json["models"][0], "tiny");
     assert_eq!(backend_json["metrics"]["available"], serde_json::json!(["queue", "kv_usage"]));
     assert_eq!(backend_json["metrics"]["missing"].as_array().unwrap().len(), 9);
     let page = gateway.admin("/metrics").await;

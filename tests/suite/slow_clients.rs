@@ -33,6 +33,16 @@ fn waiting() -> Vec<Step> {
     paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
 }
 
+/// A backend that follows the steps of [`waiting`], and a gateway that closes idle connections soon.
+async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
+    let limits = ServerLimits {
+        keep_alive_timeout: SHORT_TIMEOUT,
+        head_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
+    gateway_following_with(setup(limits), waiting()).await
+}
+
 // === slow ===
 
 #[tokio::test]
@@ -61,12 +71,7 @@ async fn incomplete_headers_close_the_connection_after_the_timeout() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
-    let limits = ServerLimits {
-        keep_alive_timeout: SHORT_TIMEOUT,
-        head_timeout: SHORT_TIMEOUT,
-        ..ServerLimits::default()
-    };
-    let (fake, gateway) = gateway_following_with(setup(limits), waiting()).await;
+    let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut stream = gateway.send(request).await;
     let mut answer = vec![0; 64];
@@ -83,12 +88,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
 
 #[tokio::test]
 async fn an_idle_http2_connection_is_closed_and_one_with_a_long_request_is_not() {
-    let limits = ServerLimits {
-        keep_alive_timeout: SHORT_TIMEOUT,
-        head_timeout: SHORT_TIMEOUT,
-        ..ServerLimits::default()
-    };
-    let (fake, gateway) = gateway_following_with(setup(limits), waiting()).await;
+    let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let response = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     tokio::time::sleep(SHORT_TIMEOUT * 3).await;

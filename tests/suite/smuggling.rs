@@ -9,7 +9,6 @@ use crate::support::strict::{Answered, answers, check_forwarded_request};
 use crate::support::test_gateway::{CHAT, Running, gateway_scripted, post, start};
 use requests::{Case, Verdict};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Time within which the gateway must close the connection of each case.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,16 +34,11 @@ pub(crate) fn victim(name: &str) -> (String, Answered) {
     (post(CHAT, &body), Answered { status: 200, body })
 }
 
-/// Writes bytes on a new connection. Returns what the gateway sends until it closes the connection.
+/// As [`Running::raw`]. Fails if the gateway does not close the connection in time.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = gateway.connect().await;
-    // Writing may fail: the gateway may reject the request early and reset the connection.
-    let _ = stream.write_all(bytes).await;
-    let mut answer = Vec::new();
-    let reading = stream.read_to_end(&mut answer);
-    let is_closed = tokio::time::timeout(WAIT_TIMEOUT, reading).await.is_ok();
-    assert!(is_closed, "it hangs: {:?}", String::from_utf8_lossy(bytes));
-    answer
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(bytes)).await;
+    assert!(answer.is_ok(), "it hangs: {:?}", String::from_utf8_lossy(bytes));
+    answer.unwrap()
 }
 
 /// Sends the request of a case and then a valid request on one connection, and then a valid request on a new

@@ -2,6 +2,7 @@
 //! reports it, and notices its end.
 
 use crate::metrics::value;
+use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, begin, chunk, data, event_stream_head,
     framed, paused, stream_of,
@@ -10,11 +11,6 @@ use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, gateway_following_with, gateway_scripted_with, post,
     read_rest, read_until, with_paused_time,
 };
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::{self, ResponseObserver, StallLimits};
@@ -164,16 +160,14 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(setup(None, true), steps).await;
     // hyper polls an HTTP/2 body once. It polls the body again only after the body has woken its task.
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-    let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
     // On a slow machine, the task of the client may have to wait. A paused clock does not count that time.
     with_paused_time(async {
-        let answer = client.request(request.body(Full::from(ASK_STREAM)).unwrap()).await.unwrap();
+        let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
         // The backend sends the rest only later, so the silence is a stall.
         stall_by_clock(&gateway).await;
         fake.go();
-        answer.into_body().collect().await.unwrap();
+        http2_client::whole(answer).await;
     })
     .await;
     let record = gateway.record().await;

@@ -5,7 +5,7 @@ use crate::access::{KEY, OTHER_KEY, access, access_of, other_tenant, tenant};
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, begin, json};
 use crate::support::test_gateway::{
-    Running, Setup, body, post, read_until, start, start_before, start_with, status, with_lines,
+    Setup, body, post, read_until, start, start_before, start_with, status, with_lines,
 };
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -168,26 +168,20 @@ async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_other
     assert_eq!(status(&gateway.raw(of_resp_1()).await), 404);
 }
 
-/// Creates a response and continues it six times. Returns the number of continuations that each backend
-/// received.
-async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) -> [usize; 2] {
+#[tokio::test]
+async fn a_continued_response_goes_to_the_backend_that_has_it() {
+    let fakes = [storing("resp_1").await, storing("resp_2").await];
+    let gateway = start_before(&fakes, round_robin()).await;
     gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
     let id = gateway.record().await.observed.response_id.clone().unwrap();
-    for fake in fakes {
+    for fake in &fakes {
         fake.take_received();
     }
     let next = format!(r#"{{"model":"tiny","input":"b","previous_response_id":"{id}"}}"#);
     for _ in 0..6 {
         assert_eq!(status(&gateway.post(RESPONSES, &next).await), 200);
     }
-    fakes.each_ref().map(|fake| fake.take_received().len())
-}
-
-#[tokio::test]
-async fn a_continued_response_goes_to_the_backend_that_has_it() {
-    let fakes = [storing("resp_1").await, storing("resp_2").await];
-    let gateway = start_before(&fakes, round_robin()).await;
-    let mut counts = continue_a_response(&gateway, &fakes).await;
+    let mut counts = fakes.each_ref().map(|fake| fake.take_received().len());
     counts.sort_unstable();
     assert_eq!(counts, [0, 6]);
 }

@@ -3,7 +3,7 @@
 use crate::support::certificates::{Authority, Files, Pair, client, connect, start_tls_terminator};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, paused, stream_of,
+    FINISH, ROLE, ScriptedBackend, USAGE, WORD, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, get, post, start_with, status};
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ async fn ask(
 // === client side ===
 
 #[tokio::test]
-async fn clients_are_served_by_their_alpn_protocol_over_tls_1_2_and_1_3() {
+async fn both_listeners_speak_the_protocol_that_alpn_chose_over_tls_1_2_and_1_3() {
     let (files, authority) = (Files::new("alpn"), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
@@ -80,6 +80,10 @@ async fn clients_are_served_by_their_alpn_protocol_over_tls_1_2_and_1_3() {
         let answer =
             http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true}"#).await;
         assert_eq!(http2_client::whole(answer).await, (200, sent.clone().into_bytes()));
+        let stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
+        let mut sender = http2_client::handshake(stream).await;
+        let answer = http2_client::post(&mut sender, "/unknown", "{}").await;
+        assert_eq!(http2_client::whole(answer).await.0, 404);
     }
     // The gateway answers a request without TLS only with a TLS alert.
     assert!(gateway.raw(&request).await.starts_with(&[21]), "a TLS alert");
@@ -112,28 +116,11 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
     let mut stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
     assert_eq!(status(&ask(&mut stream, &request).await.unwrap()), 200);
     assert_eq!(fake.seen().len(), 1);
-    let page = get_admin_page(&gateway, &authority, "/metrics").await;
-    assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
-}
-
-#[tokio::test]
-async fn the_admin_listener_speaks_the_protocol_that_alpn_chose() {
-    let (files, authority) = (Files::new("admin-alpn"), Authority::new());
-    let own = authority.signs("gateway.test", 2040);
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = serving(&fake, tls(&settings(&files, &own, None))).await;
-    let client = client(&authority, None, &["h2", "http/1.1"], ANY);
-    let stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
-    let mut sender = http2_client::handshake(stream).await;
-    let answer = http2_client::post(&mut sender, "/unknown", "{}").await;
-    assert_eq!(http2_client::whole(answer).await.0, 404);
-}
-
-/// The response of the admin listener to a request for this path. The client presents no certificate.
-async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) -> String {
-    let client = client(authority, None, &[], ANY);
+    // The admin listener requires no certificate of its clients.
+    let client = self::client(&authority, None, &[], ANY);
     let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
-    String::from_utf8(ask(&mut stream, &get(path)).await.unwrap()).unwrap()
+    let page = String::from_utf8(ask(&mut stream, &get("/metrics")).await.unwrap()).unwrap();
+    assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
 }
 
 #[tokio::test]

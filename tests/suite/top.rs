@@ -3,7 +3,7 @@
 use crate::support::process::{Ended, run};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
 use crate::support::test_gateway::{
-    Setup, gateway_answering, gateway_answering_with, operator_token,
+    ASK_STREAM, CHAT, Setup, gateway_answering, gateway_answering_with, operator_token,
 };
 
 async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
@@ -13,8 +13,7 @@ async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> End
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_gets_one_frame_of_text_without_colours() {
     let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let body = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-    gateway.post("/v1/chat/completions", body).await;
+    gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
     let (code, lines, errors) = top(&gateway.admin.to_string(), &[], &[]).await;
     assert_eq!((code, &*errors), (Some(0), ""));

@@ -68,9 +68,12 @@ fn common(a: &Value, b: &Value) -> usize {
     blocks(a).iter().zip(blocks(b)).take_while(|(a, b)| a == b).count()
 }
 
-/// Sends three requests of each of two conversations. The responses have 11, 12 and 13 tokens in the first
-/// and 21, 22 and 23 in the second.
-async fn send_conversations(fleet: &Fleet) {
+#[tokio::test]
+async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the_traffic() {
+    let file = file("round-trip");
+    let fleet = capturing(&file).await;
+    // Three requests of each of two conversations. The responses have 11, 12 and 13 tokens in the first and
+    // 21, 22 and 23 in the second.
     for turn in 1..=3 {
         for (number, session) in [(1, "one"), (2, "two")] {
             let texts: Vec<String> = (0..turn)
@@ -80,13 +83,6 @@ async fn send_conversations(fleet: &Fleet) {
             fleet.gateway.record().await;
         }
     }
-}
-
-#[tokio::test]
-async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the_traffic() {
-    let file = file("round-trip");
-    let fleet = capturing(&file).await;
-    send_conversations(&fleet).await;
     let (text, lines) = captured(&fleet, &file, 6).await;
     let tokens: Vec<u64> =
         lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
@@ -114,13 +110,9 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
         assert!(line["ttft_ms"].as_f64().unwrap() <= line["e2e_ms"].as_f64().unwrap());
     }
     assert!(!text.contains(CANARY), "no text, header or key: {text}");
-    let numbers = ["hash_ids", "session", "timestamp", "ttft_ms", "e2e_ms", "block_bytes"];
-    let counts = ["input_length", "output_length", "input_bytes", "cached_tokens", "status"];
-    let words = ["input_source", "output_source", "model", "api", "backend", "outcome"];
-    for (name, _) in lines.iter().flat_map(|line| line.as_object().unwrap()) {
-        let is_known = numbers.iter().chain(&counts).chain(&words).any(|known| known == name);
-        assert!(is_known, "{name} is a new field: can it contain a client-chosen text?");
-    }
+    let page = fleet.gateway.admin("/metrics").await;
+    assert!(page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"), "{page}");
+    assert!(page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"), "{page}");
 }
 
 #[tokio::test]
@@ -145,14 +137,7 @@ async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
 }
 
 #[tokio::test]
-async fn captured_lines_are_counted_and_without_capture_no_record_is_captured() {
-    let file = file("counted");
-    let fleet = capturing(&file).await;
-    send_conversations(&fleet).await;
-    fleet.gateway.captured(6).await;
-    let page = fleet.gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"), "{page}");
-    assert!(page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"), "{page}");
+async fn without_capture_no_record_is_captured() {
     let fleet = Fleet::start(1).await;
     fleet.gateway.raw(chat("one", &["hello".to_owned()], 3)).await;
     assert_eq!(fleet.gateway.record().await.captured, None);

@@ -6,7 +6,7 @@ use crate::support::scripted_backend::{
     stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body_text, read_until, start_with, status,
+    CHAT, Running, Setup, body_text, read_until, start_before, status,
 };
 use http::Method;
 use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
@@ -21,16 +21,15 @@ const CONFIGURED: &str = "/v1/audio/speech";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
 
 /// A gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
-async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
+async fn strict(fakes: &[&ScriptedBackend]) -> Running {
     let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
     let health = CircuitBreakerSettings {
         consecutive_failures: 1,
         panic_threshold: 0.0,
         ..CircuitBreakerSettings::default()
     };
-    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let routes = ConfiguredRoutes::new([route].into_iter());
-    start_with(&addresses, Setup { health, routes, ..setup }).await
+    start_before(fakes, Setup { health, routes, ..Setup::default() }).await
 }
 
 #[tokio::test]
@@ -43,7 +42,7 @@ async fn an_empty_error_in_each_event_and_white_space_around_the_end_marker_are_
             let answer =
                 [event_stream_head(), events.concat(), end, b"0\r\n\r\n".to_vec()].concat();
             let fake = ScriptedBackend::answering(answer).await;
-            let gateway = strict(&[&fake], Setup::default()).await;
+            let gateway = strict(&[&fake]).await;
             assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
             let record = gateway.record().await;
             assert_eq!((record.outcome, record.observed.uninspected_reason), (Outcome::Ok, None));
@@ -154,7 +153,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
         ]
     })
     .await;
-    let gateway = strict(&[&fake], Setup::default()).await;
+    let gateway = strict(&[&fake]).await;
     for (number, (path, empty, unknown)) in cases.iter().enumerate() {
         let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
         let mut client = gateway.begin(path, &ask).await;
@@ -178,7 +177,7 @@ async fn unknown_output_is_counted() {
     let audio = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"UklG"}}}]}"#;
     let sent = stream_of(&[ROLE, WORD, audio, audio, FINISH, "[DONE]"]);
     let fake = ScriptedBackend::answering(sent).await;
-    let gateway = strict(&[&fake], Setup::default()).await;
+    let gateway = strict(&[&fake]).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     let record = gateway.record().await;
     let observed = &record.observed;
@@ -226,7 +225,7 @@ async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
         let whole = [event_stream_head(), framed(&[&good]), b"0\r\n\r\n".to_vec()].concat();
         let (failed, whole) = ([Step::Send(failed)], [Step::Send(whole)]);
         let fakes = ScriptedBackend::first_of_two(failed, whole).await;
-        let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
+        let gateway = strict(&fakes.each_ref()).await;
         let answer = gateway.post(path, ASK).await;
         assert_eq!(body_text(&answer), good, "{path}");
         assert_eq!(gateway.record().await.attempts.len(), 2, "{path}");
@@ -282,7 +281,7 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     for (path, raw, outcome) in cases {
         let steps = [Step::Send(raw.clone()), Step::Close];
         let fakes = ScriptedBackend::first_of_two(steps.clone(), steps).await;
-        let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
+        let gateway = strict(&fakes.each_ref()).await;
         for _ in 0..4 {
             assert_eq!(status(&gateway.post(path, ASK).await), 200);
             let record = gateway.record().await;
@@ -300,7 +299,7 @@ async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
     let cut = [event_stream_head(), framed(&[&data(ROLE), &data(WORD)])].concat();
     for (raw, is_struck) in [(unterminated, false), (cut, true)] {
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
-        let gateway = strict(&[&fake], Setup::default()).await;
+        let gateway = strict(&[&fake]).await;
         gateway.post(CHAT, ASK).await;
         assert_eq!(gateway.record().await.ending(), "truncated_cut");
         let expected = if is_struck { 503 } else { 200 };

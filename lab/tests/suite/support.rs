@@ -8,5 +8,7 @@ pub(crate) mod request_reader;
 pub(crate) mod scripted_backend;
 #[path = "../../../tests/suite/support/simulated_fleet.rs"]
 pub(crate) mod simulated_fleet;
+#[path = "../../../tests/suite/support/tcp_server.rs"]
+pub(crate) mod tcp_server;
 #[path = "../../../tests/suite/support/test_gateway.rs"]
 pub(crate) mod test_gateway;

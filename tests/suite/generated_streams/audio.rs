@@ -2,11 +2,12 @@
 //! `OpenAI` sends typed events.
 
 use super::chunks::Ends;
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::Meaning;
 use super::framing::Framing;
 use super::plan::FrontEnd;
 use super::stream_errors;
 use super::texts;
+use tokenweir_protocol::openai::Usage;
 
 /// Writes one transcription in the format of vLLM or of `OpenAI`.
 pub(crate) fn transcription(framing: &mut Framing, is_damaged: bool, ends: Ends) {
@@ -15,11 +16,6 @@ pub(crate) fn transcription(framing: &mut Framing, is_damaged: bool, ends: Ends)
     } else {
         events(framing, ends);
     }
-}
-
-fn text() -> Meaning {
-    let output = Some(Output { kind: Kind::Answer, tokens: None });
-    Meaning { output, ..Meaning::default() }
 }
 
 fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
@@ -38,7 +34,11 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
             pieces += 1;
             let piece = texts::draw(&mut framing.random);
             let json = envelope(&format!(r#""choices":[{{"delta":{{"content":"{piece}"}}}}]"#));
-            framing.event("", &json, Meaning { choices: 1, has_names: true, ..text() });
+            framing.event(
+                "",
+                &json,
+                Meaning { choices: 1, has_names: true, ..Meaning::with_output(true) },
+            );
         }
         if is_damaged && framing.chance(60) {
             let whole = envelope(r#""choices":[{"delta":{"content":"a"}}]"#);
@@ -59,7 +59,7 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
                 r#""choices":[],"usage":{usage}{},"completion_tokens":{pieces}}}"#,
                 pieces + 9
             ));
-            let counts = Counts { input: Some(9), output: Some(pieces), ..Counts::default() };
+            let counts = Usage { input: Some(9), output: Some(pieces), ..Usage::default() };
             let meaning = Meaning {
                 usage: Some(counts),
                 is_usage_event: true,
@@ -81,7 +81,7 @@ fn events(framing: &mut Framing, ends: Ends) {
     for _ in 0..pieces {
         let piece = texts::draw(&mut framing.random);
         let json = format!(r#"{{"type":"transcript.text.delta","delta":"{piece}"}}"#);
-        framing.event("", &json, text());
+        framing.event("", &json, Meaning::with_output(true));
     }
     match ends {
         Ends::Error => stream_errors::failure(framing, FrontEnd::VllmPython),
@@ -93,8 +93,8 @@ fn events(framing: &mut Framing, ends: Ends) {
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,
                 pieces + 14
             );
-            let usage = Some(Counts { input: Some(14), output: Some(pieces), ..Counts::default() });
-            let output = text().output.filter(|_| pieces == 0);
+            let usage = Some(Usage { input: Some(14), output: Some(pieces), ..Usage::default() });
+            let output = Meaning::with_output(true).output.filter(|_| pieces == 0);
             framing.event(
                 "",
                 &json,

@@ -1,13 +1,13 @@
 //! Generated streams of chat and text completions. Each step of a plan becomes one chunk in the dialect of
 //! the front end. Then follow usage and `[DONE]`.
 
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::{Meaning, Output};
 use super::framing::Framing;
-use super::plan::{Field, FrontEnd, Plan, Step, StepKind, TokenReporting, UsageAsked};
+use super::plan::{Field, FrontEnd, Plan, Step, StepKind, UsageAsked};
 use super::stream_errors;
 use super::texts;
 use std::fmt::Write;
-use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::{Api, Usage};
 
 /// Writes the chunks of one response.
 pub(crate) struct Chunks<'a> {
@@ -77,13 +77,12 @@ impl<'a> Chunks<'a> {
         let is_continuous = self.plan.usage == UsageAsked::Continuous;
         let usage = if is_continuous { self.counts(self.made[step.choice]) } else { String::new() };
         let json = self.envelope(&choice, &usage);
-        let output = |kind| Some(Output { kind, tokens });
+        let output = |is_answer| Some(Output { is_answer, tokens });
         let meaning = Meaning {
             output: match step.what {
-                StepKind::Text(kind, _) => output(kind),
-                StepKind::HeldBack => output(Kind::Textless),
-                StepKind::Finish(_, _, true) => output(Kind::Answer),
-                StepKind::Finish(..) if self.reports_in_lists(step) => output(Kind::Textless),
+                StepKind::Text(Field::Reasoning) | StepKind::HeldBack => output(false),
+                StepKind::Text(_) | StepKind::Finish(_, _, true) => output(true),
+                StepKind::Finish(..) if self.reports_in_lists(step) => output(false),
                 StepKind::Role | StepKind::Silence | StepKind::Finish(..) => None,
             },
             choices: step.choice + 1,
@@ -92,7 +91,7 @@ impl<'a> Chunks<'a> {
                 _ => None,
             },
             usage: is_continuous
-                .then(|| Counts { output: Some(self.made.iter().sum()), ..self.input() }),
+                .then(|| Usage { output: Some(self.made.iter().sum()), ..self.input() }),
             has_names: true,
             is_marked: step.what == StepKind::Role,
             ..Meaning::default()
@@ -131,7 +130,7 @@ impl<'a> Chunks<'a> {
                 }
                 FrontEnd::LlamaCpp => r#""role":"assistant","content":null"#.into(),
             },
-            StepKind::Text(_, field) => self.chat_text(field, text),
+            StepKind::Text(field) => self.chat_text(field, text),
             StepKind::HeldBack => r#""content":"""#.into(),
             StepKind::Finish(_, _, true) => format!(r#""content":"{text}""#),
             StepKind::Finish(..) if front_end == FrontEnd::VllmPython => r#""content":"""#.into(),
@@ -140,36 +139,29 @@ impl<'a> Chunks<'a> {
             }
             StepKind::Finish(..) | StepKind::Silence => String::new(),
         };
-        let reason = reason(step.what);
         let logprobs = self.logprobs(step, |tokens| {
             let one = r#"{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}"#;
             format!("{{\"content\":[{}]}}", list(one, tokens))
         });
-        let ids = self.ids(step);
+        let has_nulls = matches!(front_end, FrontEnd::VllmPython | FrontEnd::Sglang);
+        let logprobs = member("logprobs", &logprobs, has_nulls);
+        let reason = reason(step.what);
+        let finish = member("finish_reason", &reason, has_nulls);
+        let ids = member("token_ids", &self.ids(step), has_nulls);
         let index = step.choice;
         match front_end {
-            FrontEnd::VllmPython => format!(
-                r#"{{"index":{index},"delta":{{{delta}}},"logprobs":{},"finish_reason":{},"token_ids":{}}}"#,
-                or_null(&logprobs),
-                or_null(&reason),
-                or_null(&ids)
-            ),
-            FrontEnd::VllmRust => format!(
-                r#"{{"index":{index},"delta":{{{delta}}}{}{}{}}}"#,
-                member("logprobs", &logprobs),
-                member("finish_reason", &reason),
-                member("token_ids", &ids)
-            ),
+            FrontEnd::VllmPython | FrontEnd::VllmRust => {
+                format!(r#"{{"index":{index},"delta":{{{delta}}}{logprobs}{finish}{ids}}}"#)
+            }
             FrontEnd::Sglang => format!(
-                r#"{{"index":{index},"delta":{{{delta}}},"logprobs":{},"finish_reason":{},"matched_stop":null}}"#,
-                or_null(&logprobs),
-                or_null(&reason)
+                r#"{{"index":{index},"delta":{{{delta}}}{logprobs}{finish},"matched_stop":null}}"#
             ),
-            FrontEnd::LlamaCpp => format!(
-                r#"{{"finish_reason":{},"index":{index},"delta":{{{delta}}}{}}}"#,
-                or_null(&reason),
-                member("logprobs", &logprobs)
-            ),
+            FrontEnd::LlamaCpp => {
+                let reason = if reason.is_empty() { "null" } else { &reason };
+                format!(
+                    r#"{{"finish_reason":{reason},"index":{index},"delta":{{{delta}}}{logprobs}}}"#
+                )
+            }
         }
     }
 
@@ -200,39 +192,27 @@ impl<'a> Chunks<'a> {
             StepKind::HeldBack | StepKind::Silence | StepKind::Finish(_, _, false)
         );
         let text = if is_textless { "" } else { text };
-        let reason = reason(step.what);
         let logprobs = self.logprobs(step, |tokens| {
             let (names, numbers) = (list(r#""a""#, tokens), list("-0.5", tokens));
             format!(r#"{{"text_offset":[0],"token_logprobs":[{numbers}],"tokens":[{names}],"top_logprobs":[]}}"#)
         });
-        let ids = self.ids(step);
-        let index = step.choice;
-        if self.plan.front_end == FrontEnd::VllmPython {
-            return format!(
-                r#"{{"index":{index},"text":"{text}","logprobs":{},"finish_reason":{},"stop_reason":null,"token_ids":{}}}"#,
-                or_null(&logprobs),
-                or_null(&reason),
-                or_null(&ids)
-            );
-        }
-        format!(
-            r#"{{"text":"{text}","index":{index}{}{}{}}}"#,
-            member("logprobs", &logprobs),
-            member("finish_reason", &reason),
-            member("token_ids", &ids)
-        )
+        let has_nulls = self.plan.front_end == FrontEnd::VllmPython;
+        let logprobs = member("logprobs", &logprobs, has_nulls);
+        let finish = member("finish_reason", &reason(step.what), has_nulls);
+        let ids = member("token_ids", &self.ids(step), has_nulls);
+        let stop = member("stop_reason", "", has_nulls);
+        let (index, text) = (format!("\"index\":{}", step.choice), format!("\"text\":\"{text}\""));
+        let (first, second) = if has_nulls { (index, text) } else { (text, index) };
+        format!("{{{first},{second}{logprobs}{finish}{stop}{ids}}}")
     }
 
     fn logprobs(&self, step: &Step, write: impl Fn(u64) -> String) -> String {
-        let has =
-            matches!(self.plan.token_reporting, TokenReporting::Logprobs | TokenReporting::Both)
-                && self.reports_in_lists(step);
+        let has = self.plan.has_logprobs && self.reports_in_lists(step);
         if has { write(step.tokens) } else { String::new() }
     }
 
     fn ids(&self, step: &Step) -> String {
-        let has = matches!(self.plan.token_reporting, TokenReporting::Ids | TokenReporting::Both)
-            && self.reports_in_lists(step);
+        let has = self.plan.has_ids && self.reports_in_lists(step);
         if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
     }
 
@@ -241,20 +221,15 @@ impl<'a> Chunks<'a> {
         let (id, plan) = (&self.id, self.plan);
         let object =
             if plan.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" };
-        match plan.front_end {
-            FrontEnd::VllmPython | FrontEnd::VllmRust => format!(
-                r#"{{"id":"{id}","object":"{object}","created":1795000000,"model":"{MODEL}","choices":[{choices}]{}}}"#,
-                member("usage", usage)
-            ),
-            FrontEnd::Sglang => format!(
-                r#"{{"id":"{id}","object":"{object}","created":1795000000,"model":"{MODEL}","choices":[{choices}],"usage":{}}}"#,
-                or_null(usage)
-            ),
-            FrontEnd::LlamaCpp => format!(
-                r#"{{"choices":[{choices}],"created":1795000000,"id":"{id}","model":"{MODEL}","system_fingerprint":"b1","object":"{object}"{},"timings":{{"prompt_n":1,"predicted_n":2}}}}"#,
-                member("usage", usage)
-            ),
+        let usage = member("usage", usage, plan.front_end == FrontEnd::Sglang);
+        if plan.front_end == FrontEnd::LlamaCpp {
+            return format!(
+                r#"{{"choices":[{choices}],"created":1795000000,"id":"{id}","model":"{MODEL}","system_fingerprint":"b1","object":"{object}"{usage},"timings":{{"prompt_n":1,"predicted_n":2}}}}"#
+            );
         }
+        format!(
+            r#"{{"id":"{id}","object":"{object}","created":1795000000,"model":"{MODEL}","choices":[{choices}]{usage}}}"#
+        )
     }
 
     /// Writes an event with members that look like usage, an error or an end, but have no meaning where they
@@ -280,7 +255,7 @@ impl<'a> Chunks<'a> {
 
     fn usage_event(&mut self, is_damaged: bool) {
         let output: u64 = self.made.iter().sum();
-        let mut counts = Counts { output: Some(output), ..self.input() };
+        let mut counts = Usage { output: Some(output), ..self.input() };
         let mut usage = self.counts(output);
         if is_damaged {
             (usage, counts) = stream_errors::usage(self.framing, self.plan.prompt_tokens, output);
@@ -308,9 +283,9 @@ impl<'a> Chunks<'a> {
         self.framing.event("", &json, meaning);
     }
 
-    fn input(&self) -> Counts {
+    fn input(&self) -> Usage {
         let Plan { prompt_tokens, cached, .. } = *self.plan;
-        Counts { input: Some(prompt_tokens), cached, ..Counts::default() }
+        Usage { input: Some(prompt_tokens), cached, ..Usage::default() }
     }
 
     /// The JSON of a `usage` object with this number of output tokens.
@@ -351,10 +326,11 @@ fn list(one: &str, times: u64) -> String {
     vec![one; times as usize].join(",")
 }
 
-fn or_null(value: &str) -> &str {
-    if value.is_empty() { "null" } else { value }
-}
-
-fn member(name: &str, value: &str) -> String {
-    if value.is_empty() { String::new() } else { format!(",\"{name}\":{value}") }
+/// A further member of a JSON object. If it has no value, it is null or left out.
+fn member(name: &str, value: &str, is_null_written: bool) -> String {
+    match value {
+        "" if is_null_written => format!(",\"{name}\":null"),
+        "" => String::new(),
+        _ => format!(",\"{name}\":{value}"),
+    }
 }

@@ -9,17 +9,16 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
-use tokenweir_protocol::headers::RequestId;
+use std::time::Instant;
 use tokenweir_request::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver,
 };
-use tokenweir_request::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
+use tokenweir_request::record::fixtures::begun;
+use tokenweir_request::record::{RequestOptions, RequestRecord};
 
 /// What the client received in an exchange, and what the gateway recorded.
 pub(crate) struct Seen {
@@ -182,24 +181,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// A backend without metrics.
 struct Stub;
 
-impl BackendMonitor for Stub {
-    fn condition(&self, _: Instant) -> BackendCondition {
-        BackendCondition::default()
-    }
-    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
-        WaitReports::default()
-    }
-    fn on_gap(&self, _: Duration, _: Instant) {}
-    fn usual_gap(&self) -> Option<f64> {
-        None
-    }
-    fn on_stall(&self, _: bool) {}
-}
+impl BackendMonitor for Stub {}
 
 /// The record of the request, with the values that a gateway knows when it has sent the request.
 fn record(case: &Case) -> RequestRecord {
-    let request_id = RequestId::from_headers(&HeaderMap::new(), 1);
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     RequestRecord {
         api: Some(case.api),
         options: RequestOptions {
@@ -207,6 +192,6 @@ fn record(case: &Case) -> RequestRecord {
             usage_injected: case.is_usage_injected,
             ..RequestOptions::default()
         },
-        ..*RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, Instant::now())
+        ..begun(Instant::now())
     }
 }

@@ -2,9 +2,9 @@
 //! connection.
 
 use super::chunks::{Chunks, Ends};
-use super::expected_stream::{Event, GeneratedStream, Kind, Meaning};
+use super::expected_stream::{Event, GeneratedStream, Meaning};
 use super::framing::Framing;
-use super::plan::{Field, FrontEnd, Plan, StepKind, TokenReporting, UsageAsked};
+use super::plan::{Field, FrontEnd, Plan, StepKind, UsageAsked};
 use super::{audio, chance, typed_events, unknown_events};
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
@@ -165,11 +165,11 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         (plan.choices > 1, "several choices"),
         (plan.usage == UsageAsked::AtTheEnd, "usage at the end"),
         (plan.usage == UsageAsked::Continuous, "continuous usage"),
-        (plan.token_reporting != TokenReporting::Nothing, "token ids or logprobs"),
+        (plan.reports_tokens(), "token ids or logprobs"),
         (plan.steps.iter().any(|step| step.tokens > 1), "several tokens in an event"),
-        (has(|what| matches!(what, StepKind::Text(Kind::Reasoning, _))), "reasoning"),
-        (has(|what| matches!(what, StepKind::Text(_, Field::ToolCalls))), "tool calls"),
-        (has(|what| matches!(what, StepKind::Text(_, Field::Refusal))), "refusal"),
+        (has(|what| matches!(what, StepKind::Text(Field::Reasoning))), "reasoning"),
+        (has(|what| matches!(what, StepKind::Text(Field::ToolCalls))), "tool calls"),
+        (has(|what| matches!(what, StepKind::Text(Field::Refusal))), "refusal"),
         (has(|what| matches!(what, StepKind::HeldBack)), "text withheld"),
         (has(|what| matches!(what, StepKind::Finish("abort", ..))), "abort"),
         (!has(|what| matches!(what, StepKind::Finish(..))), "no finish reason"),

@@ -2,8 +2,8 @@
 //! has. The rules are those in the documentation of the record and in `tests/wire/README.md`.
 
 use super::exchange_case::{Case, Close};
-use super::expected_stream::{Counts, Kind, Meaning};
-use tokenweir_protocol::openai::FinishReason;
+use super::expected_stream::Meaning;
+use tokenweir_protocol::openai::{FinishReason, Usage};
 use tokenweir_request::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
 
 /// The values of a record that the test compares.
@@ -12,7 +12,7 @@ pub(crate) struct RecordFields {
     pub outcome: &'static str,
     pub ending: &'static str,
     pub finish_reasons: Vec<Option<&'static str>>,
-    pub usage: Counts,
+    pub usage: Usage,
     pub usage_source: &'static str,
     pub output_tokens: Option<u64>,
     pub usage_event: Option<&'static str>,
@@ -37,7 +37,6 @@ impl RecordFields {
     pub(crate) fn from_record(record: &RequestRecord) -> Self {
         let observed = &record.observed;
         let timings = &record.timings;
-        let usage = observed.usage;
         Self {
             outcome: record.outcome.as_str(),
             ending: record.ending(),
@@ -46,13 +45,7 @@ impl RecordFields {
                 .iter()
                 .map(|reason| reason.map(FinishReason::as_str))
                 .collect(),
-            usage: Counts {
-                input: usage.input,
-                output: usage.output,
-                cached: usage.cached,
-                cache_created: usage.cache_created,
-                reasoning: usage.reasoning,
-            },
+            usage: observed.usage,
             usage_source: observed.usage_source.as_str(),
             output_tokens: record.output_tokens(),
             usage_event: observed.usage_event.map(UsageEventOutcome::as_str),
@@ -127,7 +120,7 @@ impl RecordFields {
             if let Some((choice, reason)) = finish {
                 self.finish_reasons[*choice] = Some(reason);
             }
-            self.usage.update(usage.unwrap_or_default());
+            self.add_usage(usage.unwrap_or_default());
             if let (None, Some((code, kind))) = (&self.error, error) {
                 self.error = Some([code, kind].map(|text| text.map(Into::into)));
             }
@@ -137,7 +130,7 @@ impl RecordFields {
                     self.tokens_in_events += output.tokens.unwrap_or(0);
                     self.uncounted_events += u64::from(output.tokens.is_none());
                     estimated += output.tokens.unwrap_or(1);
-                    self.marks[2] |= output.kind == Kind::Answer;
+                    self.marks[2] |= output.is_answer;
                 }
                 None if matches!(finish, Some((_, "stop" | "tool_calls"))) => estimated += 1,
                 None => {}
@@ -165,6 +158,18 @@ impl RecordFields {
         self.is_whole = self.marks[3]
             || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
         self.count(estimated);
+    }
+
+    /// Replaces each count for which `later` has a value.
+    fn add_usage(&mut self, later: Usage) {
+        let Usage { input, output, cached, cache_created, reasoning } = self.usage;
+        self.usage = Usage {
+            input: later.input.or(input),
+            output: later.output.or(output),
+            cached: later.cached.or(cached),
+            cache_created: later.cache_created.or(cache_created),
+            reasoning: later.reasoning.or(reasoning),
+        };
     }
 
     /// Sets the number of output tokens and the source of this number. `estimated` is the number if it must

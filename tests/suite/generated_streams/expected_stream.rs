@@ -1,6 +1,7 @@
 //! A generated stream: its bytes, and the meaning of each event.
 
 use std::ops::Range;
+use tokenweir_protocol::openai::Usage;
 
 /// A generated response of a backend: its bytes, and what they mean.
 #[derive(Debug, Default)]
@@ -43,7 +44,7 @@ pub(crate) struct Meaning {
     /// The choice that ends with this event, and its finish reason as records have it.
     pub finish: Option<(usize, &'static str)>,
     /// The token counts of the whole response so far, if the event has usage.
-    pub usage: Option<Counts>,
+    pub usage: Option<Usage>,
     /// Whether this is the usage event: it has usage and an empty list of choices.
     pub is_usage_event: bool,
     /// The `code` and the `type` of the error that the event reports.
@@ -64,48 +65,16 @@ pub(crate) struct Meaning {
 /// Generated output in one event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// The kind of output.
-    pub kind: Kind,
+    /// Whether the output belongs to the answer. Reasoning, tokens without text and unknown fields do not.
+    pub is_answer: bool,
     /// Number of tokens of the output, if the event reports it.
     pub tokens: Option<u64>,
 }
 
-/// The kind of an output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Answer,
-    Reasoning,
-    /// Tokens without text.
-    Textless,
-    /// An unknown field, or data that is not an event of the API.
-    Unknown,
-}
-
-/// Token counts. A count is `None` if the response does not report it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub input: Option<u64>,
-    pub output: Option<u64>,
-    pub cached: Option<u64>,
-    pub cache_created: Option<u64>,
-    pub reasoning: Option<u64>,
-}
-
-impl Counts {
-    /// Replaces each count for which `later` has a value.
-    pub(crate) fn update(&mut self, later: Counts) {
-        self.input = later.input.or(self.input);
-        self.output = later.output.or(self.output);
-        self.cached = later.cached.or(self.cached);
-        self.cache_created = later.cache_created.or(self.cache_created);
-        self.reasoning = later.reasoning.or(self.reasoning);
-    }
-}
-
 impl Meaning {
-    /// The meaning of an event whose output no API defines.
-    pub(crate) fn unknown() -> Self {
-        let output = Some(Output { kind: Kind::Unknown, tokens: None });
+    /// The meaning of an event that only has output, and does not report its number of tokens.
+    pub(crate) fn with_output(is_answer: bool) -> Self {
+        let output = Some(Output { is_answer, tokens: None });
         Self { output, ..Self::default() }
     }
 
@@ -116,7 +85,7 @@ impl Meaning {
             return;
         }
         if self.output.is_none() && self.error.is_none() && (is_in_delta || !is_marked) {
-            self.output = Self::unknown().output;
+            self.output = Self::with_output(false).output;
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A random plan of a response in chunks. It says what each event contains, not which bytes.
 
 use super::chance;
-use super::expected_stream::Kind;
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
@@ -10,7 +9,10 @@ pub(crate) struct Plan {
     pub api: Api,
     pub front_end: FrontEnd,
     pub usage: UsageAsked,
-    pub token_reporting: TokenReporting,
+    /// Whether events with tokens have the ids of the tokens.
+    pub has_ids: bool,
+    /// Whether events with tokens have the logprobs of the tokens.
+    pub has_logprobs: bool,
     pub prompt_tokens: u64,
     pub cached: Option<u64>,
     pub has_reasoning_count: bool,
@@ -39,15 +41,6 @@ pub(crate) enum UsageAsked {
     Continuous,
 }
 
-/// How events report their number of tokens, other than with usage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TokenReporting {
-    Nothing,
-    Ids,
-    Logprobs,
-    Both,
-}
-
 /// One event of one choice, before it is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
@@ -61,8 +54,8 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StepKind {
     Role,
-    /// A text: its kind, and the member of the delta that has it.
-    Text(Kind, Field),
+    /// A text in this member of the delta.
+    Text(Field),
     /// A token whose text the engine sends only with a later token.
     HeldBack,
     /// An event without content, because a parser in the server consumed the text of the token.
@@ -108,12 +101,7 @@ impl Plan {
         let has_choices =
             matches!(front_end, FrontEnd::VllmPython | FrontEnd::Sglang) && chance(random, 25);
         let choices = if has_choices { random.usize(2..=4) } else { 1 };
-        let token_reporting = match random.u8(..20) {
-            0..2 if is_vllm => TokenReporting::Ids,
-            2 if is_vllm => TokenReporting::Both,
-            3..5 => TokenReporting::Logprobs,
-            _ => TokenReporting::Nothing,
-        };
+        let reporting = random.u8(..20);
         let usage = match random.u8(..10) {
             0..4 => UsageAsked::Nowhere,
             9 if front_end != FrontEnd::LlamaCpp => UsageAsked::Continuous,
@@ -123,7 +111,8 @@ impl Plan {
             api,
             front_end,
             usage,
-            token_reporting,
+            has_ids: is_vllm && reporting < 3,
+            has_logprobs: (is_vllm && reporting == 2) || (3..5).contains(&reporting),
             prompt_tokens: random.u64(1..200_000),
             cached: chance(random, 30).then(|| random.u64(0..5_000)),
             has_reasoning_count: chance(random, 20),
@@ -137,7 +126,7 @@ impl Plan {
 
     /// Whether events report their number of tokens by token ids or logprobs.
     pub(crate) fn reports_tokens(&self) -> bool {
-        self.token_reporting != TokenReporting::Nothing
+        self.has_ids || self.has_logprobs
     }
 
     fn draw_steps(&mut self, random: &mut Rng) {
@@ -177,8 +166,8 @@ impl Plan {
             let what = match random.u8(..40) {
                 0 => StepKind::HeldBack,
                 1 if is_chat && !self.reports_tokens() => StepKind::Silence,
-                _ if event < thinks => StepKind::Text(Kind::Reasoning, Field::Reasoning),
-                _ => StepKind::Text(Kind::Answer, field),
+                _ if event < thinks => StepKind::Text(Field::Reasoning),
+                _ => StepKind::Text(field),
             };
             let tokens = match what {
                 StepKind::Text(..) if is_speculative => random.u64(1..=6),

@@ -1,9 +1,10 @@
 //! Faults inside a generated stream: errors that the server reports, and malformed events. A malformed event
 //! has no meaning, so the observer must not derive a value from it.
 
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::Meaning;
 use super::framing::Framing;
 use super::plan::FrontEnd;
+use tokenweir_protocol::openai::Usage;
 
 /// Writes a malformed event, or a valid one that looks malformed. `whole` is a valid event of the stream.
 /// `is_chunk` says whether the events of the API have choices.
@@ -30,27 +31,25 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let (kind, data, meaning) = match harmless {
         0 => {
             let closed = format!("{{\"x\":{deep}{}}}", "]".repeat(5_000));
-            ("deep nesting", closed.into(), Meaning::unknown())
+            ("deep nesting", closed.into(), Meaning::with_output(false))
         }
         // These bytes are no valid UTF-8, but a text decoder replaces them and continues.
         1 => {
             let mut data =
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
             data.extend_from_slice(b"\xFF\xC3(\xF0\x9F\"}");
-            let kind = if is_chunk { Kind::Answer } else { Kind::Unknown };
-            let output = Some(Output { kind, tokens: None });
             let choices = usize::from(is_chunk);
-            ("invalid UTF-8", data, Meaning { output, choices, ..Meaning::default() })
+            ("invalid UTF-8", data, Meaning { choices, ..Meaning::with_output(is_chunk) })
         }
         _ if data.is_empty() => ("malformed: not JSON", data, Meaning::default()),
-        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::unknown() }),
+        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::with_output(false) }),
     };
     framing.stream.kinds.push(kind);
     framing.raw(&data, meaning);
 }
 
 /// The JSON of a `usage` object that has a malformed count, and its valid counts.
-pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Counts) {
+pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Usage) {
     const NO_COUNTS: [&str; 10] = [
         "-1",
         "1.5",
@@ -72,21 +71,21 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
             format!(
                 r#"{{"prompt_tokens":{bad},"total_tokens":{total},"completion_tokens":{output}}}"#
             ),
-            Counts { output: Some(output), ..Counts::default() },
+            Usage { output: Some(output), ..Usage::default() },
         ),
         1 => (
             format!(
                 r#"{{"prompt_tokens":{input},"total_tokens":{total},"completion_tokens":{bad}}}"#
             ),
-            Counts { input: Some(input), ..Counts::default() },
+            Usage { input: Some(input), ..Usage::default() },
         ),
         2 => (
             format!(
                 r#"{{"prompt_tokens":{bad},"total_tokens":{total},"completion_tokens":{bad}}}"#
             ),
-            Counts::default(),
+            Usage::default(),
         ),
-        _ => (NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(), Counts::default()),
+        _ => (NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(), Usage::default()),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Generated streams of the Responses and Messages APIs. Their events have types, and no `[DONE]` follows.
 
 use super::chunks::Ends;
-use super::expected_stream::{Counts, Kind, Meaning, Output};
+use super::expected_stream::Meaning;
 use super::framing::Framing;
 use super::stream_errors;
 use super::texts;
+use tokenweir_protocol::openai::Usage;
 
 const MODEL: &str = "org/model-7b";
 
@@ -43,7 +44,7 @@ pub(crate) fn responses(framing: &mut Framing, is_damaged: bool, ends: Ends) {
         let json = format!(
             r#"{{"delta":"{text}","item_id":"i","logprobs":[],"output_index":0,"type":"{kind}"}}"#
         );
-        typed(framing, kind, &json, piece(is_reasoning, false));
+        typed(framing, kind, &json, Meaning::with_output(!is_reasoning));
         if number == broken {
             stream_errors::event(framing, &json, false);
         }
@@ -98,7 +99,7 @@ fn last_response(
         "null".into()
     };
     let rest = format!(r#""usage":{usage},"incomplete_details":{details},"error":null"#);
-    let counts = Counts {
+    let counts = Usage {
         input: Some(input),
         output: Some(output),
         cached: Some(cached),
@@ -130,7 +131,7 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     // In the Messages API, `input_tokens` does not include tokens that were read from the cache or written to
     // it.
     let input = Some(fresh + cached.unwrap_or(0) + created.unwrap_or(0));
-    let counts = Counts { input, cached, cache_created: created, ..Counts::default() };
+    let counts = Usage { input, cached, cache_created: created, ..Usage::default() };
     let start = format!(
         r#"{{"type":"message_start","message":{{"id":"{id}","type":"message","role":"assistant","content":[],"model":"{MODEL}","stop_reason":null,"usage":{{"input_tokens":{fresh},"output_tokens":0{cache}}}}}}}"#
     );
@@ -161,12 +162,12 @@ pub(crate) fn messages(framing: &mut Framing, is_damaged: bool, ends: Ends) {
     let (rest, counts) = if framing.random.bool() {
         (format!(r#","input_tokens":{fresh}{cache}"#), counts)
     } else {
-        (String::new(), Counts::default())
+        (String::new(), Usage::default())
     };
     let json = format!(
         r#"{{"type":"message_delta","delta":{{"stop_reason":{raw},"stop_sequence":null}},"usage":{{"output_tokens":{pieces}{rest}}}}}"#
     );
-    let usage = Some(Counts { output: Some(pieces), ..counts });
+    let usage = Some(Usage { output: Some(pieces), ..counts });
     let meaning = Meaning { choices: 1, finish: reason, usage, ..Meaning::default() };
     typed(framing, "message_delta", &json, meaning);
     let meaning = Meaning { is_last: true, ..Meaning::default() };
@@ -196,11 +197,16 @@ fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
             (false, false) => format!(r#"{{"type":"text_delta","text":"{text}"}}"#),
         };
         let json = format!(r#"{{"type":"content_block_delta","delta":{delta},"index":0}}"#);
-        typed(framing, "content_block_delta", &json, piece(is_reasoning, is_empty));
+        typed(
+            framing,
+            "content_block_delta",
+            &json,
+            Meaning::with_output(!is_reasoning && !is_empty),
+        );
         if number + 1 == thinks {
             let delta = r#"{"type":"signature_delta","signature":"c2ln"}"#;
             let json = format!(r#"{{"type":"content_block_delta","delta":{delta},"index":0}}"#);
-            typed(framing, "content_block_delta", &json, piece(true, false));
+            typed(framing, "content_block_delta", &json, Meaning::with_output(false));
             typed(
                 framing,
                 "content_block_stop",
@@ -213,15 +219,6 @@ fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
         }
     }
     thinks + answers
-}
-
-fn piece(is_reasoning: bool, is_empty: bool) -> Meaning {
-    let kind = match (is_empty, is_reasoning) {
-        (true, _) => Kind::Textless,
-        (false, true) => Kind::Reasoning,
-        (false, false) => Kind::Answer,
-    };
-    Meaning { output: Some(Output { kind, tokens: None }), ..Meaning::default() }
 }
 
 /// Writes an event whose type is in its data and mostly also in its `event` field.

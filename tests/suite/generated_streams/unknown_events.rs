@@ -24,8 +24,8 @@ pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
         let kind = if framing.random.bool() { "audio" } else { "" };
         let start = framing.random.u8(..8);
         match (json.starts_with("{\""), start) {
-            (true, 1..) => framing.event(kind, &json, Meaning::unknown()),
-            _ => framing.raw(json.as_bytes(), Meaning::unknown()),
+            (true, 1..) => framing.event(kind, &json, Meaning::with_output(false)),
+            _ => framing.raw(json.as_bytes(), Meaning::with_output(false)),
         }
         // The end of a text that is not JSON is known only at the end of its event.
         if let Some(event) = framing.stream.events.last_mut().filter(|_| json.starts_with("plain"))

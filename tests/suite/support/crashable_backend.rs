@@ -1,13 +1,13 @@
 //! A proxy in front of a scripted backend. It crashes when a request has reached a chosen byte: its port
 //! closes and it cuts every connection, as if the process had been killed. The test can restart it.
 
+use super::tcp_server::TcpServer;
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::AbortHandle;
 
 /// The point of an inference request at which the proxy crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct CrashableBackend {
     pub addr: SocketAddr,
     backend_addr: SocketAddr,
     trigger: Arc<CrashTrigger>,
-    accept_task: Option<JoinHandle<()>>,
+    server: TcpServer,
     /// A socket that is bound to the address but never listens. So while the backend is down, no other
     /// program gets the port, and connections to it are refused.
     _reserved_port: Socket,
@@ -33,7 +33,8 @@ pub(crate) struct CrashableBackend {
 #[derive(Default)]
 struct CrashTrigger {
     crash_point: Mutex<Option<CrashPoint>>,
-    crashed: Notify,
+    /// Ends the proxy.
+    server: OnceLock<AbortHandle>,
 }
 
 impl CrashableBackend {
@@ -41,11 +42,8 @@ impl CrashableBackend {
     pub(crate) fn in_front_of(backend: SocketAddr) -> Self {
         let reserved_port = bind_shared(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let addr = reserved_port.local_addr().unwrap().as_socket().unwrap();
-        let listener = listen(addr);
-        let trigger = Arc::<CrashTrigger>::default();
-        let accept_task =
-            Some(tokio::spawn(accept_connections(listener, backend, trigger.clone())));
-        Self { addr, backend_addr: backend, trigger, accept_task, _reserved_port: reserved_port }
+        let (server, trigger) = start_proxy(addr, backend);
+        Self { addr, backend_addr: backend, trigger, server, _reserved_port: reserved_port }
     }
 
     /// Sets the point of a request at which the backend crashes. It crashes there once.
@@ -53,26 +51,14 @@ impl CrashableBackend {
         *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
-    /// Crashes the backend now, unless a request has already reached the crash point. Returns whether one
-    /// had.
-    pub(crate) async fn crash(&mut self) -> bool {
-        let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
-        self.trigger.crashed.notify_one();
-        if let Some(accept_task) = self.accept_task.take() {
-            accept_task.await.unwrap();
-        }
-        had_crashed
+    /// Crashes the backend now, unless a request has already reached the crash point.
+    pub(crate) async fn crash(&mut self) {
+        self.server.stop().await;
     }
 
     /// Restarts the backend: it listens again at the same address, and has no crash point.
     pub(crate) fn restart(&mut self) {
-        self.trigger = Arc::default();
-        let listener = listen(self.addr);
-        self.accept_task = Some(tokio::spawn(accept_connections(
-            listener,
-            self.backend_addr,
-            self.trigger.clone(),
-        )));
+        (self.server, self.trigger) = start_proxy(self.addr, self.backend_addr);
     }
 }
 
@@ -92,22 +78,14 @@ pub(crate) fn bind_shared(addr: SocketAddr) -> Socket {
     socket
 }
 
-async fn accept_connections(
-    listener: TcpListener,
-    backend: SocketAddr,
-    trigger: Arc<CrashTrigger>,
-) {
-    // Dropping the set with this task closes both ends of every proxied connection.
-    let mut proxied_connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            biased;
-            () = trigger.crashed.notified() => return,
-            accepted = listener.accept() => {
-                proxied_connections.spawn(proxy_connection(accepted.unwrap().0, backend, trigger.clone()));
-            }
-        }
-    }
+/// Starts a proxy at `addr`. It has no crash point.
+fn start_proxy(addr: SocketAddr, backend: SocketAddr) -> (TcpServer, Arc<CrashTrigger>) {
+    let trigger = Arc::<CrashTrigger>::default();
+    let watched = trigger.clone();
+    let serve = move |gateway| proxy_connection(gateway, backend, watched.clone());
+    let server = TcpServer::on(listen(addr), serve);
+    trigger.server.set(server.abort_handle()).unwrap();
+    (server, trigger)
 }
 
 async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: Arc<CrashTrigger>) {
@@ -145,8 +123,8 @@ async fn forward(
     let last = bytes_until_crash.filter(|at| *at <= bytes.len());
     let is_passed = to.write_all(&bytes[..last.unwrap_or(bytes.len())]).await.is_ok();
     if last.is_some() && trigger.crash_point.lock().unwrap().take().is_some() {
-        trigger.crashed.notify_one();
-        // The crash ends the accept task, which drops this connection.
+        trigger.server.get().unwrap().abort();
+        // The end of the proxy drops this connection.
         std::future::pending::<()>().await;
     }
     is_passed && !bytes.is_empty()
@@ -161,14 +139,6 @@ impl CrashTrigger {
             CrashPoint::Asked(at) if is_request => at.checked_sub(passed),
             CrashPoint::Answered(at) if !is_request => at.checked_sub(passed),
             _ => None,
-        }
-    }
-}
-
-impl Drop for CrashableBackend {
-    fn drop(&mut self) {
-        if let Some(accept_task) = &self.accept_task {
-            accept_task.abort();
         }
     }
 }

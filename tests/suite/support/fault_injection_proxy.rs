@@ -3,19 +3,19 @@
 //! unchanged.
 
 use super::scripted_backend::json;
+use super::tcp_server::TcpServer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::net::TcpStream;
 
 /// The proxy.
 pub(crate) struct FaultInjectionProxy {
     /// Address of the proxy.
     pub addr: SocketAddr,
     schedule: Arc<FaultSchedule>,
-    accept_task: JoinHandle<()>,
+    _server: TcpServer,
 }
 
 struct FaultSchedule {
@@ -43,34 +43,21 @@ enum InjectedFault {
 impl FaultInjectionProxy {
     /// Starts a proxy in front of this backend.
     pub(crate) async fn before(backend: SocketAddr, seed: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let schedule = Arc::new(FaultSchedule {
             seed,
             connection_count: AtomicU64::new(0),
             is_disabled: AtomicBool::new(false),
         });
-        let accept_task = tokio::spawn({
-            let schedule = schedule.clone();
-            async move {
-                let mut proxied_connections = JoinSet::new();
-                while let Ok((gateway, _)) = listener.accept().await {
-                    proxied_connections.spawn(proxy_connection(gateway, backend, schedule.clone()));
-                }
-            }
-        });
-        Self { addr, schedule, accept_task }
+        let followed = schedule.clone();
+        let server =
+            TcpServer::start(move |gateway| proxy_connection(gateway, backend, followed.clone()))
+                .await;
+        Self { addr: server.addr, schedule, _server: server }
     }
 
     /// From now on, the proxy injects no fault on a connection that has none yet.
     pub(crate) fn tame(&self) {
         self.schedule.is_disabled.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Drop for FaultInjectionProxy {
-    fn drop(&mut self) {
-        self.accept_task.abort();
     }
 }
 

@@ -1,6 +1,7 @@
 //! A scripted API server of Kubernetes on a raw socket. Each request waits until the test answers it.
 
 use super::request_reader::read_request;
+use super::tcp_server::TcpServer;
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,14 +9,13 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// The server.
 pub(crate) struct KubernetesApiServer {
     /// Address of the server.
     pub addr: SocketAddr,
     requests: mpsc::UnboundedReceiver<Asked>,
-    accept_task: JoinHandle<()>,
+    server: TcpServer,
 }
 
 /// A request that waits for its response. Dropping it closes the connection.
@@ -38,22 +38,17 @@ impl KubernetesApiServer {
     }
 
     async fn at(addr: SocketAddr) -> Self {
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (sender, asked) = mpsc::unbounded_channel();
-        let accept_task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let sender = sender.clone();
-                tokio::spawn(async move { sender.send(Asked::read(stream).await).ok() });
-            }
+        let (sender, requests) = mpsc::unbounded_channel();
+        let server = TcpServer::on(TcpListener::bind(addr).await.unwrap(), move |stream| {
+            let sender = sender.clone();
+            async move { drop(sender.send(Asked::read(stream).await)) }
         });
-        Self { addr, requests: asked, accept_task }
+        Self { addr: server.addr, requests, server }
     }
 
     /// Refuses connections until the next [`KubernetesApiServer::restart`].
     pub(crate) async fn stop(&mut self) {
-        self.accept_task.abort();
-        let _ = (&mut self.accept_task).await;
+        self.server.stop().await;
         while self.requests.try_recv().is_ok() {}
     }
 
@@ -80,12 +75,6 @@ impl KubernetesApiServer {
         let asked = self.asked().await;
         assert!(asked.is_watch() && asked.version() == Some(version), "{}", asked.target);
         asked.start_stream().await
-    }
-}
-
-impl Drop for KubernetesApiServer {
-    fn drop(&mut self) {
-        self.accept_task.abort();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The gateway as a separate process, and clients that put load on it and note every failed request.
 
-use super::test_gateway::{CHAT, post};
+use super::test_gateway::{CHAT, operate, post};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs;
@@ -152,7 +152,7 @@ impl GatewayProcess {
     /// Fetches a page of the admin listener, with the response head. Returns an empty string if the listener
     /// is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
-        self.send_admin_request("GET", path).await
+        String::from_utf8(operate(self.admin, "GET", path, "").await).unwrap()
     }
 
     /// Fetches a JSON document of the admin listener.
@@ -163,23 +163,12 @@ impl GatewayProcess {
 
     /// Tells the admin listener to reload the configuration. Returns the response.
     pub(crate) async fn reload(&self) -> String {
-        self.send_admin_request("POST", "/-/reload").await
+        String::from_utf8(operate(self.admin, "POST", "/-/reload", "").await).unwrap()
     }
 
     /// The value of a time series on the metrics page.
     pub(crate) async fn value(&self, series: &str) -> f64 {
         crate::metrics::value(&self.get("/metrics").await, series)
-    }
-
-    async fn send_admin_request(&self, method: &str, path: &str) -> String {
-        let mut response = String::new();
-        let Ok(mut stream) = TcpStream::connect(self.admin).await else { return response };
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        if stream.write_all(request.as_bytes()).await.is_ok() {
-            let _ = stream.read_to_string(&mut response).await;
-        }
-        response
     }
 
     /// Sends the process a signal, such as `HUP`.

@@ -3,13 +3,14 @@
 //! another server does.
 
 use super::request_reader::read_request;
+use super::tcp_server::TcpServer;
 use bytes::BytesMut;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 
 /// What the backend does after it has read a request, step by step.
@@ -29,36 +30,51 @@ pub(crate) enum Step {
     Reset,
 }
 
-/// The software of the server. `owner` is what `/v1/models` names as the owner of models, `metrics` the
-/// metrics page.
+/// The software of the server. `owner` is what `/v1/models` names as the owner of models, `health` the path
+/// of its health check, `metrics` the metrics page.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     owner: &'static str,
+    health: &'static str,
     pub(crate) metrics: &'static str,
 }
 
 /// vLLM.
 pub(crate) const VLLM: Kind = Kind {
     owner: "vllm",
+    health: "/health",
     metrics: "vllm:num_requests_running{engine=\"0\"} 1.0\n\
               vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
 /// SGLang. It has no metrics page here.
-pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
+pub(crate) const SGLANG: Kind = Kind { owner: "sglang", health: "/health", metrics: "" };
 /// llama.cpp, to which the gateway sends no parameters that this server may not know.
 pub(crate) const LLAMA_CPP: Kind =
-    Kind { owner: "llamacpp", metrics: "llamacpp:requests_processing 1\n" };
+    Kind { owner: "llamacpp", health: "/health", metrics: "llamacpp:requests_processing 1\n" };
 
 /// TensorRT-LLM. Its `/metrics` has JSON instead of the Prometheus format.
-pub(crate) const TENSORRT_LLM: Kind =
-    Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
+pub(crate) const TENSORRT_LLM: Kind = Kind {
+    owner: "tensorrt_llm",
+    health: "/health",
+    metrics: "[{\"iter\":7,\"numActiveRequests\":1}]",
+};
 
 /// vLLM behind Ray Serve. Its proxy has another path for health checks, and its metrics page is at another
 /// port.
-pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
+pub(crate) const RAY_SERVE: Kind =
+    Kind { owner: "organization-owner", health: "/-/healthz", metrics: "" };
 
-/// What the backend sends for `/metrics`, in place of the metrics page of its server software.
+/// The pages that all servers have at their start: path, status and body. The health check, the models and
+/// the metrics page depend on the software of the server.
+const PAGES: [(&str, &str, &str); 4] = [
+    ("/health", "404 Not Found", ""),
+    ("/kv_event_sources", "404 Not Found", ""),
+    ("/prometheus/metrics", "404 Not Found", ""),
+    ("/version", "200 OK", r#"{"version":"0.32.0"}"#),
+];
+
+/// What the backend sends for a path that it answers itself, not by its script.
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
     Whole(Vec<u8>),
@@ -98,25 +114,20 @@ pub(crate) struct ScriptedBackend {
     pub addr: SocketAddr,
     state: Arc<State>,
     closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,
-    accept_task: tokio::task::JoinHandle<()>,
+    _server: TcpServer,
 }
 
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 
 struct State {
     kind: Kind,
-    models: Mutex<Vec<String>>,
-    models_status: Mutex<&'static str>,
     script: Script,
     received: Mutex<Vec<Seen>>,
     gate: Semaphore,
     closed: mpsc::UnboundedSender<()>,
-    is_healthy: AtomicBool,
     inference_connections: AtomicUsize,
     inference_requests: AtomicUsize,
-    page: Mutex<Option<Arc<Page>>>,
-    /// Responses that replace the built-in ones: by path, the status and the body.
-    pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
+    pages: Mutex<BTreeMap<&'static str, Arc<Page>>>,
     /// Number of requests for each path.
     counts: Mutex<BTreeMap<String, usize>>,
 }
@@ -132,36 +143,33 @@ impl ScriptedBackend {
         kind: Kind,
         script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let (closed, closes) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             kind,
-            models: Mutex::new(vec!["tiny".into()]),
-            models_status: Mutex::new("200 OK"),
             script: Box::new(script),
             received: Mutex::default(),
             gate: Semaphore::new(0),
             closed,
-            is_healthy: AtomicBool::new(true),
             inference_connections: AtomicUsize::new(0),
             inference_requests: AtomicUsize::new(0),
-            page: Mutex::default(),
             pages: Mutex::default(),
             counts: Mutex::default(),
         });
-        let accept_task = tokio::spawn({
-            let state = state.clone();
-            async move {
-                // The set is dropped with this task. So a backend that is dropped closes all its connections.
-                let mut connections = tokio::task::JoinSet::new();
-                while let Ok((stream, _)) = listener.accept().await {
-                    stream.set_nodelay(true).unwrap();
-                    connections.spawn(serve(stream, state.clone()));
-                }
-            }
-        });
-        Self { addr, state, closes: tokio::sync::Mutex::new(closes), accept_task }
+        let served = state.clone();
+        let server = TcpServer::start(move |stream| serve(stream, served.clone())).await;
+        let closes = tokio::sync::Mutex::new(closes);
+        let backend = Self { addr: server.addr, state, closes, _server: server };
+        for (path, status, body) in PAGES {
+            backend.set_page(path, status, body);
+        }
+        backend.set_healthy(true);
+        backend.set_models(&["tiny"]);
+        backend.set_metrics(None);
+        if kind.owner == TENSORRT_LLM.owner {
+            let page = include_str!("../../pages/tensorrt_llm.txt");
+            backend.set_page("/prometheus/metrics", "200 OK", page);
+        }
+        backend
     }
 
     /// Starts a backend that follows these steps for every inference request.
@@ -227,29 +235,29 @@ impl ScriptedBackend {
         std::mem::take(&mut self.state.received.lock().unwrap())
     }
 
-    /// Sets whether `/health` answers with 200.
+    /// Sets whether the health check answers with 200.
     pub(crate) fn set_healthy(&self, healthy: bool) {
-        self.state.is_healthy.store(healthy, Ordering::SeqCst);
+        let status = if healthy { "200 OK" } else { "503 Service Unavailable" };
+        self.set_page(self.state.kind.health, status, "");
     }
 
     /// Sets the models that `/v1/models` lists. `BASE:ADAPTER` stands for an adapter on a base model.
     pub(crate) fn set_models(&self, models: &[&str]) {
-        *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
-    }
-
-    /// Sets the status of the response to `/v1/models`.
-    pub(crate) fn set_models_status(&self, status: &'static str) {
-        *self.state.models_status.lock().unwrap() = status;
+        let models: Vec<_> = models.iter().map(|id| model(id, self.state.kind.owner)).collect();
+        let list = serde_json::json!({ "object": "list", "data": models });
+        self.set_page("/v1/models", "200 OK", &list.to_string());
     }
 
     /// Sets the response to `/metrics`. `None` restores the metrics page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
-        *self.state.page.lock().unwrap() = page.map(Arc::new);
+        let page = page.unwrap_or_else(|| Page::of(self.state.kind.metrics));
+        self.state.pages.lock().unwrap().insert("/metrics", Arc::new(page));
     }
 
     /// Sets the response to a path that the server answers itself, not by a script, such as `/is_paused`.
     pub(crate) fn set_page(&self, path: &'static str, status: &'static str, body: &str) {
-        self.state.pages.lock().unwrap().insert(path, (status, body.into()));
+        let page = Page::Whole(response(status, "", body));
+        self.state.pages.lock().unwrap().insert(path, Arc::new(page));
     }
 
     /// Makes `/v1/models` list this model with this context length in tokens.
@@ -276,12 +284,6 @@ impl ScriptedBackend {
     }
 }
 
-impl Drop for ScriptedBackend {
-    fn drop(&mut self) {
-        self.accept_task.abort();
-    }
-}
-
 async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut buffer = BytesMut::new();
     let mut inference = 0;
@@ -291,18 +293,12 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
         // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
         *state.counts.lock().unwrap().entry(path.clone()).or_default() += 1;
-        let page = state.page.lock().unwrap().clone();
-        if let Some(page) = page.filter(|_| path == "/metrics") {
+        let page = state.pages.lock().unwrap().get(&*path).cloned();
+        if let Some(page) = page {
             if send_page(&mut stream, &page).await {
                 continue;
             }
             return;
-        }
-        if let Some(answer) = built_in_response(&path, &state) {
-            if stream.write_all(&answer).await.is_err() {
-                return;
-            }
-            continue;
         }
         if inference == 0 {
             state.inference_connections.fetch_add(1, Ordering::SeqCst);
@@ -340,7 +336,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     }
 }
 
-/// Sends a metrics page. Returns whether the connection stays open.
+/// Sends a page. Returns whether the connection stays open.
 async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
     let bytes = match page {
         Page::Live(page) => return Box::pin(send_page(stream, &Page::of(&page()))).await,
@@ -360,31 +356,6 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
         }
     }
     false
-}
-
-fn built_in_response(path: &str, state: &State) -> Option<Vec<u8>> {
-    let Kind { owner, metrics } = state.kind;
-    let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
-    let page = state.pages.lock().unwrap().get(path).cloned();
-    let (status, body) = match path {
-        _ if page.is_some() => page?,
-        _ if path == health && state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
-        _ if path == health => ("503 Service Unavailable", String::new()),
-        "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
-        "/v1/models" => {
-            let models = state.models.lock().unwrap();
-            let models: Vec<_> = models.iter().map(|id| model(id, owner)).collect();
-            let status = *state.models_status.lock().unwrap();
-            (status, serde_json::json!({ "object": "list", "data": models }).to_string())
-        }
-        "/metrics" => ("200 OK", metrics.into()),
-        "/prometheus/metrics" if owner == "tensorrt_llm" => {
-            ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
-        }
-        "/health" | "/kv_event_sources" | "/prometheus/metrics" => ("404 Not Found", String::new()),
-        _ => return None,
-    };
-    Some(response(status, "", body))
 }
 
 fn model(id: &str, owner: &str) -> serde_json::Value {

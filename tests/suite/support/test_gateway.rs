@@ -4,11 +4,15 @@ use crate::support::chunked_body::chunks;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
+use std::any::Any;
+use std::borrow::Borrow;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS};
+use tokenweir::admin::{
+    ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource,
+};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -38,7 +42,7 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::payload_log;
 use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
+use tokenweir_gateway::telemetry::trace_capture::TraceCapture;
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -80,10 +84,7 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
-    /// The trace capture. `None`: the gateway captures no trace.
-    capture: Option<Arc<TraceCapture>>,
-    _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
-    _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
+    _guards: std::sync::Mutex<Vec<Guard>>,
     _health_checks: HealthCheckSupervisor,
 }
 
@@ -193,6 +194,9 @@ pub(crate) struct Setup {
     /// The roles of the first backends (prefill or decode), in order. The remaining backends have no role.
     pub roles: &'static [Role],
 }
+
+/// The guard of the worker of a sink. When it is dropped, the worker ends.
+type Guard = Box<dyn Any + Send>;
 
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
 
@@ -304,8 +308,11 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
 }
 
 /// Starts a gateway with these settings in front of these backends, as [`start`] does.
-pub(crate) async fn start_before(backends: &[ScriptedBackend], setup: Setup) -> Running {
-    let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.addr).collect();
+pub(crate) async fn start_before<B>(backends: &[B], setup: Setup) -> Running
+where
+    B: Borrow<ScriptedBackend>,
+{
+    let addresses: Vec<SocketAddr> = backends.iter().map(|it| it.borrow().addr).collect();
     start_with(&addresses, setup).await
 }
 
@@ -420,22 +427,30 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         setup.slos,
     );
     let decisions = Arc::new(DecisionLog::new(1_024));
-    let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
-    let (capture, capturing) = capture.unzip();
-    let capture = capture.map(Arc::new);
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
-    sinks.extend(capture.clone().map(|capture| capture as Arc<dyn Sink>));
+    let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
+    if let Some(file) = &setup.capture {
+        let (capture, guard) = TraceCapture::start(file, 1 << 20).unwrap();
+        let capture = Arc::new(capture);
+        sinks.push(capture.clone());
+        status_sources.push(Arc::new(move |status, _| status.trace_capture = capture.counts()));
+        guards.push(Box::new(guard));
+    }
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
     let texts = payload_log::PayloadLogSettings::default();
-    let (quality, sampling) =
-        QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap().unzip();
-    let quality = quality.map(Arc::new);
-    sinks.extend(quality.clone().map(|quality| quality as Arc<dyn Sink>));
+    if let Some((quality, guard)) = QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap()
+    {
+        let quality = Arc::new(quality);
+        sinks.push(quality.clone());
+        status_sources
+            .push(Arc::new(move |status, now| status.quality = Some(quality.vitals(now))));
+        guards.push(Box::new(guard));
+    }
     let share = setup.quality.share();
     let payload_sampling = PayloadSampling {
         log_ratio: 0.0,
@@ -496,8 +511,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     )
     .with_recording(recording);
     let body_memory = proxy.state.body_memory.clone();
-    let (counted, credentials, captured) =
-        (connection_limiter.clone(), setup.tls.credentials.clone(), capture.clone());
+    let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
+    status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));
+    status_sources.push(Arc::new(move |status, _| status.certificates = credentials.counts()));
     let gpus = Arc::new(GpuMonitor::default());
     let gpu_settings = GpuSettings {
         exporters: setup.gpu_exporters,
@@ -512,17 +528,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         decisions,
         recent_requests: recent,
         cache_map: cache_map.clone(),
-        status_sources: vec![
-            Arc::new(move |status, _| status.connections = counted.snapshot()),
-            Arc::new(move |status, _| status.certificates = credentials.counts()),
-            Arc::new(move |status, _| {
-                status.trace_capture =
-                    captured.as_ref().map(|capture| capture.counts()).unwrap_or_default();
-            }),
-            Arc::new(move |status, now| {
-                status.quality = quality.as_ref().map(|quality| quality.vitals(now));
-            }),
-        ],
+        status_sources,
         gpus,
         webhooks: Arc::default(),
         diagnosis: setup.diagnosis,
@@ -554,9 +560,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
-        capture,
-        _capturing: std::sync::Mutex::new(capturing),
-        _sampling: std::sync::Mutex::new(sampling.flatten()),
+        _guards: std::sync::Mutex::new(guards),
         _health_checks: health_checks,
     }
 }
@@ -580,15 +584,16 @@ impl Running {
 
     /// Waits until the trace capture has written this many lines.
     pub(crate) async fn captured(&self, lines: u64) {
-        let capture = self.capture.as_ref().expect("a capture");
-        wait_until!(capture.counts().written >= lines);
+        let written = format!("\ntokenweir_capture_records_total{{result=\"written\"}} {lines}\n");
+        wait_until!(self.admin("/metrics").await.contains(&written));
     }
 
     /// Sends raw bytes on a new connection. Returns what the gateway sends until it closes the connection.
     pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
-        let mut stream = self.send(request).await;
+        let mut stream = self.connect().await;
         let mut answer = Vec::new();
-        // The gateway may reset the connection. The bytes before that count.
+        // The gateway may reject the request early and reset the connection. The bytes before that count.
+        let _ = stream.write_all(request.as_ref()).await;
         let _ = stream.read_to_end(&mut answer).await;
         answer
     }
@@ -673,13 +678,20 @@ impl Running {
 /// The header line that the admin listener requires in a request that changes something.
 pub(crate) const AS_JSON: &str = "content-type: application/json\r\n";
 
-/// Sends a request with these header lines to an admin listener. Returns the response.
+/// Sends a request with these header lines to an admin listener. Returns the response, which is empty if the
+/// listener is closed.
 pub(crate) async fn operate(admin: SocketAddr, method: &str, path: &str, headers: &str) -> Vec<u8> {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\
          connection: close\r\n\r\n"
     );
-    read_rest(send_to(admin, request).await).await
+    let mut answer = Vec::new();
+    if let Ok(mut stream) = TcpStream::connect(admin).await
+        && stream.write_all(request.as_bytes()).await.is_ok()
+    {
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    answer
 }
 
 /// Sends raw bytes to `addr` on a new connection. Returns the connection, from which the test reads the

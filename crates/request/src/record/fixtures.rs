@@ -34,10 +34,6 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
-    let headers = HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]);
-    let started = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let id = RequestId::from_headers(&headers, 1);
     RequestRecord {
         trace: Some(continued_trace()),
         spans: [0x51, 0x52],
@@ -56,8 +52,17 @@ pub fn streamed() -> RequestRecord {
         sample_reason: Some(SampleReason::Sampled),
         bytes_in: 120,
         bytes_out: 4_000,
-        ..*RequestRecord::begin(id, client, "POST", started, accepted)
+        ..begun(accepted)
     }
+}
+
+/// The record of a POST request whose head was read at `accepted`, before anything else is known.
+pub fn begun(accepted: Instant) -> RequestRecord {
+    let headers = HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]);
+    let started = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let id = RequestId::from_headers(&headers, 1);
+    *RequestRecord::begin(id, client, "POST", started, accepted)
 }
 
 /// The attempt of the stream. It succeeds on the first backend.

@@ -5,19 +5,26 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::Api;
 
-/// The backend of an exchange. Exchanges report events to their backend and read its values.
+/// The backend of an exchange. Exchanges report events to their backend and read its values. The default
+/// methods are those of a backend without values that ignores the reports.
 pub trait BackendMonitor: Send + Sync + 'static {
     /// The load and state that the backend last reported.
-    fn condition(&self, now: Instant) -> BackendCondition;
-    /// What the reports of the backend show about the wait of a request that was sent at `from`. At
-    /// `until` the request had its first output, or ended without output.
-    fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
-    /// Records the time between two outputs of a stream, the second of them at `now`.
-    fn on_gap(&self, gap: Duration, now: Instant);
+    fn condition(&self, _now: Instant) -> BackendCondition {
+        BackendCondition::default()
+    }
+    /// What the reports of the backend show about the wait of a request. The wait begins when the request
+    /// was sent. It ends with the first output, or with the end of a request without output.
+    fn wait_reports(&self, _from: Instant, _until: Instant) -> WaitReports {
+        WaitReports::default()
+    }
+    /// Records the time between two outputs of a stream, and the time of the second one.
+    fn on_gap(&self, _gap: Duration, _now: Instant) {}
     /// The p99 of the recent output gaps of the backend, in seconds. `None`: too few samples.
-    fn usual_gap(&self) -> Option<f64>;
+    fn usual_gap(&self) -> Option<f64> {
+        None
+    }
     /// Records that a stream of the backend stalled (`true`), or that a stall ended (`false`).
-    fn on_stall(&self, is_stalled: bool);
+    fn on_stall(&self, _is_stalled: bool) {}
     /// Records the first output of a response: the prefill of its prompt is done.
     fn on_first_output(&self, _now: Instant) {}
     /// Mean tokens per output event of the streams of the backend, learned from exact counts. 1.0

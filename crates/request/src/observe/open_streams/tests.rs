@@ -1,7 +1,7 @@
 //! Tests of the stream sweep at fixed instants.
 
 use super::*;
-use crate::record::{BackendCondition, ModelLabel, WaitReports};
+use crate::record::{BackendCondition, ModelLabel};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,10 +27,6 @@ struct RecordingBackend {
 impl BackendMonitor for RecordingBackend {
     fn condition(&self, _now: Instant) -> BackendCondition {
         BackendCondition { running: Some(7), ..BackendCondition::default() }
-    }
-
-    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
-        WaitReports::default()
     }
 
     fn on_gap(&self, gap: Duration, _: Instant) {
