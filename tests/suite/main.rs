@@ -97,7 +97,6 @@ mod support {
     pub(crate) mod chunked_body;
     pub(crate) mod corrupted_bytes;
     pub(crate) mod crashable_backend;
-    pub(crate) mod fault_injection_proxy;
     pub(crate) mod http2_client;
     pub(crate) mod import_graph;
     #[cfg(feature = "kubernetes")]
