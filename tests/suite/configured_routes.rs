@@ -67,17 +67,6 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
 }
 
 #[tokio::test]
-async fn arguments_of_plugins_need_a_permission_on_the_generate_path() {
-    let fake = scoring().await;
-    let gateway = start(&[fake.addr]).await;
-    let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{"extra_args":{"a":1}}}"#;
-    let answer = gateway.post("/inference/v1/generate", ask).await;
-    let text = String::from_utf8(answer).unwrap();
-    assert!(text.contains("x-gateway-error: engine_control"), "{text}");
-    assert!(fake.seen().is_empty());
-}
-
-#[tokio::test]
 async fn token_ids_without_text_are_output_on_the_generate_path() {
     let event = |ids: &str, finish: &str| {
         format!(
