@@ -1,7 +1,7 @@
 //! Tests the diagnosis on metrics of the simulator's engine in virtual time. Two faults occur: the KV cache
 //! is too small, and prompts arrive faster than the engine computes them.
 
-use super::fleet_model::{MINUTE_STEPS, empty_page, poisson};
+use super::fleet_model::{MINUTE_STEPS, add, empty_page, poisson};
 use super::scenarios;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -121,10 +121,6 @@ impl EngineFixture {
     fn preemptions_per_request(&self) -> f64 {
         self.engine.load().preemptions as f64 / self.sent as f64
     }
-}
-
-fn add(counter: &mut Option<f64>, value: f64) {
-    *counter = counter.map(|total| total + value);
 }
 
 /// The names of all verdicts during `steps` steps, sorted and without repetitions.
