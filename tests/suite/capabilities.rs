@@ -228,36 +228,32 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
 async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
     // The first text is vLLM's. The gateway does not know the second one, as if another engine had sent it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
-        refuses_images(message).await;
-    }
-}
-
-async fn refuses_images(message: &'static str) {
-    let sees = serving().await;
-    let reads = ScriptedBackend::start(move |seen| {
-        let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
-        let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
-        let (line, text) =
-            if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
-        vec![Step::Send(json(line, text))]
-    })
-    .await;
-    let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
-    let url = format!("data:image/png;base64,{}", "QUJD".repeat(4_000));
-    let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
-    let message = serde_json::json!([{ "role": "user", "content": content }]);
-    let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
-    for _ in 0..10 {
-        for body in [&*ask, &*ask, ASK] {
-            assert_eq!(status(&gateway.post(CHAT, body).await), 200);
+        let sees = serving().await;
+        let reads = ScriptedBackend::start(move |seen| {
+            let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
+            let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
+            let (line, text) =
+                if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
+            vec![Step::Send(json(line, text))]
+        })
+        .await;
+        let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
+        let url = format!("data:image/png;base64,{}", "QUJD".repeat(4_000));
+        let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
+        let message = serde_json::json!([{ "role": "user", "content": content }]);
+        let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
+        for _ in 0..10 {
+            for body in [&*ask, &*ask, ASK] {
+                assert_eq!(status(&gateway.post(CHAT, body).await), 200);
+            }
         }
+        let seen = reads.seen();
+        let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
+        assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
+        assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
+        let records = gateway.take_records().await;
+        assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
     }
-    let seen = reads.seen();
-    let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
-    assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
-    assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
-    let records = gateway.take_records().await;
-    assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
 }
 
 #[tokio::test]
