@@ -141,28 +141,6 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
     }
 }
 
-#[tokio::test]
-async fn workloads_that_fit_into_the_cache_are_not_named() {
-    // The cache holds both system prompts, which are used again and again. Only questions and answers are
-    // evicted, and no later request contains them.
-    let (cache_tokens, system_tokens) = (4_096, 1_200);
-    let fleet = start(cache_tokens).await;
-    let mut watch = Watch::begin();
-    for round in 0..100 {
-        for system in ['a', 'b'] {
-            let question = format!("question {round} {}", "x".repeat(800));
-            ask(&fleet, system, system_tokens, &question).await;
-        }
-        assert!(watch.contention(&fleet).is_none(), "round {round}: {:#?}", cache(&fleet));
-    }
-    let summary = &cache(&fleet).backends[0];
-    assert_eq!(summary.source, "exact");
-    assert!(summary.evicted_tokens > 4_096, "the questions are evicted: {summary:#?}");
-    let lost: Vec<u64> =
-        groups(&fleet).iter().map(|group| group.by_backend[0].recomputed_tokens).collect();
-    assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
-}
-
 /// How many prompt tokens the gateway expected in the cache, and how many the engine found there. The first
 /// is `None` if the expectation does not come from KV events.
 fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
