@@ -165,24 +165,6 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 }
 
 #[tokio::test]
-async fn a_client_disconnect_removes_the_request_from_the_queue() {
-    let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
-    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
-    for _ in 0..3 {
-        let leaves = send(&gateway, "leaves", "").await;
-        until_waiting(&gateway, 1).await;
-        drop(leaves);
-        let record = gateway.record().await;
-        assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "queued"));
-        assert!(record.gateway_queue_wait().is_some());
-        until_waiting(&gateway, 0).await;
-    }
-    serve_all(&fake, &gateway, vec![first]).await;
-    assert_eq!(names(&fake), ["first"], "no abandoned request was sent");
-    assert_no_state_left(&gateway).await;
-}
-
-#[tokio::test]
 async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;

@@ -151,7 +151,10 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     if phase == Phase::Streaming {
         assert_eq!(record.output_tokens(), Some(2), "{way:?}");
     }
-    if phase != Phase::Queued {
+    if phase == Phase::Queued {
+        assert!(record.gateway_queue_wait().is_some(), "{way:?}");
+        until_waiting(gateway, 0).await;
+    } else {
         assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0, "{way:?}");
     }
     scene.until_permits(0).await;
