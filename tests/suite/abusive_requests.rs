@@ -1,7 +1,7 @@
 //! Two kinds of abusive requests: requests that are small for the client but could cost the gateway much, and
 //! requests that try to make the gateway contact a host of the client's choice (SSRF).
 
-use crate::smuggling::{echo, victim};
+use crate::smuggling::{echo, echo_gateway, victim};
 use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, encode_headers, frame};
 use crate::support::scripted_backend::{Page, ScriptedBackend, framed};
 use crate::support::strict::answers;
@@ -35,8 +35,7 @@ async fn a_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
 
 #[tokio::test]
 async fn a_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(100_000));
     let pieces: Vec<&str> = body.split_inclusive(|_: char| true).collect();
     let chunks = String::from_utf8(framed(&pieces)).unwrap();
@@ -49,8 +48,7 @@ async fn a_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
 
 #[tokio::test]
 async fn a_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = echo_gateway().await;
     let mut client = Http2::connect(gateway.addr, &[]).await;
     let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(500));
@@ -73,8 +71,7 @@ fn trap() -> TcpListener {
 
 #[tokio::test]
 async fn only_the_configuration_determines_the_destination_of_a_request() {
-    let fake = echo().await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = echo_gateway().await;
     let trap = trap();
     let address = trap.local_addr().unwrap();
     let url = format!("http://{address}");

@@ -8,7 +8,7 @@ use crate::support::test_gateway::{Setup, body_text, post, read_rest, send_to, s
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tokenweir_api::{CacheMapDocument, PrefixGroup};
-use tokenweir_diagnose::{Diagnoser, FleetObservation, Verdict};
+use tokenweir_diagnose::{Diagnoser, EVERY, FleetObservation, Verdict};
 use tokenweir_gateway::backend::kv_events::KvEventsSettings;
 use tokenweir_protocol::clock;
 use tokenweir_request::record::{Outcome, RequestRecord};
@@ -17,8 +17,6 @@ use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
 
 /// Tokens in a block of the engine.
 const BLOCK_TOKENS: u32 = 16;
-/// Simulated time between two runs of the diagnosis.
-const EVALUATION: Duration = Duration::from_secs(5);
 
 /// The settings of an engine that runs fast, publishes KV events, and has a cache for this many tokens.
 fn engine(cache_tokens: u32) -> SimulatorSettings {
@@ -88,7 +86,7 @@ impl Watch {
         let evicting_pairs = fleet.gateway.cache_map.evicting_pairs();
         let observed = FleetObservation { evicting_pairs, ..FleetObservation::default() };
         let diagnosis = self.diagnoser.diagnose_gateway(Vec::new(), &observed, self.now);
-        self.now += EVALUATION;
+        self.now += EVERY;
         diagnosis.verdicts.into_iter().find(|found| found.verdict == "prefix_cache_contention")
     }
 

@@ -112,19 +112,12 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
 #[tokio::test]
 async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
     let folder = folder("keys-bad");
-    let config = folder.join("gateway.yaml");
-    for (keys, problem) in [
-        (None, "no such file"),
-        (
-            Some("tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]"),
-            "not the hash of a key",
-        ),
-    ] {
-        let file = folder.join("keys.yaml");
-        let _ = fs::remove_file(&file);
-        if let Some(keys) = keys {
-            fs::write(&file, keys).unwrap();
-        }
+    let (config, invalid) = (folder.join("gateway.yaml"), folder.join("keys.yaml"));
+    let keys = "tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]";
+    fs::write(&invalid, keys).unwrap();
+    for (file, problem) in
+        [(folder.join("absent.yaml"), "no such file"), (invalid, "not the hash of a key")]
+    {
         let text = format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: 'http://127.0.0.1:9' }}]\n\
              access: {{ keys_file: '{}' }}\n",
@@ -139,7 +132,6 @@ async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
             assert!(!output.contains("sk-123"), "{command}: {output}");
         }
     }
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
