@@ -5,7 +5,7 @@ use crate::metrics::value;
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, begin, begun_stream, chunk, data, event_stream_head,
-    framed, json, paused, stream_of,
+    framed, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
     ASK, ASK_STREAM, CHAT, Running, Setup, WHOLE, advance_time, body, body_json, body_text,
@@ -24,7 +24,6 @@ use tokenweir_routing::resilience;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
-const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
 /// Two backends. The backend that gets the first request follows the steps `first`. The other one responds
 /// with `good`.
@@ -58,11 +57,9 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
         ("connection_reset", begun_stream(&[ROLE])),
         ("connection_reset", [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
         ("bad_response", b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec()),
-        ("busy", json("503 Service Unavailable", "{}")),
         ("server_error", json("500 Internal Server Error", ERROR)),
         ("server_error", json("502 Bad Gateway", "<html>")),
         ("engine_dead", json("500 Internal Server Error", DEAD)),
-        ("unknown_model", json("404 Not Found", UNKNOWN)),
         ("inband_error", stream_of(&[ERROR, "[DONE]"])),
         ("inband_error", stream_of(&[ROLE, ERROR, "[DONE]"])),
         ("busy", stream_of(&[paused, "[DONE]"])),
@@ -275,11 +272,10 @@ async fn comments_reach_the_client_and_are_no_output() {
 /// [`Step::Wait`].
 fn stream_with_length() -> [Vec<u8>; 2] {
     let (begun, rest) = ([ROLE, WORD].map(data).concat(), [FINISH, "[DONE]"].map(data).concat());
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
-        begun.len() + rest.len()
-    );
-    [format!("{head}{begun}").into_bytes(), rest.into_bytes()]
+    let head = "content-type: text/event-stream\r\n";
+    let mut begun = response("200 OK", head, begun + &rest);
+    let rest = begun.split_off(begun.len() - rest.len());
+    [begun, rest]
 }
 
 #[tokio::test]

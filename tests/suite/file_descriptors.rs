@@ -5,7 +5,7 @@ use crate::restart::{Port, listed, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, json};
 use crate::support::test_gateway::{
-    CHAT, Setup, gateway_answering_with, post, start_before, status,
+    CHAT, Setup, gateway_answering_with, get, post, start_before, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -186,9 +186,6 @@ async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one()
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(read_to_end(&mut connections[0]).await.is_empty());
     // The gateway has closed only the oldest idle connection, so the second one is still open.
-    connections[1]
-        .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-        .await
-        .unwrap();
+    connections[1].write_all(get("/livez").as_bytes()).await.unwrap();
     assert!(read_to_end(&mut connections[1]).await.starts_with(b"HTTP/1.1 200"));
 }

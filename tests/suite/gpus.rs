@@ -2,7 +2,7 @@
 //! exporter fails, its last values remain, and no request is harmed.
 
 use crate::metrics::{assert_value, samples, value};
-use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, stream_of};
+use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, response, stream_of};
 use crate::support::test_gateway::{Running, Setup, start_with};
 use serde_json::Value;
 use std::fs;
@@ -173,7 +173,7 @@ async fn a_failed_exporter_keeps_its_last_values_ages_and_recovers() {
     let good = || Page::of(&gpu_page("dcgm_default.txt"));
     for (bad, error) in [
         (Page::of("<html>not found</html>"), "not_understood"),
-        (Page::Whole(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()), "status"),
+        (Page::Whole(response("500 No", "", "")), "status"),
         (Page::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\nDCGM_".to_vec()), "truncated"),
     ] {
         dcgm.set_metrics(Some(good()));
