@@ -107,7 +107,7 @@ pub(super) fn last_diagnosis(
 }
 
 /// The metrics page of an engine with this number of cache blocks. All its counters are zero.
-pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
+fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     let zero = Some(0.0);
     EngineLoad {
         block_size: Some(block_size),
@@ -195,7 +195,7 @@ pub(super) fn between(random: &mut fastrand::Rng, low: f64, high: f64) -> f64 {
 }
 
 /// Adds a value to a counter of a metrics page, if the page has the counter.
-pub(super) fn add(counter: &mut Option<f64>, value: f64) {
+fn add(counter: &mut Option<f64>, value: f64) {
     *counter = counter.map(|total| total + value);
 }
 
