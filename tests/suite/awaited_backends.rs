@@ -17,7 +17,6 @@ use crate::support::test_gateway::{
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
 use tokenweir_gateway::backend::Health;
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
@@ -290,26 +289,4 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));
     serve_all(&fake, &gateway, vec![first, whole]).await;
     assert_no_state_left(&gateway).await;
-}
-
-#[test]
-fn the_verdict_names_the_models_that_requests_wait_for() {
-    let awaited = |model: &str, requests, seconds| AwaitedModel {
-        model: model.to_owned(),
-        requests,
-        seconds,
-    };
-    let verdict = |awaited_models| {
-        let fleet = FleetObservation { awaited_models, ..FleetObservation::default() };
-        let diagnosis =
-            Diagnoser::default().diagnose_gateway(Vec::new(), &fleet, std::time::Instant::now());
-        let mut verdicts = diagnosis.verdicts.into_iter();
-        let found = verdicts.find(|verdict| verdict.verdict == "backend_awaited")?;
-        found.cause.map(|cause| cause.to_string())
-    };
-    assert_eq!(verdict(Vec::new()), None);
-    let cause = verdict(vec![awaited("`llama`", 12, 40.0), awaited("any model", 1, 300.0)]);
-    let expected = "no backend of `llama` for 40 s, 12 requests wait; \
-                    no backend of any model for 5 min, 1 request waits";
-    assert_eq!(cause.as_deref(), Some(expected));
 }

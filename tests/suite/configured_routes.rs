@@ -28,7 +28,7 @@ async fn scoring() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
+async fn a_configured_path_is_forwarded_and_measured() {
     let fake = scoring().await;
     let routes = routes(&[Method::POST, Method::GET], None);
     let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
@@ -41,9 +41,6 @@ async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
     let delete = get(PATH).replacen("GET", "DELETE", 1);
     let answer = String::from_utf8(gateway.raw(delete).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("POST, GET"), "{answer}");
-    for path in ["/generative_scoring/", "/generative_scoring/x", "//generative_scoring"] {
-        assert_eq!(status(&gateway.post(path, "{}").await), 404, "{path}");
-    }
     assert_eq!(fake.seen().len(), 2);
 }
 
