@@ -302,9 +302,7 @@ impl Plant {
     /// A fleet of healthy backends with equal traffic. The diagnosis has already learned its baselines.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
         let mut plant = Self::new(backend_count, seed);
-        for _ in 0..BASELINE_STEPS {
-            plant.step(|_, _, _, _| {});
-        }
+        plant.play(BASELINE_STEPS, |_, _, _| {});
         plant
     }
 
@@ -320,6 +318,17 @@ impl Plant {
             watch: Diagnoser::default(),
             now: Instant::now(),
         }
+    }
+
+    /// Computes this many steps, and returns the diagnosis after each. `change` modifies the values of each
+    /// backend in each step.
+    pub(super) fn play(
+        &mut self,
+        steps: u64,
+        change: impl Fn(u64, usize, &mut Tick),
+    ) -> Vec<Diagnosis> {
+        let step = |step| self.step(|place, _, tick, _| change(step, place, tick));
+        (0..steps).map(step).collect()
     }
 
     /// Computes one step of all backends, and then the diagnosis. `change` modifies the values of each
