@@ -105,8 +105,8 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
     }
     let second = Duration::from_secs(1);
     let stalls = StallLimits { abort_after: Some(second), min_gap: second };
-    let max_wait = Duration::from_millis(300);
-    let admission = AdmissionConfig { max_in_flight: Some(6), max_wait, ..Default::default() };
+    let admission =
+        AdmissionConfig { max_in_flight: Some(4), max_wait: second, ..Default::default() };
     let setup = Setup {
         admission: Some(admission_settings(&admission)),
         first_output: Some(2 * second),
