@@ -95,6 +95,7 @@ mod webhook;
 mod support {
     pub(crate) mod certificates;
     pub(crate) mod chunked_body;
+    pub(crate) mod collector;
     pub(crate) mod corrupted_bytes;
     pub(crate) mod crashable_backend;
     pub(crate) mod http2_client;
